@@ -26,7 +26,7 @@ MOST_WAITING_ROWS = 1000
 WARN_AGAIN_S = 60.0
 """A store that is unreachable fails several writes a micro-batch: the log gets one line a minute for each kind of failure."""
 
-_NOT_TIDIED = "could not tidy the table %s, it will be tried again"
+_NOT_TIDIED = "maintenance of the table %s failed, it will be retried"
 _NOT_WRITTEN = "could not write an observation to %s"
 _NOT_READ = "could not read the observations in %s"
 

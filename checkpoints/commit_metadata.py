@@ -57,7 +57,7 @@ class RunIdentity:
 
     def __str__(self) -> str:
         if self == UNKNOWN_RUN:
-            return "a run whose commits were cleaned from the log"
+            return "a run whose commits were removed from the log"
         started = datetime.fromtimestamp(self.started_at_ms / 1000, UTC).isoformat(timespec="seconds")
         return f"run {self.run_id} on {self.host} (pid {self.pid}), started {started}"
 
@@ -202,7 +202,7 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     if version is None:
         if snapshot.read(columns=["run_epoch"]).num_rows:
             raise OffsetMapConflictError(
-                "the offset map holds rows but no recorded version: its log was cleaned by somebody else, or it was copied "
+                "the offset map holds rows but no recorded version: its log was cleaned by another application, or it was copied "
                 f"without its log. {_NO_RECORD_REMEDY}"
             )
         return None
@@ -210,7 +210,7 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     if recorded is None:
         raise OffsetMapConflictError(
             f"the offset map records version {version}, but no commit in its log carries that version's metadata: "
-            f"somebody else wrote or cleaned the table. {_NO_RECORD_REMEDY}"
+            f"another application wrote or cleaned the table. {_NO_RECORD_REMEDY}"
         )
     return recorded
 

@@ -136,7 +136,7 @@ class OffsetMapOwner:
         if not self._recorded.version < newest.version <= self._highest_version:
             raise OffsetMapConflictError(
                 f"{self._layout.title} records version {newest.version}, this run wrote {self._recorded.version} last: "
-                "the table was restored or written by somebody else"
+                "the table was restored or written by another application"
             )
         _log.warning("a commit of unknown outcome is in %s: version %d", self._layout.title, newest.version)
         self._adopt(newest)
@@ -251,7 +251,7 @@ class OffsetMapOwner:
     def positions(self) -> dict[SourcePartition, Position]:
         """Return the position of each partition, kept once they are read. Raises as `check_ownership`.
 
-        Every row is seen here, so this is where rows that somebody else removed or added are noticed: OffsetMapConflictError.
+        Every row is seen here, so rows that another application removed or added are detected here: OffsetMapConflictError.
         """
         self._require_resolved()
         if self._positions is None:
@@ -280,7 +280,7 @@ class OffsetMapOwner:
         if failure is None and cleans:
             failure = try_commit(self._writer.clean_up)
         if failure is not None:
-            _log.warning("compaction of %s failed, it will be tried again: %s", self._layout.title, failure)
+            _log.warning("compaction of %s failed, it will be retried: %s", self._layout.title, failure)
             return False
         self._recorded = compacted
         return True
@@ -314,7 +314,7 @@ class OffsetMapOwner:
                 break  # the table has not moved on: the commit may still land
         self._is_resolved = False
         raise OutcomeUnknownError(
-            f"version {record.version} of {self._layout.title}: not there, may still come: {failure}"
+            f"version {record.version} of {self._layout.title}: not found, may still appear: {failure}"
         ) from failure
 
     def _adopt(self, newest: Recorded) -> None:

@@ -1,4 +1,4 @@
-"""PURE: problems of a mirror that somebody may have to fix, as values."""
+"""PURE: problems of a mirror that an operator may have to fix, as values."""
 
 from __future__ import annotations
 

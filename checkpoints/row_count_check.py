@@ -1,4 +1,4 @@
-"""Driver: rows of the offset map that somebody else removed or added, noticed by their number."""
+"""Driver: rows of the offset map that another application removed or added, detected by their number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RowCountCheck:
         self._counted_at: int | None = None
         """Version of the table at which it held the rows that this run knows of; None before `count` has counted them."""
         self._has_decided_unseen = False
-        """A commit of this run may lie above one of somebody else's that came after `_counted_at`."""
+        """A commit of this run may follow one of another application that came after `_counted_at`."""
 
     def reset(self) -> None:
         """Trust no count until the next one of all rows."""
@@ -82,5 +82,6 @@ def _foreign_rows(row_count: int, written: int, last_good: int | None) -> Offset
             "back from that version (docs/reference/error-remedies.md, OffsetMapConflictError)"
         )
     return OffsetMapConflictError(
-        f"the offset map holds {row_count} rows, the mirror has written {written}: somebody else removed or added rows. {remedy}"
+        f"the offset map holds {row_count} rows, the mirror has written {written}: another application removed or "
+        f"added rows. {remedy}"
     )

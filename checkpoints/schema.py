@@ -25,7 +25,7 @@ PROPERTY_SOURCE_CLUSTER_ID = "shallow_mirror.source_cluster_id"
 PROPERTY_TARGET_CLUSTER_ID = "shallow_mirror.target_cluster_id"
 PROPERTY_WRITER = "shallow_mirror.writer"
 PROPERTY_MAP_ID = "shallow_mirror.map_id"
-"""Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id are told apart."""
+"""Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id can be distinguished."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -35,6 +35,20 @@ def ms_of(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
+# A new column of the offset map needs a change in each of these places:
+#   here                                 OFFSET_MAP, `_row`, `row_to_segment`; SCHEMA_VERSION, because `column_problems` rejects
+#                                        maps without the column: decide how existing maps get it
+#   src/shallow_mirror/types.py          a field of `Segment`, with a default; of `SlotTxn` where it describes the transaction
+#   checkpoints/segments.py              `_Row`, how neighbouring rows merge (`SegmentBuilder._append`), `SegmentBuilder._segment`
+#   sinks/kafka/quarantine_release.py,   segments that are made elsewhere, where the default is wrong for them
+#     expired_offsets.py, targets/target_topics.py
+#   the reader that needs it             its list of columns: POSITION_COLUMNS (positions.py), TRANSLATION_COLUMNS
+#                                        (translation.py), COMMIT_COLUMNS (groups/offset_translation.py), COLUMNS
+#                                        (verify/map_index.py, report/offset_map_chart.py)
+#   docs/site/columns.yaml               its meaning, for the reference of the tables; CHANGELOG.md, since columns are public
+#   tests/checkpoints/test_schema.py     the strategy `segments`; tests/model/slot.py, benchmarks/scale.py where values matter
+# Types: only those that every Delta reader knows (test_schema.py checks them). Columns that conditions select by belong into
+# STATS_COLUMNS (table_protocol.py).
 OFFSET_MAP = pa.schema(
     [
         ("source_topic", pa.string()),

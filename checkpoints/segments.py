@@ -37,7 +37,7 @@ class _Row:
     size_bytes: int = 0
     max_timestamp_ms: int | None = None
     source_leader_epoch: int | None = None
-    """None as well where the row goes on behind its last batch: it says how far that epoch reaches."""
+    """None as well where the row continues behind its last batch: it says how far that epoch reaches."""
     source_producer_id: int | None = None
     source_producer_epoch: int | None = None
     coordinator_epoch: int | None = None

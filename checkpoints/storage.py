@@ -84,7 +84,7 @@ class MirrorStorage:
             return DeltalakeBackend(self.location)
         if self._spark is None:
             raise ConfigError(
-                f"only Spark reaches the tables in {self.location.root}: give a session with Delta that has this catalog"
+                f"only Spark can access the tables in {self.location.root}: use a session with Delta that has this catalog"
             )
         return SparkBackend(self.location, self._spark)
 

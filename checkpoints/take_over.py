@@ -56,7 +56,7 @@ def claim(
         # Nothing came: the commit failed and may still land. Anything else that came (compaction) took its version for sure.
         if after.delta_version == before.delta_version:
             raise OutcomeUnknownError(f"taking over {layout.title}: {failure}") from failure
-    raise OffsetMapConflictError(f"could not take over {layout.title} in {ATTEMPTS} attempts: other commits keep coming")
+    raise OffsetMapConflictError(f"could not take over {layout.title} in {ATTEMPTS} attempts: other writers keep committing")
 
 
 def _append_claim(writer: TableWriter, layout: TableLayout, before: TableSnapshot, claimed: Recorded) -> None:

@@ -71,7 +71,7 @@ class SlotWrite:
 class SlotResult:
     """What a task did: step 5. `txn` is None where the slot produced nothing.
 
-    `unknown` are ranges whose partition the driver had no position for: they were left alone. `is_partial` says that the
+    `unknown` are ranges whose partition the driver had no position for: they were not read. `is_partial` says that the
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the

@@ -1,7 +1,7 @@
 """Driver: the offset map's table through deltalake, without a JVM. Its runtime does not survive fork.
 
-Every commit is a compare-and-set: the snapshot that was looked at is the one that is written with, and a commit is tried
-once, at the table version right after the snapshot's. deltalake alone accepts lower application versions.
+Every commit is a compare-and-set: it is based on the snapshot that was read, and is tried once, at the table version right
+after the snapshot's. deltalake alone accepts lower application versions.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Neither deltalake nor Spark syncs what it wrote to the disk. So the files of a c
 reported, and nothing is acknowledged that a power failure could take back. What it left half-written was never acknowledged: the
 next take-over sets it aside. A process that is killed leaves no such thing: commits appear under their name complete.
 
-Whoever looks for a commit lists the log, several times a decision. Object stores begin where they are told to; a folder is listed
+Whoever looks for a commit lists the log, several times a decision. Object stores can list from a name on; a folder is listed
 whole: 4,200 commits make a decision take almost three times as long.
 """
 
@@ -74,7 +74,7 @@ class LocalLog:
     def discard_torn_commit(self) -> None:
         """Rename the newest commit, or the newest checkpoint, if it is half-written, so that the log ends before it.
 
-        Raises OutcomeUnknownError while it is so young that it may be somebody's work in progress.
+        Raises OutcomeUnknownError while it is so young that its writer may still be writing it.
         """
         if not self._log.is_dir():
             return
@@ -125,7 +125,7 @@ class LocalLog:
         files = [file for file in self._log.iterdir() if file.name.lstrip(".").startswith(beginning) and file.suffix != ".torn"]
         for file in files:
             if self._age_s(file) < _SETTLED_S:
-                raise OutcomeUnknownError(f"{file} is half-written and new: waiting whether its writer completes it")
+                raise OutcomeUnknownError(f"{file} is half-written and new: waiting for its writer to complete it")
         for file in files:
             file.rename(file.with_name(f"{file.name}.torn"))
             _log.warning("%s was half-written when the power failed, and never acknowledged: set aside as .torn", file)

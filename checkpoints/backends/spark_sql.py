@@ -39,7 +39,7 @@ PLAIN_TABLE = {
     "delta.autoOptimize.autoCompact": "false",
     "delta.autoOptimize.optimizeWrite": "false",
 }
-"""So that any reader can read it, wherever a runtime has other defaults; and nobody else commits."""
+"""So that any reader can read it, wherever a runtime has other defaults; and no other job commits."""
 
 _SQL_TYPES = {
     pa.string(): "string",

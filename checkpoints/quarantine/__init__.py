@@ -1,1 +1,1 @@
-"""Batches that were set aside instead of copied: their table, and which of them are still in quarantine."""
+"""Quarantined batches: their table, and which of them are still in quarantine."""

@@ -73,7 +73,7 @@ class BatchKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantinedBatch:
-    """A batch that was set aside. Of its records those in [source_start, source_end) were to be copied.
+    """A quarantined batch. Of its records those in [source_start, source_end) were to be copied.
 
     `batch`: as the source sent it (message sets older than magic 2: as the mirror converted them). `error_name`: the target's;
     None where the batch was not sent.
@@ -148,5 +148,5 @@ def batch_of(row: Mapping[str, Any]) -> QuarantinedBatch:
 
 
 def is_whole(row: Mapping[str, Any]) -> bool:
-    """Return whether the bytes of a whole row are those that were set aside."""
+    """Return whether the bytes of a whole row are those that were quarantined."""
     return bool(len(row[BATCH]) == row["size_bytes"] and crc32c(row[BATCH]) == row["batch_crc32c"])

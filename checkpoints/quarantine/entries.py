@@ -111,7 +111,7 @@ class Quarantine:
     def batch(self, entry: QuarantineEntry) -> QuarantinedBatch:
         """Return the batch.
 
-        Raises OffsetMapConflictError where the table does not hold it as it was set aside, OutcomeUnknownError.
+        Raises OffsetMapConflictError where the table does not hold it as it was quarantined, OutcomeUnknownError.
         """
         wanted = (
             Comparison("source_topic", "=", entry.segment.source.topic),
@@ -123,7 +123,7 @@ class Quarantine:
             raise OffsetMapConflictError(f"{entry}: the table quarantine does not hold this batch: its row was deleted")
         row = max(rows, key=_decision)
         if not is_whole(row):
-            raise OffsetMapConflictError(f"{entry}: the table quarantine holds other bytes than were set aside: it is damaged")
+            raise OffsetMapConflictError(f"{entry}: the table quarantine holds other bytes than were quarantined: it is damaged")
         return batch_of(row)
 
 

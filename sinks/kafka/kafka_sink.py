@@ -103,7 +103,7 @@ class KafkaSink:
         try:
             removed = self._performer.look_again(Deadline.after_ms(LOOK_AGAIN_MS, self._clock))
         except RetriableError as error:
-            _log.info("the target's unavailable partitions are looked at again later: %s", error)
+            _log.info("the target's unavailable partitions are checked again later: %s", error)
         self._look_again_at = self._clock() + LOOK_AGAIN_EVERY_S
         require_committed(removed)
 
@@ -174,7 +174,9 @@ class KafkaSink:
         self._performer.perform(actions.AbortHangingTxns(names, partitions), deadline)
         if self._performer.availability.held_partitions().keys().isdisjoint(partitions):
             raise error
-        _log.warning("%d slot transactions are aborted and copied again without what does not answer: %s", len(names), error)
+        _log.warning(
+            "%d slot transactions are aborted and copied again without partitions that do not respond: %s", len(names), error
+        )
 
     def can_avoid(self, error: MirrorError) -> bool:
         """Note a transactional id whose last transaction does not complete: the next round takes another one for its slot."""
@@ -209,6 +211,6 @@ class KafkaSink:
             blocked = id_count(self._slots) - len(numbers)
             raise RetriableError(
                 "NO_TRANSACTIONAL_ID",
-                f"{blocked} transactional ids wait for target partitions that do not take the markers of their last transactions",
+                f"{blocked} transactional ids wait for target partitions that do not accept markers of their last transactions",
             )
         return tuple(numbers[: self._slots])

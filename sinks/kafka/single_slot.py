@@ -61,7 +61,7 @@ class SingleSlot:
 
         outcome = actions.drive(actions.run_micro_batch(()), perform, self._observer)
         if outcome.not_committed:
-            raise RetriableError("SLOT_NOT_COMMITTED", "nothing of this round was copied: try again")
+            raise RetriableError("SLOT_NOT_COMMITTED", "nothing of this round was copied: run it again")
         return outcome
 
     def _filled(self, fill: Fill, decision: int, deadline: Deadline) -> SlotResult:

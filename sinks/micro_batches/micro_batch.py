@@ -175,8 +175,9 @@ class MicroBatchSink:
     def _copy(self, planned: DataFrame) -> None:
         """Run rounds until every planned range is copied or left out.
 
-        One round is enough, except where slots ended early, or offsets were given up. A range that is left out counts as done for
-        Spark, which would otherwise replay its plan for ever. Positions are in the map, and the planner leads Spark back to them.
+        One round is enough, except where slots ended early, or offsets were recorded as expired. A range that is left out counts
+        as done for Spark, which would otherwise replay its plan forever. Positions are in the map, and the planner sets Spark
+        back to them.
         """
         self._sink.look_again()
         first_rows: tuple[DecidedSegment, ...] = ()
@@ -196,7 +197,7 @@ class MicroBatchSink:
                 # This mirror's planner plans only what is registered, but Spark may replay a plan of an older checkpoint or map.
                 # The query begins again, and with it the registration of what the source has.
                 raise RetriableError(
-                    "PARTITION_NOT_REGISTERED", f"{unknown[0].source.topic_partition} is planned, the offset map does not know it"
+                    "PARTITION_NOT_REGISTERED", f"{unknown[0].source.topic_partition} is planned, but is not in the offset map"
                 )
             self._unfinished.update({left_out.source: left_out for result in outcome.slots for left_out in result.unfinished})
             if not any(result.is_partial for result in outcome.slots):

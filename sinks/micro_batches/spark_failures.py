@@ -62,7 +62,7 @@ def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
             raise
         where = "" if spark_log is None else f" (its log: {spark_log})"
         raise SparkLostError(
-            f"Spark's JVM went away: it was killed, or ran out of memory{where}. Nothing is lost: start the mirror again"
+            f"Spark's JVM exited: it was killed, or ran out of memory{where}. Nothing is lost: start the mirror again"
         ) from error
 
 

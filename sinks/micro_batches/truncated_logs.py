@@ -1,6 +1,6 @@
 """Driver: source logs that were cut below a position, where the mirror file lets the mirror continue behind it.
 
-What was copied stays: it was copied from what the source then said, and rows that hold are never taken back. The mirror
+Copied records stay: they were in the source's log at that time, and settled rows are never removed. The mirror
 continues at its position, so that no source offset has two answers. Other records that the source now holds below the position
 are not copied: they are reported, with their offsets.
 """
@@ -37,7 +37,7 @@ class TruncatedLogs:
         accepted = self._accepted.get(source)
         is_again = accepted is not None and accepted.expected_offset == loss.expected_offset
         if is_again or loss.expected_offset > positions.get(source, -1):
-            raise RetriableError(SOURCE_LOG_TRUNCATED, f"{loss}; it was cut while it was read") from loss
+            raise RetriableError(SOURCE_LOG_TRUNCATED, f"{loss}; it was truncated while it was read") from loss
         self._accepted[source] = self._unreported[source] = loss
 
     def epoch_ends(self, positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, EpochEnd]:

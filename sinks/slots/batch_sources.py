@@ -44,7 +44,7 @@ class ReadingLimits:
 class SlotReading(Protocol):
     """Iterate once. Raises DataLossError, CorruptBatchError, BatchRefusedError, RetriableError.
 
-    A part names a source partition once. `unknown` are ranges of partitions without a position, left alone; `reached`
+    A part names a source partition once. `unknown` are ranges of partitions without a position, not read; `reached`
     says up to where each other partition was read, when the iteration is over; `unfinished` which of them were not read to their
     ends, and why.
     """

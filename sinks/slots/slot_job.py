@@ -23,8 +23,8 @@ class SlotJob:
     are set aside; None: what cannot be copied is an error.
 
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
-    also those that a person has to mend, except what the driver gives up (`continues_after_data_loss`). `left_out`: those that
-    an earlier round left out.
+    also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
+    `left_out`: those that an earlier round left out.
     """
 
     decision: int

@@ -65,7 +65,7 @@ def _prepare(
     context: typer.Context,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     if context.obj is _OWN_PROCESS and context.invoked_subcommand in _READING_COMMANDS:

@@ -24,7 +24,7 @@ class ConfigError(MirrorError):
 
 
 class TopicAccessError(ConfigError):
-    """A cluster refuses single topics for good, most often because an ACL was revoked. `topics`: their names on that cluster."""
+    """A cluster denies access to single topics, most often because an ACL was revoked. `topics`: their names on that cluster."""
 
     def __init__(self, problems: Sequence[str] | str, topics: Sequence[str]) -> None:
         self.topics = tuple(topics)
@@ -39,7 +39,7 @@ class BrokerTooOldError(ConfigError):
 
 
 class CorruptBatchError(MirrorError):
-    """Bytes that are not what their producer sent, or cannot be a record batch.
+    """Bytes differ from what their producer sent, or are not a record batch.
 
     `pos` counts within what was being read: a response, a batch, or its opened records.
     """
@@ -101,7 +101,7 @@ class LogTruncatedError(DataLossError):
 
 
 class TopicRecreatedError(DataLossError):
-    """The source topic was deleted, and another one has its name: offsets mean other records now."""
+    """The source topic was deleted and created again with the same name: its offsets belong to other records."""
 
     def __init__(self, topic_partition: TopicPartition, expected_offset: int, before: str, after: str) -> None:
         self.before, self.after = before, after
@@ -113,7 +113,7 @@ class TopicRecreatedError(DataLossError):
 
 
 class TargetDataLossError(MirrorError):
-    """The target no longer holds what was copied to it: its log continued below the last recorded record. Nothing was decided."""
+    """The target no longer holds what was copied to it: it assigned offsets below recorded ones. Nothing was decided."""
 
     def __init__(self, topic_partition: TopicPartition, recorded_end: int, base_offset: int) -> None:
         self.topic_partition = topic_partition
@@ -158,8 +158,8 @@ class FencedError(MirrorError):
 class RetriableError(MirrorError):
     """A request to a cluster failed without effect, and may succeed later; the supervisor retries.
 
-    `error_name` is Kafka's name of the error, or one of ours: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for tokens
-    (`TOKEN_ENDPOINT_AWAY`, `OAUTH_CB_FAILED`). It stays where the message is rephrased, so remedies are chosen by it.
+    `error_name` is Kafka's name of the error, or one of this package: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for
+    tokens (`TOKEN_ENDPOINT_UNREACHABLE`, `OAUTH_CB_FAILED`). Remedies are chosen by it, not by the message.
     """
 
     def __init__(self, error_name: str, detail: str) -> None:
@@ -172,14 +172,14 @@ class RetriableError(MirrorError):
 
 
 class ProducerEpochFencedError(RetriableError):
-    """A newer producer epoch owns the transactional id (47, 90), or the coordinator no longer has ours (48, 49).
+    """A newer producer epoch owns the transactional id (47, 90), or the coordinator no longer knows it (48, 49).
 
     Ambiguous by nature: timed out, taken over, or committed and re-initialised. No more may be concluded from it.
     """
 
 
 class TransactionBlockedError(RetriableError):
-    """The last transaction of a transactional id cannot complete: a partition of it does not take its marker.
+    """The last transaction of a transactional id cannot complete: one of its partitions does not accept the marker.
 
     The outcome of the transaction is decided and durable (`state` is PrepareCommit or PrepareAbort). The id cannot be used again
     before the partition has a leader and enough in-sync replicas.
@@ -193,7 +193,7 @@ class TransactionBlockedError(RetriableError):
         super().__init__(
             "CONCURRENT_TRANSACTIONS",
             f"the last transaction of {transactional_id} (producer id {producer_id}, epoch {producer_epoch}) is in state {state}"
-            ": a partition of it has no leader or too few in-sync replicas, and does not take its marker",
+            ": one of its partitions has no leader or too few in-sync replicas, and does not accept its marker",
         )
 
     def __reduce__(self) -> tuple[type[TransactionBlockedError], tuple[str, str, int, int]]:  # type: ignore[override]
@@ -207,8 +207,8 @@ class OutcomeUnknownError(MirrorError):
 class StoreUnreachableError(OutcomeUnknownError):
     """An operation of the store that holds tables or objects failed; a write may have been applied nevertheless.
 
-    `table`: its URI, or the root of the objects. `is_refused`: the store refused it (credentials, permissions, a missing bucket)
-    instead of failing.
+    `table`: its URI, or the root of the objects. `is_refused`: the store rejected it
+    (credentials, permissions, a missing bucket).
     """
 
     def __init__(self, operation: str, table: str, reason: str, remedy: str, *, is_refused: bool = False) -> None:
@@ -271,11 +271,11 @@ class RecoverNeededError(MirrorError):
 
 
 class SparkLostError(MirrorError):
-    """The JVM of Spark ended during a run. The next start resolves what it left."""
+    """The JVM of Spark exited during a run. The next start resolves its open transactions."""
 
 
 class OffsetMapConflictError(MirrorError):
-    """Two writers, or a table that is not this mirror's."""
+    """Another application wrote to a table of the mirror, or the table is damaged or not what its name says."""
 
 
 class ArchiveFormatError(MirrorError):

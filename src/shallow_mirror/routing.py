@@ -46,7 +46,7 @@ def template_problem(template: str) -> str | None:
     if any(spec or conversion for _, name, spec, conversion in parts if name is not None):
         return f"{template!r}: fields take no format: write {{topic}} and {{source}} only"
     if "topic" not in fields:
-        return f"{template!r} holds no {{topic}}: every source topic would get the same target topic"
+        return f"{template!r} does not contain {{topic}}: every source topic would get the same target topic"
     if any(text and not _LEGAL_TOPIC_NAME.fullmatch(text) for text, _, _, _ in parts):
         return f"{template!r}: topic names hold letters, digits, '.', '_' and '-' only"
     return None

@@ -77,7 +77,7 @@ class IsolationLevel(enum.Enum):
 
 
 class LogAppendTimePolicy(enum.Enum):
-    """What is done with batches stamped by the source broker: `read.log_append_time`."""
+    """How batches with append times of the source broker are copied: `read.log_append_time`."""
 
     KEEP = "keep"
     PRODUCER = "producer"

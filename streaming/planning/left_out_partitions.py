@@ -19,7 +19,7 @@ RETRY_AFTER_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before a partition is planned again, by the number of tries that copied nothing; the last one repeats."""
 
 RETRY_DEFINITE_AFTER_S = (10.0, 30.0, 60.0, 300.0)
-"""The same for errors that somebody has to fix: each try reads the slot's other ranges a second time."""
+"""The same for errors that an operator has to fix: each retry reads the slot's other ranges a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,14 +23,14 @@ from shallow_mirror.sinks.slot_results import EarlyEnd
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.types import TopicPartition
 
-_RETRIES = "the mirror tries again automatically"
+_RETRIES = "the mirror retries automatically"
 
 _TOO_FEW_REPLICAS = "a target topic has fewer replicas in sync than min.insync.replicas: bring its brokers back"
 
 _RETRIABLE = {
     "NETWORK_EXCEPTION": "check that the brokers run and that this machine reaches their advertised addresses",
     "BROKER_NOT_AVAILABLE": "check that the brokers run and that this machine reaches their advertised addresses",
-    "TOKEN_ENDPOINT_AWAY": "check that the token endpoint runs and that this machine reaches sasl.oauthbearer.token.endpoint.url",
+    "TOKEN_ENDPOINT_UNREACHABLE": "check that the token endpoint runs and is reachable: sasl.oauthbearer.token.endpoint.url",
     "OAUTH_CB_FAILED": "check that this machine reaches what oauth_cb requests tokens from",
     "DEADLINE": "the cluster answers too slowly: check its load, or raise request.timeout.ms or write.transaction_timeout_ms",
     "REQUEST_TIMED_OUT": "the cluster answers too slowly: check its load and its replicas that are not in sync",
@@ -42,7 +42,7 @@ _RETRIABLE = {
     "COORDINATOR_NOT_AVAILABLE": "the target has no transaction coordinator: check the partitions of __transaction_state",
     "COORDINATOR_LOAD_IN_PROGRESS": "the target's coordinator is starting",
     "KAFKA_STORAGE_ERROR": "a broker has a disk error: check its log",
-    "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster holds the mirror back: raise it, or wait",
+    "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster throttles the mirror: raise it, or wait",
     "WORKER_LOST": "a worker or executor of Spark was lost: if that continues, it lacks memory (read.fetch_bytes, write.slots)",
     "SLOT_NOT_COMMITTED": "transactions were aborted by the target: if that continues, raise write.transaction_timeout_ms",
     LOG_ENDS_EARLY: "the source lost the end of the log before it was copied (an unclean leader election, a lost disk): check "
@@ -55,9 +55,9 @@ _RETRIABLE = {
 }
 
 _AFTER_DATA_LOSS = (
-    "To give up what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
-    "expired, a topic that was created again is mirrored from its start behind the records of the old one, and behind a log that "
-    "was cut the mirror continues at its position and reports which offsets hold other records now. Or exclude the topic "
+    "To skip what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
+    "expired, a topic that was created again is mirrored from its start behind the records of the old one, and behind a "
+    "truncated log the mirror continues at its position and reports which offsets hold other records now. Or exclude the topic "
     "(topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
 )
 _DAMAGED = "Check the disk of the source's broker; if another replica is intact, make it the leader"
@@ -72,7 +72,7 @@ _DEFINITE = {
     "CorruptBatchError": "check the disk of the source's broker, or set write.on_refused: quarantine",
     "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
     "again once the log reaches the position",
-    "DataLossError": "read.on_data_loss: continue gives up what retention deleted; or exclude the topic",
+    "DataLossError": "read.on_data_loss: continue skips what retention deleted; or exclude the topic",
 }
 
 
@@ -91,7 +91,7 @@ def problem_of_left_out(left: LeftOutPartition) -> Problem:
     return Problem(
         kind=ProblemKind.LEFT_OUT,
         text=f"left out because of the {left.side.value}: {left.reason}",
-        remedy=f"{remedy}; the other partitions continue, and the mirror tries this one again automatically",
+        remedy=f"{remedy}; the other partitions continue, and the mirror retries this one automatically",
         error_name=left.error_name,
         place=left.source.topic_partition,
     )
@@ -123,17 +123,17 @@ def problem_of_early_ends(early_ends: Sequence[EarlyEnd], commit_interval: str) 
 
 
 def problem_of_truncation(loss: LogTruncatedError) -> Problem:
-    """Return the problem of a log that was cut: the mirror continues at a position below which the source has other records."""
+    """Return the problem of a truncated log: the mirror continues at a position below which the source has other records."""
     position, divergent_offset = loss.expected_offset, loss.divergent_offset
     other = (
-        f"the source may hold other records below offset {position} than were copied: the first such offset is not known"
+        f"the source may have other records below offset {position} than were copied: the first such offset is not known"
         if divergent_offset is None
         else f"the source holds other records at offsets {divergent_offset} to {position - 1} than were copied"
     )
     return Problem(
         kind=ProblemKind.TRUNCATED,
-        text=f"{other}: its log was cut (an unclean leader election, a lost disk). They are not copied; the copies of those that "
-        f"were there before stay, and the mirror continues at offset {position}",
+        text=f"{other}: its log was truncated (an unclean leader election, a lost disk). They are not copied; the "
+        f"earlier copies stay on the target, and the mirror continues at offset {position}",
         remedy="`shallow-mirror verify` lists what differs, `shallow-mirror redo` copies a range into another topic",
         error_name=type(loss).__name__,
         place=loss.topic_partition,
@@ -150,9 +150,9 @@ def problem_of_end(error: MirrorError) -> Problem:
         case CorruptBatchError():
             remedy = "shallow-mirror preflight counts such batches; write.on_refused: quarantine sets them aside"
         case DataLossError():
-            remedy = "read.on_data_loss: continue gives up what is lost; or exclude the topic"
+            remedy = "read.on_data_loss: continue skips what is lost; or exclude the topic"
         case FencedError():
-            remedy = "leave the other run alone: do not start this one again"
+            remedy = "another run is active: do not start this one again"
         case RecoverNeededError():
             remedy = "shallow-mirror recover CONF"
         case RetriableError():

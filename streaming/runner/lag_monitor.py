@@ -75,7 +75,7 @@ class LagMonitor:
                         self._observer.update(snapshot)
                 except MirrorError as error:
                     self._observer.clear()
-                    _log.warning("no lag and open transactions for the metrics: %s", error)
+                    _log.warning("lag and open transactions cannot be measured: %s", error)
                 self._is_over.wait(self._config.metrics.lag_interval_s)
         finally:
             self._observer.clear()

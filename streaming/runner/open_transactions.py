@@ -25,7 +25,7 @@ class OpenTransaction:
     wrote_at_ms: int | None
 
     def sentence(self, at_ms: int) -> str:
-        when = "" if self.wrote_at_ms is None else f", which wrote last {_duration((at_ms - self.wrote_at_ms) / 1000)} ago"
+        when = "" if self.wrote_at_ms is None else f", last written {_duration((at_ms - self.wrote_at_ms) / 1000)} ago"
         return f"{self.source.topic_partition} from offset {self.first_offset}: producer id {self.producer_id}{when}"
 
 

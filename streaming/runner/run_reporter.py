@@ -344,7 +344,7 @@ def problems_of(report: MicroBatchReport, segments: list[Segment]) -> list[Probl
         Problem(
             kind=ProblemKind.EXPIRED,
             text=f"the source deleted offsets {segment.source_start} to {segment.source_end - 1} before they were copied",
-            remedy="they are lost to this mirror; a longer retention of the source's topic gives it more time",
+            remedy="they cannot be copied any more; a longer retention of the source topic gives the mirror more time",
             place=segment.source.topic_partition,
         )
         for segment in segments

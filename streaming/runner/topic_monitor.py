@@ -38,8 +38,8 @@ _CHECK_MS = 20_000.0
 _JOIN_S = 5.0
 """The end of a mirror does not wait for an unreachable cluster; the thread ends with its deadline, or with the process."""
 
-_DELETED = "is gone: what was copied of it stays on the target"
-_HIDDEN = "may no longer be described by our user, so nothing new of it is copied"
+_DELETED = "was deleted: its copies stay on the target"
+_HIDDEN = "may no longer be described by the mirror's user, so no new records are copied"
 _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
 _REMEDY = "Set it on the target topic by hand, or set topics.configs: create"
@@ -108,7 +108,7 @@ class TopicMonitor:
         planner_state.write_paused_topics(self._paused_path, paused)
         before, self._paused = self._paused or frozenset(), paused
         for topic in sorted(paused - before):
-            _log.warning("topic %s is paused: nothing of it is planned from now on", topic)
+            _log.warning("topic %s is paused: it is not planned from now on", topic)
         for topic in sorted(before - paused):
             _log.info("topic %s is resumed", topic)
 

@@ -207,7 +207,7 @@ def test_a_running_mirror_that_was_idle_recognises_its_own_version_in_a_log_that
     decide(owner, data(5, 9))
     settled(tmp_path, "two")
     clean_log(tmp_path)
-    with pytest.raises(FencedError, match="a run whose commits were cleaned from the log, run epoch 2"):
+    with pytest.raises(FencedError, match="a run whose commits were removed from the log, run epoch 2"):
         owner.check_ownership()
 
 
@@ -745,7 +745,7 @@ def test_a_version_that_went_down_is_a_conflict(tmp_path: Path) -> None:
         custom_metadata={**owner.recorded().metadata(), "delta_txn_version": str(version_of(1, 1))},
     )
     write_deltalake(delta(tmp_path), OFFSET_MAP.empty_table(), mode="append", commit_properties=low)
-    with pytest.raises(OffsetMapConflictError, match="restored or written by somebody else"):
+    with pytest.raises(OffsetMapConflictError, match="restored or written by another application"):
         owner.check_ownership()
 
 

@@ -101,5 +101,5 @@ def test_a_table_that_cannot_be_tidied_is_logged_and_stops_nothing(
         file.write_bytes(b"garbage")
     write_deltalake(str(tmp_path / "audit"), pa.table({"a": [2]}), mode="append")
     RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
-    assert "could not tidy the table audit" in caplog.text
+    assert "maintenance of the table audit failed" in caplog.text
     assert len(rows_of(tmp_path, "runs")) == 1

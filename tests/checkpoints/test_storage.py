@@ -38,7 +38,7 @@ def test_tables_in_a_folder_are_read_without_spark_and_those_in_a_catalog_are_no
         False,
         True,
     ]
-    with pytest.raises(ConfigError, match=r"only Spark reaches the tables in catalog:main\.mirrors"):
+    with pytest.raises(ConfigError, match=r"only Spark can access the tables in catalog:main\.mirrors"):
         OffsetMap.open("catalog:main.mirrors")
 
 

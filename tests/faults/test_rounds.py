@@ -41,7 +41,7 @@ def test_the_death_of_spark_and_an_old_checkpoint_lose_and_repeat_nothing(two_cl
     cases: list[Case] = [(JVM, steps.ENDED[0]), (OLD, steps.COMMITTED)]
     with scene_of(two_clusters, tmp_path, SPARK) as scene:
         assert_nothing_differs(scene, cases)
-        assert "SparkLostError: Spark's JVM went away" in (scene.folder / "mirror.log").read_text(encoding="utf-8")
+        assert "SparkLostError: Spark's JVM exited" in (scene.folder / "mirror.log").read_text(encoding="utf-8")
 
 
 @pytest.mark.long

@@ -176,5 +176,5 @@ def test_a_report_is_done_when_all_is_in_place_or_further_and_says_so_in_a_line(
         == "billing: 1 waits; repeats 0 records, waits for 2 offsets; at west: empty, nothing to do"
     )
     active = sentence(replace(waiting, is_active_at_origin=True), "east", "west")
-    assert active.endswith("; still active at east: stop its consumers before it goes over")
+    assert active.endswith("; still active at east: stop its consumers before you move it")
     assert report.document()["groups"][0]["partitions"][0]["to_offset"] == 115

@@ -1,4 +1,4 @@
-"""Clusters leave out groups that our user may not Describe, and say nothing of it: what `groups` makes of that."""
+"""Clusters leave out groups that the mirror's user may not Describe, and say nothing of it: what `groups` makes of that."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def test_no_group_where_groups_may_be_hidden_is_not_done_and_says_what_to_grant(
     assert not hidden.is_done
     out = io.StringIO()
     view.show(hidden, Console(file=out, width=200), as_json=False)
-    assert "east shows no groups that our user may not Describe: grant it on the groups, or on the cluster" in out.getvalue()
+    assert (
+        "east shows no groups that the mirror's user may not Describe: grant it on the groups, or on the cluster"
+        in out.getvalue()
+    )
     assert hidden.document()["may_hide_groups"] is True
 
 

@@ -337,6 +337,6 @@ def test_a_group_that_is_not_there_and_a_pattern_that_is_none_are_one_sentence(m
     with pytest.raises(ConfigError, match="exclude each other"):
         sync_groups(mirrored.config, is_reverse=True, as_of=T0)
     with pytest.raises(
-        RetriableError, match=r"source cluster east does not answer: .* --as-of now goes by what groups\.sync has noted"
+        RetriableError, match=r"source cluster east does not answer: .* --as-of now uses what groups\.sync has recorded"
     ):
         sync_groups(without_source(mirrored))

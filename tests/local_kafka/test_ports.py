@@ -39,5 +39,5 @@ def test_ports_that_are_taken_or_too_few_give_way_to_others_and_it_is_said(
 
 def test_a_file_that_holds_no_ports_is_named(tmp_path: Path) -> None:
     (tmp_path / "ports").write_text("20001\nnone\n")
-    with pytest.raises(ConfigError, match=r"ports holds other things than ports: delete it"):
+    with pytest.raises(ConfigError, match=r"ports contains something other than ports: delete it"):
         KeptPorts(tmp_path / "ports")

@@ -187,7 +187,7 @@ def test_a_commit_that_arrives_late_is_kept_out(store: Store) -> None:
     assert owner is not None
     with store.proxy.faulty(StoreFault(harm=Harm.CUT, method="PUT", path=COMMITS, count=1)):
         owner.next_decision()
-        with pytest.raises(OutcomeUnknownError, match="may still come"):
+        with pytest.raises(OutcomeUnknownError, match="may still appear"):
             owner.decide([data(GOAL, SlotTxn("m-0", 1, 1))], 0)
     owner.check_ownership()
     owner.settle()

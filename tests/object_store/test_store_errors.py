@@ -38,7 +38,7 @@ FORBIDDEN = (
         (
             ARROW,
             False,
-            "s3://b/t: the store did not open the table: no answer (http://s:1/b/t/x.parquet). Remedy: see that the store",
+            "s3://b/t: the store did not open the table: no answer (http://s:1/b/t/x.parquet). Remedy: check that the store",
         ),
         (
             FORBIDDEN,

@@ -36,7 +36,7 @@ def loaded(folder: Path, storage: dict[str, Any]) -> MirrorConfig:
 
 
 def test_a_secret_of_the_store_is_given_by_reference_only(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"storage\.options\.AWS_SECRET_ACCESS_KEY: must not be written out here") as raised:
+    with pytest.raises(ConfigError, match=r"storage\.options\.AWS_SECRET_ACCESS_KEY: must not be in plain text") as raised:
         loaded(tmp_path, {"options": {"AWS_SECRET_ACCESS_KEY": "hunter2"}})
     assert "hunter2" not in str(raised.value)
 

@@ -111,7 +111,7 @@ def test_an_aborted_transaction_without_evidence_is_copied_again_when_the_operat
     assert (code, "holds our records, aborted" in output, "`run` copies it again" in output) == (0, True, True)
     stopped.forget()
     with pytest.raises(
-        RecoverNeededError, match=r"nothing says whether .* was committed: .* \[0, 10\)\. .*shallow-mirror recover CONF"
+        RecoverNeededError, match=r"there is no evidence whether .* was committed: .* \[0, 10\)\. .*shallow-mirror recover CONF"
     ):
         catch_up(stopped.settings, stopped.spark)
     code, output = command(capsys, stopped.conf)

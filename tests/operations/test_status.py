@@ -303,7 +303,7 @@ def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
     assert report.source_problem is None
     (open_one,) = report.open_transactions
     assert (open_one.source, open_one.first_offset, open_one.wrote_at_ms) == (empty, 0, NOW_MS - 10_000)
-    sentence = f"{topic_name}-2 from offset 0: producer id {open_one.producer_id}, which wrote last 10 s ago"
+    sentence = f"{topic_name}-2 from offset 0: producer id {open_one.producer_id}, last written 10 s ago"
     assert open_one.sentence(report.at_ms) == sentence
     assert report.document()["open_transactions"][0]["partition"] == 2
     hanging.abort_transaction(20)

@@ -295,7 +295,7 @@ def test_a_topic_of_transactions_that_is_hidden_leaves_open_who_else_uses_the_sl
     report = planned.check(mirror="m")
     assert report.is_fine
     assert (
-        "cluster west: whether somebody else uses m-0 is not known: topic __transaction_state is not shown to our user"
+        "cluster west: whether another application uses m-0 is not known: topic __transaction_state is not visible to the mirror's user"
         in sentences(report, Level.UNKNOWN)
     )
 
@@ -352,10 +352,10 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     _grant(planned, "source", {Operation.DESCRIBE}, set())
     _grant(planned, "target", {Operation.DESCRIBE}, set())
     assert sentences(planned.check(), Level.STOPS) == [
-        "source topic new: is not allowed to us: grant Read",
-        "source topic orders: is not allowed to us: grant Read",
-        "target topic new: is not allowed to us: grant Read, Write, Create, DescribeConfigs",
-        "target topic orders: is not allowed to us: grant Read, Write",
+        "source topic new: is not permitted: grant Read",
+        "source topic orders: is not permitted: grant Read",
+        "target topic new: is not permitted: grant Read, Write, Create, DescribeConfigs",
+        "target topic orders: is not permitted: grant Read, Write",
     ]
     _grant(planned, "source", {Operation.READ}, set())
     _grant(planned, "target", {Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})

@@ -30,7 +30,7 @@ def preflight(conf: Path, *options: str) -> Ended:
 def test_nothing_refused_is_0_and_nothing_is_imported_that_takes_long(conf: Path, options: tuple[str, ...]) -> None:
     ended = preflight(conf, *options)
     assert (ended.code, ended.stderr, ended.slow_imports) == (0, "", "[]")
-    assert ended.lines[0].endswith(": nothing of what was looked at will be refused")
+    assert ended.lines[0].endswith(": no batch that was read would be refused")
     assert not (conf.parent / "tables").exists()
 
 

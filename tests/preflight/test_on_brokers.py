@@ -139,8 +139,8 @@ def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
         (refusal["rule"].split(" of the target")[0], refusal["first"]["base_offset"]) for refusal in actual[future]["refusals"]
     }
     assert rules == {
-        (f"records with times beyond message.timestamp.after.max.ms={HOUR_MS}", 1),
-        (f"records with times beyond message.timestamp.before.max.ms={HOUR_MS}", 2),
+        (f"records with timestamps beyond message.timestamp.after.max.ms={HOUR_MS}", 1),
+        (f"records with timestamps beyond message.timestamp.before.max.ms={HOUR_MS}", 2),
     }
     (too_large,) = actual[large]["refusals"]
     assert too_large["rule"].startswith("one record that alone is larger than max.message.bytes=2000")

@@ -75,5 +75,5 @@ def test_only_times_that_some_record_surely_has_are_held_against_a_batch(
 
 def test_rule_and_remedy_name_the_setting() -> None:
     limit = TimeLimit(AFTER, 50, 10_050)
-    assert limit.rule == f"records with times beyond {AFTER}=50 of the target topic (INVALID_TIMESTAMP)"
+    assert limit.rule == f"records with timestamps beyond {AFTER}=50 of the target topic (INVALID_TIMESTAMP)"
     assert limit.remedy == f"Set {AFTER}={NO_LIMIT_MS} on the target topic"

@@ -52,7 +52,7 @@ def rendered(preflight_report: PreflightReport, *, as_json: bool = False) -> str
 def test_a_fine_report_begins_with_that_and_says_that_everything_was_read() -> None:
     lines = lines_in_front(report(topic()))
     assert lines == [
-        "mirror m: nothing of what was looked at will be refused",
+        "mirror m: no batch that was read would be refused",
         "east (E) to west (W): 1 topic, 1 partition, from read.start, no run yet",
         "all 100 offsets were read: 5.0 MB",
     ]
@@ -78,7 +78,7 @@ def test_times_are_given_with_what_they_are_based_on_the_mirrors_own_first() -> 
 
 
 def test_without_a_measurement_no_time_is_invented() -> None:
-    assert "how long that takes is not known" in lines_behind(report(topic()))[-1]
+    assert "duration unknown: too little was read" in lines_behind(report(topic()))[-1]
 
 
 def test_long_times_are_told_in_hours_and_minutes() -> None:
@@ -98,11 +98,11 @@ def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remed
     counts.refuse("too new", RuleCount("Set it", TopicPartition("orders", 1), 55, 900, Amount(3, 9, 2_000)))
     findings = (Finding(Level.DOUBT, "target topic orders", "stamps"), Finding(Level.STOPS, "broker 1", "is too old"))
     actual = report(topic(counts=counts), findings=findings)
-    assert lines_in_front(actual)[0] == "mirror m: 1 finding stops it, 3 batches will be refused"
+    assert lines_in_front(actual)[0] == "mirror m: 1 finding stops it, 3 batches would be refused"
     assert lines_behind(actual)[:6] == [
-        "the mirror would stop, or not begin:",
+        "the mirror would stop, or would not start:",
         "  broker 1: is too old",
-        "worth a look:",
+        "warnings:",
         "  target topic orders: stamps",
         "refused:",
         "  3 batches (2.0 kB) of orders: too new; first orders-1 offset 55. Set it",
@@ -115,7 +115,7 @@ def test_topics_that_would_be_created_alike_are_told_together_with_their_setting
     actual = report(*(topic(name, exists=False, created_with=made) for name in ("orders", "bills")), other)
     assert [line for line in lines_behind(actual) if "partition" in line] == [
         "  orders (2 partitions), bills (2 partitions): 3 replicas, cleanup.policy=delete, retention.ms=5",
-        "  logs (1 partition): as many replicas as the target gives, ",
+        "  logs (1 partition): the default number of replicas of the target, ",
     ]
     assert "orders (new)" in rendered(actual)
 

@@ -38,7 +38,7 @@ def test_names_and_errors_are_text_whatever_they_hold() -> None:
 
 def test_a_history_without_any_lag_says_so() -> None:
     rows = [row | {"lag_offsets": None} for row in rows_of_a_day(3)]
-    assert "Nothing was noted" in page(content(rows))
+    assert "No data: the source did not report its log ends." in page(content(rows))
 
 
 def test_what_is_waited_for_and_what_is_in_quarantine_is_said() -> None:

@@ -74,15 +74,15 @@ def test_a_client_with_the_right_properties_is_let_in(secured: SecuredCluster, l
         (
             "MUTUAL",
             {"ssl.certificate.location": "{strange_client.certificate_file}", "ssl.key.location": "{strange_client.key_file}"},
-            "refused our client certificate",
+            "rejected the client certificate",
         ),
         (
             "MUTUAL",
             {"ssl.certificate.location": "{expired_client.certificate_file}", "ssl.key.location": "{expired_client.key_file}"},
-            "refused our client certificate",
+            "rejected the client certificate",
         ),
-        ("OAUTH", {"sasl.oauthbearer.client.secret": "wrong"}, "gave no token (401 invalid_client)"),
-        ("OAUTH", {"sasl.oauthbearer.token.endpoint.url": "{tokens.url}/nowhere"}, "gave no token (404"),
+        ("OAUTH", {"sasl.oauthbearer.client.secret": "wrong"}, "returned no token (401 invalid_client)"),
+        ("OAUTH", {"sasl.oauthbearer.token.endpoint.url": "{tokens.url}/nowhere"}, "returned no token (404"),
     ],
 )
 def test_who_does_not_fit_is_told_what_to_change(
@@ -98,16 +98,16 @@ def test_who_does_not_fit_is_told_what_to_change(
     ("listener", "protocol", "message"),
     [
         ("PLAINTEXT", "ssl", "speaks neither TLS nor SASL at this port"),
-        ("PLAINTEXT", "sasl_plaintext", "asks for no SASL at this listener: set security.protocol: plaintext"),
+        ("PLAINTEXT", "sasl_plaintext", "uses no SASL at this listener: set security.protocol: plaintext"),
         ("PLAINTEXT", "sasl_ssl", "set security.protocol: plaintext"),
-        ("TLS", "plaintext", "speaks TLS without SASL at this port, not plaintext: set security.protocol: ssl"),
+        ("TLS", "plaintext", "speaks TLS without SASL on this port, not plaintext: set security.protocol: ssl"),
         ("TLS", "sasl_plaintext", "set security.protocol: ssl"),
-        ("TLS", "sasl_ssl", "asks for no SASL at this listener: set security.protocol: ssl"),
-        ("MUTUAL", "plaintext", "speaks TLS at this port, not plaintext: set security.protocol: ssl"),
+        ("TLS", "sasl_ssl", "uses no SASL at this listener: set security.protocol: ssl"),
+        ("MUTUAL", "plaintext", "speaks TLS on this port, not plaintext: set security.protocol: ssl"),
         ("SCRAM", "plaintext", "speaks TLS and SASL at this port"),
-        ("SCRAM", "ssl", "speaks TLS and SASL at this port, not ssl: set security.protocol: sasl_ssl"),
+        ("SCRAM", "ssl", "speaks TLS and SASL on this port, not ssl: set security.protocol: sasl_ssl"),
         ("SCRAM", "sasl_plaintext", "set security.protocol: sasl_ssl"),
-        ("PLAIN", "plaintext", "speaks SASL without TLS at this port, not plaintext"),
+        ("PLAIN", "plaintext", "speaks SASL without TLS on this port, not plaintext"),
         ("PLAIN", "ssl", "set security.protocol: sasl_plaintext"),
         ("PLAIN", "sasl_ssl", "set security.protocol: sasl_plaintext"),
     ],
@@ -167,7 +167,7 @@ def test_a_token_of_a_callable_is_taken_and_one_of_another_audience_refused(secu
     _endpoints[:] = [secured.tokens]
     assert cluster_id(properties) == secured.node.cluster_id
     ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
-    assert "refused our token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:token_for_others"})
+    assert "refused the token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:token_for_others"})
 
 
 _endpoints: list[TokenEndpoint] = []

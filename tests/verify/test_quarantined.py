@@ -109,7 +109,7 @@ def _rows_of(table: DeltaTable, kind: str) -> pa.Table:
     ("spoil", "kind", "reason"),
     [
         (lose_the_row, "missing", "row was deleted"),
-        (change_the_row, "missing", "other bytes than were set aside"),
+        (change_the_row, "missing", "other bytes than were quarantined"),
         (change_the_source, "changed", "another batch there than the table quarantine"),
         (change_the_copy, "changed", "of a released batch: the value differs"),
         (lose_the_copy, "missing", "it was released, but the target shows no record there"),

@@ -12,7 +12,7 @@ Invariants, cited where they are kept:
   E  An odd version (settled) is written only when every transaction of the decision is definite, and the same commit
      removes the rows of what was not committed.
   F  Nothing is decided behind records of the same producer id whose marker was never written, nor after records of the
-     micro-batch were ended by somebody else.
+     micro-batch were ended by another application.
   G  A start reads the log of every partition that an unsettled decision names: markers can be written by others
      (an operator, an abort of the same producer id), whatever the coordinator answers.
 """
@@ -89,7 +89,7 @@ class Visibility:
     """`lost`: ranges that the target has lost (truncated, topic deleted), which no reader will see; normally none.
 
     `was_repaired`: markers were missing and have been written by an empty transaction, which may itself have been aborted.
-    `pending`: ranges of partitions without a leader, or with too few in-sync replicas to take the marker.
+    `pending`: ranges of partitions without a leader, or with too few in-sync replicas to accept the marker.
     """
 
     lost: tuple[WrittenRange, ...] = ()
@@ -101,7 +101,7 @@ class Visibility:
 class InitProducerId:
     """Fence a transactional id and end what it left open.
 
-    Answer: False where its last transaction cannot complete (its fate is decided, and a partition does not take the marker):
+    Answer: False where its last transaction cannot complete (its outcome is decided, and a partition does not accept the marker):
     the id is fenced all the same, and is not used until it can be initialised.
     """
 
@@ -112,8 +112,8 @@ class InitProducerId:
 class AbortHangingTxns:
     """Make sure that nothing of these ids is open any more in these partitions; None: in all where the map has records.
 
-    Only after InitProducerId for each of them. Partitions that cannot be read now are noted: nothing is written to them before
-    they have been looked at. No answer.
+    Only after InitProducerId for each of them. Partitions that cannot be read now are recorded: nothing is written to them before
+    they have been checked. No answer.
     """
 
     transactional_ids: tuple[str, ...]
@@ -138,7 +138,7 @@ class ReadTargetLog:
 class Settle:
     """The odd version: everything before it holds but the rows of `removals`, which the same commit removes. No answer.
 
-    `pending` are committed transactions of which a partition does not take the marker: they are to be looked at again, also
+    `pending` are committed transactions of which a partition does not accept the marker: they are checked again, also
     by the next start. `confirmed` are those that need no further look.
     """
 
@@ -198,8 +198,8 @@ class Unclear:
             return f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {ranges}"
         ranges = ", ".join(str(written) for written in self.decided.written)
         return (
-            f"nothing says whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the target "
-            f"holds none of its records at {ranges}"
+            f"there is no evidence whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the "
+            f"target holds none of its records at {ranges}"
         )
 
 

@@ -55,9 +55,9 @@ class TargetAvailability:
 
     def held_partitions(self) -> dict[TopicPartition, str]:
         """Return the partitions that no transaction may include now, and why."""
-        reason = "it had no leader when the mirror looked whether a transaction of ours is open there"
+        reason = "it had no leader when the mirror checked it for its own open transactions"
         reasons = dict.fromkeys(self.unchecked, reason)
         for txn, ranges in self.pending.items():
             for written in ranges:
-                reasons[written.topic_partition] = f"it has not taken the commit marker of {txn} yet"
+                reasons[written.topic_partition] = f"it has not accepted the commit marker of {txn} yet"
         return reasons

@@ -52,13 +52,13 @@ def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline:
         try:
             state = describe_txn(target, transactional_id, deadline)
         except BrokerTooOldError as error:
-            _log.warning("whether somebody else uses the transactional id %s is not known: %s", transactional_id, error)
+            _log.warning("whether another application uses the transactional id %s is not known: %s", transactional_id, error)
             return
         if state is not None:
             raise ConfigError(
                 f"the offset map is new, but the target knows the transactional id {transactional_id} (its last transaction: "
                 f"{state.state}, producer id {state.producer_id}): another application or another mirror uses it, or this "
-                "mirror's tables are gone. Give the mirror another id (`mirror`), or bring its tables back"
+                "mirror's tables are gone. Give the mirror another id (`mirror`), or restore its tables"
             )
 
 
@@ -67,7 +67,7 @@ def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
         raise ConfigError(
             f"consumer group {transactional_id} on the target holds a receipt of the offset map {receipt.map_id} (run "
             f"{receipt.run_id}); this mirror's is {map_id}: two mirrors use one id with different tables, or the tables were "
-            "made anew. Give one of them another id (`mirror`); if the other is gone for good, delete its consumer groups"
+            "created again. Give one of them another id (`mirror`); if the other no longer exists, delete its consumer groups"
         )
 
 
@@ -163,7 +163,7 @@ def lost_ranges(
     def is_lost(written_range: WrittenRange) -> bool:
         if written_range.topic_partition not in existing:
             return True
-        end = ends.get(written_range.topic_partition)  # without a leader nothing can be said
+        end = ends.get(written_range.topic_partition)  # without a leader the state is unknown
         return end is not None and (end <= written_range.start if wholly else end < written_range.end)
 
     return tuple(written_range for written_range in written if is_lost(written_range))

@@ -179,7 +179,7 @@ class TxnPerformer:
         *,
         named: ProducersOfMap | None = None,
     ) -> None:
-        """Abort what is open in the partitions that can be read; the others are held until they have been looked at.
+        """Abort what is open in the partitions that can be read; the others are held until they have been checked.
 
         `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
         """
@@ -201,7 +201,7 @@ class TxnPerformer:
         """
         waiting, polls = self._still_hidden(decided.written, deadline), 0
         patience = deadline.sooner(SETTLE_PATIENCE_MS)
-        # Slots are looked at one after the other: a broker that the first has waited for is not waited for again.
+        # Slots are checked one after the other: a broker that the first has waited for is not waited for again.
         leader_patience = deadline.sooner(0 if self.availability.pending else LEADER_PATIENCE_MS)
         suspected: tuple[WrittenRange, ...] = ()
         was_repaired = False
@@ -213,7 +213,7 @@ class TxnPerformer:
                 unavailable = self._unavailable(decided.txn, waiting, deadline)
                 readable = [written.topic_partition for written in waiting if written not in unavailable]
                 if readable:
-                    # One look says both whether our own markers are missing and who else holds the last stable offset.
+                    # One request shows both whether own markers are missing and who else holds back the last stable offset.
                     transactions = open_transactions(self._target, readable, deadline)
                     was_repaired |= self._repair(decided, transactions, deadline)
                     held_back = describe_blocking_producers(self._target, transactions, decided.txn.producer_id)
@@ -224,7 +224,7 @@ class TxnPerformer:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
                 elif lost == waiting and loss_patience.is_over():
                     return actions.Visibility(lost, was_repaired)
-                # The commit is durable, so the others need not wait for a partition that cannot take its marker.
+                # The commit is durable, so the others need not wait for a partition that cannot accept its marker.
                 if unavailable == waiting and not lost and leader_patience.is_over():
                     return actions.Visibility((), was_repaired, unavailable)
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
@@ -234,7 +234,7 @@ class TxnPerformer:
         return actions.Visibility(was_repaired=was_repaired)
 
     def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Return the ranges whose partitions do not take the marker: all while the coordinator still writes markers."""
+        """Return the ranges whose partitions do not accept the marker: all while the coordinator still writes markers."""
         blocked = blocked_txn(self._target, txn.transactional_id, deadline)
         if blocked is not None and blocked.producer_id == txn.producer_id:
             return waiting
@@ -269,7 +269,7 @@ class TxnPerformer:
     def _repair(self, decided: DecidedTxn, transactions: Sequence[OpenTxn], deadline: Deadline) -> bool:
         """Write the markers that a killed coordinator forgot, with an empty commit over the same partitions.
 
-        Return False where nothing of the transaction is open: somebody else's holds the last stable offset.
+        Return False where nothing of the transaction is open: that of another producer holds back the last stable offset.
         """
         partitions = open_partitions(transactions, decided.txn.producer_id)
         if not partitions:

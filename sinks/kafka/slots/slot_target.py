@@ -172,7 +172,7 @@ class KafkaSlotWriter:
         except CoalescedBatchRefusedError as refused:
             # Only one of the batches may be to blame: the next try sends each as it is, and learns which.
             self._target.stop_coalescing()
-            raise TryRepeatedError(refused.source, refused.end, f"without making one batch of several: {refused}") from refused
+            raise TryRepeatedError(refused.source, refused.end, f"without combining batches: {refused}") from refused
         return [batch for part in admitted for batch in part.quarantined]
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:

@@ -43,7 +43,7 @@ class CoalescedBatchRefusedError(Exception):
 
     def __init__(self, source: SourcePartition, end: int, refused: ProduceRefusedError) -> None:
         self.source, self.end = source, end
-        super().__init__(f"{source.topic_partition}: batches that became one, up to offset {end}: {refused}")
+        super().__init__(f"{source.topic_partition}: combined batches, up to offset {end}: {refused}")
 
 
 class SlotTransaction:

@@ -32,7 +32,7 @@ class LogAppendTimeTopics:
         self.produced([topic], [topic] if target_topic_policy.is_stamping(settings) else [])
 
     def produced(self, topics: Collection[str], stamped: Collection[str]) -> None:
-        """Record what Produce responses said: batches went to `topics`; brokers gave those to `stamped` their own time."""
+        """Record the result of Produce responses: batches went to `topics`; brokers gave those to `stamped` their own time."""
         begun = sorted(set(stamped) - self._names)
         self._names = (self._names - set(topics)) | set(stamped)
         for topic in begun:

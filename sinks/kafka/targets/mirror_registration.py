@@ -18,7 +18,7 @@ ANY_TOPIC = (".*",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a mirror brings topics from, and how it names them in the cluster where this is said."""
+    """Where a mirror brings topics from, and how it names them in the cluster that holds the registration."""
 
     mirror: str
     source_cluster_id: str
@@ -76,8 +76,8 @@ def loop_problems(
             before = origin.source_of(topic)
             if before is not None and origin.takes(target):
                 problems.append(
-                    f"source topic {topic} is the copy of {before} that mirror {origin.mirror} makes: written back as {target} "
-                    "it would go round for ever. Give both mirrors topics.target_name: '{source}.{topic}' "
+                    f"source topic {topic} is a copy of {before} made by mirror {origin.mirror}: copying it back as {target} "
+                    "would be a replication cycle. Give both mirrors topics.target_name: '{source}.{topic}' "
                     "and the same two aliases, or exclude the topic (topics.exclude)"
                 )
     return problems

@@ -1,6 +1,6 @@
 """PURE: what a target topic must be like: the settings of a new one, and what is wrong with one that exists.
 
-Sentences lack their beginning, "target topic X", so that topics with the same trouble can be told together.
+Sentences lack their beginning, "target topic X", so that topics with the same problem can be reported together.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def following(source: Mapping[str, str], settings: Mapping[str, str]) -> ConfigC
     if "compact" in next(policies) - next(policies):
         del changes["cleanup.policy"]
         left.append(
-            f"does not become cleanup.policy={source['cleanup.policy']} automatically: the broker would refuse records without a "
+            f"does not become cleanup.policy={source['cleanup.policy']} automatically: the broker would reject records without a "
             "key that are still to be copied. Set it once the mirror has no lag there"
         )
     return ConfigChanges(changes, tuple(left))
@@ -130,8 +130,8 @@ def is_stamping(settings: Mapping[str, str]) -> bool:
     return settings.get("message.timestamp.type") == "LogAppendTime"
 
 
-STAMPING = "has message.timestamp.type=LogAppendTime: records get the target's time"
-STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; what was copied before keeps the target's time"
+STAMPING = "has message.timestamp.type=LogAppendTime: records get the target's append time"
+STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; records copied before keep the target's time"
 
 
 def config_warnings(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
@@ -148,7 +148,7 @@ def config_warnings(settings: Mapping[str, str], source: Mapping[str, str]) -> l
 
 def _time_doubts(settings: Mapping[str, str]) -> list[str]:
     return [
-        f"has {name}={settings[name]}: records with times beyond that are refused. Set {name}={NO_LIMIT_MS}"
+        f"has {name}={settings[name]}: records with timestamps beyond that are rejected. Set {name}={NO_LIMIT_MS}"
         for name in (*TIMESTAMP_LIMITS, LIMIT_BEFORE_3_6)
         if int(settings.get(name, NO_LIMIT_MS)) != NO_LIMIT_MS
     ]
@@ -159,16 +159,18 @@ def _cleaning_doubts(settings: Mapping[str, str], source: Mapping[str, str]) -> 
     doubts = []
     if "compact" in policy - source_policy:
         doubts.append(
-            "has cleanup.policy=compact, the source topic has not: records without a key are refused, of the others older ones "
-            "are removed. Set cleanup.policy=delete"
+            "has cleanup.policy=compact, the source topic has not: records without a key are rejected, and older "
+            "records of a key are removed. Set cleanup.policy=delete"
         )
     if "compact" in source_policy - policy:
-        doubts.append("is not compacted, the source topic is: it keeps what compaction removes there. Set cleanup.policy=compact")
+        doubts.append(
+            "is not compacted, the source topic is: it keeps records that compaction removes there. Set cleanup.policy=compact"
+        )
     keeps, source_keeps = (_retention_ms(configs) for configs in (settings, source))
     if "delete" in policy and keeps < (source_keeps if "delete" in source_policy else NO_LIMIT_MS):
         doubts.append(
-            f"has retention.ms={keeps}, less than the source topic's: it deletes by the records' own times, old ones soon after "
-            "they were copied"
+            f"has retention.ms={keeps}, less than the source topic's: it deletes by the timestamps of records, "
+            "so old records soon after they were copied"
         )
     return doubts
 

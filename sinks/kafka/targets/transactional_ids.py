@@ -10,7 +10,7 @@ def transactional_id(mirror: str, slot: int) -> str:
 def id_count(slots: int) -> int:
     """Return how many transactional ids a run may use.
 
-    Each slot has a spare one, for as long as its last transaction waits for a partition that does not take the marker.
+    Each slot has a spare one, for as long as its last transaction waits for a partition that does not accept the marker.
     """
     return 2 * slots
 

@@ -17,12 +17,12 @@ def preflight(
     conf: Conf,
     sample_bytes: Annotated[
         int | None,
-        typer.Option("--sample", metavar="BYTES", min=1, help="Sample about so many bytes of each partition (default: 64 MiB)."),
+        typer.Option("--sample", metavar="BYTES", min=1, help="Number of bytes to sample of each partition (default: 64 MiB)."),
     ] = None,
     reads_all: Annotated[bool, typer.Option("--all", help="Read everything up to the current log ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check what the mirror would do: batches that are copied, rebuilt or rejected (exit code 1), settings, ACLs, duration.
+    """Check what the mirror would do: batches that are copied, rebuilt or refused (exit code 1), settings, ACLs, duration.
 
     Nothing is changed.
     """

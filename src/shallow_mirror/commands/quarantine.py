@@ -13,7 +13,7 @@ from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.plurals import counted
 
 quarantine = typer.Typer(
-    help="List, export or retry the batches that the target rejected for good (write.on_refused: quarantine).",
+    help="List, export or retry batches that could not be copied (write.on_refused: quarantine).",
     no_args_is_help=True,
 )
 
@@ -60,9 +60,9 @@ def quarantine_retry(
     conf: Conf,
     topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Only of this source topic.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", metavar="P", help="Only of this partition.")] = None,
-    offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="Only the batch that holds this offset.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="Only the batch that contains this offset.")] = None,
     takes_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over from a run that seems to be alive: it ends with exit code 3.")
+        bool, typer.Option("--take-over", help="Take over from a run that appears to be alive; it exits with code 3.")
     ] = False,
 ) -> None:
     """Write quarantined batches to the target after the remedy, exactly once.

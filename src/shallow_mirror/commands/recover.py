@@ -45,4 +45,4 @@ def recover(
         if needs_choice:
             resolve(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or (), spark)
     if needs_choice:
-        print("resolved: `shallow-mirror run` continues from here", file=sys.stderr)
+        print("resolved: `shallow-mirror run` continues", file=sys.stderr)

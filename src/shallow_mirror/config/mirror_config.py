@@ -27,7 +27,10 @@ from shallow_mirror.errors import ConfigError
 
 
 class MirrorConfig(Section):
-    """All of it, picklable. `tables` and `checkpoint` are absolute once loaded; a schema is `catalog:<catalog>.<schema>`."""
+    """All settings of a mirror; picklable.
+
+    `tables` and `checkpoint` are absolute once loaded; a schema is `catalog:<catalog>.<schema>`.
+    """
 
     mirror: Name
     source: ClusterSettings
@@ -46,7 +49,7 @@ class MirrorConfig(Section):
 
     @property
     def source_cluster_name(self) -> str:
-        """Return what messages call the source cluster."""
+        """Return the name of the source cluster in messages."""
         return f"source cluster {self.source.alias}"
 
     @property
@@ -56,7 +59,7 @@ class MirrorConfig(Section):
 
     @property
     def target_cluster_name(self) -> str:
-        """Return what messages call the target cluster."""
+        """Return the name of the target cluster in messages."""
         return f"target cluster {self.target.alias}"
 
     @property
@@ -65,7 +68,7 @@ class MirrorConfig(Section):
 
     @property
     def table_location(self) -> TableLocation:
-        """Return where the tables are with the options of their store, for everything that opens one."""
+        """Return the location of the tables and the options of their store."""
         return TableLocation(self.tables, {name: option_text(value) for name, value in self.storage.options.items()})
 
     @property

@@ -39,7 +39,7 @@ _WATCH_TIMEOUT_S = 300.0
 
 
 class DemoError(MirrorError):
-    """A step of the demo did not do what the next one needs. The clusters and the mirror are stopped."""
+    """A step of the demo failed. The clusters and the mirror are stopped."""
 
 
 def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None) -> int:
@@ -193,7 +193,7 @@ class _Demo:
     def _give_up_when_late(self, began: float, mirror: MirrorProcess) -> None:
         if time.monotonic() - began > _WATCH_TIMEOUT_S:
             raise DemoError(
-                f"the mirror did not get on within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}"
+                f"the mirror made no progress within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}"
             )
 
     def _compare(

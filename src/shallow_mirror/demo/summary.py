@@ -55,7 +55,7 @@ def show(console: Console, result: DemoResult, *, conf: Path, tables: Path, is_k
     console.print(_dropped(result))
     _line(console, "source transactions", f"{result.traffic.committed_txns} committed, {result.traffic.aborted_txns} aborted")
     _line(console, "killed", _killed(result.kill))
-    for slot, decision in result.recovery or (("", "the log of the second run says nothing"),):
+    for slot, decision in result.recovery or (("", "not in the log of the second run"),):
         _line(console, "recovery", f"{slot}: {decision}" if slot else decision)
     _line(console, "translations checked", f"{result.comparison.translated_offsets:,}")
     for difference in result.comparison.differences[:_SHOWN_DIFFERENCES]:
@@ -126,7 +126,7 @@ def _killed(kill: Kill | None) -> str:
 def _look_further(console: Console, *, conf: Path, tables: Path, is_kept: bool) -> None:
     path = offset_map_path(tables)
     if not is_kept:
-        console.print("The folder is deleted now. `shallow-mirror demo --keep` keeps it for a look at the offset map.")
+        console.print("The folder is deleted now. `shallow-mirror demo --keep` keeps it, so that the offset map can be read.")
         return
     for line in (
         f"mirror file: {conf}",

@@ -1,1 +1,1 @@
-"""Consumer groups: where those of one cluster go on at the other, and bringing them there. Driver and reading commands."""
+"""Consumer groups: their translated offsets on the other cluster, and committing them there. Driver and reading commands."""

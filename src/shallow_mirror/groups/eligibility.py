@@ -94,7 +94,7 @@ def evaluate(
     unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
     waits_for = commit.offset - (line.position if side == "source" else unsettled)
     if waits_for > 0:
-        reason = "beyond the map: what lies in front of it is not mirrored yet"
+        reason = "beyond the end of the map: records before it are not mirrored yet"
         return replace(result, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)
     missing = _missing(commit, translator, lines, clusters, side, start)
     if missing is not None:
@@ -111,7 +111,7 @@ def _without_line(result: GroupPartition, source: SourcePartition, lines: Mappin
             outcome=Outcome.CREATED_AGAIN,
             reason=f"the topic was created again (topic id {source.topic_id}), the map knows {', '.join(older)} only",
         )
-    return replace(result, outcome=Outcome.WAITS, reason="the mirror has not begun with this partition yet")
+    return replace(result, outcome=Outcome.WAITS, reason="nothing of this partition is mirrored yet")
 
 
 def _other_problem(to_topic_partition: TopicPartition, to_id: str, offset: int, clusters: Clusters) -> str | None:
@@ -172,7 +172,7 @@ def next_step(partition: GroupPartition, remote: RemoteGroup, *, is_forced: bool
     if partition.has == partition.to_offset:
         return replace(partition, step=Step.IN_PLACE)
     if partition.has is not None and partition.has > partition.to_offset and not is_forced:
-        reason = f"the group continued there, to {partition.has:,}: only --force takes it back"
+        reason = f"the group continued there, to {partition.has:,}: only --force moves it back"
         return replace(partition, step=Step.FURTHER, reason=reason)
     if not remote.is_free:
         clients = ", ".join(remote.clients[:3]) or "members"

@@ -35,7 +35,7 @@ class GroupClient:
         return self._groups.listed(self._deadline())
 
     def may_hide_groups(self) -> bool:
-        """Return whether `listed` leaves out groups that our user may not Describe: who may Describe the cluster sees all."""
+        """Return whether `listed` leaves out groups without Describe permission: who may Describe the cluster sees all."""
         return Operation.DESCRIBE not in (request_permissions(self._cluster, [], self._deadline()).cluster or ())
 
     def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:

@@ -114,7 +114,7 @@ class AsOf:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsReport:
     """`origin` and `other` are the clusters' aliases: offsets of `origin` lead to `other`. `may_hide_groups`: `origin` leaves out
-    groups that our user may not Describe."""
+    groups that the mirror's user may not Describe."""
 
     mirror: str
     origin: str

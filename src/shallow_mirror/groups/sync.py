@@ -132,7 +132,7 @@ class GroupSync:
         patience_s = LAST_PASS_S if self.is_last_wanted else END_S
         self._thread.join(patience_s)
         if self._thread.is_alive():
-            _log.warning("groups: the last pass did not end within %.0f s and is given up", patience_s)
+            _log.warning("groups: the last synchronization did not end within %.0f s and was abandoned", patience_s)
 
     def _run(self) -> None:
         with closing(GroupSyncer(self._config, self._storage, self._history)) as syncer:
@@ -164,11 +164,11 @@ class GroupSync:
             record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
             return
         if self._problem is not None:
-            _log.info("groups: synced again")
+            _log.info("groups: synchronized again")
         self._problem = None
         if done.committed_count:
             _log.info(
-                "groups: %s of %s committed at the target, waiting: %d, left alone: %d",
+                "groups: %s of %s committed at the target, waiting: %d, not moved: %d",
                 counted(done.committed_count, "offset"),
                 counted(done.group_count, "group"),
                 done.waiting_count,

@@ -31,7 +31,7 @@ def sync_groups(
     is_forced: bool = False,
 ) -> GroupsReport:
     """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
-    running mirror has noted; the source is not asked then.
+    running mirror has recorded; the source is not queried then.
 
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
@@ -41,7 +41,7 @@ def sync_groups(
     side, noted = ("target" if is_reverse else "source"), None
     if as_of is not None:
         if is_reverse:
-            raise ConfigError("--as-of and --reverse exclude each other: only positions of the source's groups are noted")
+            raise ConfigError("--as-of and --reverse exclude each other: only offsets of the source's groups are recorded")
         noted = positions_as_of(storage.best_effort_tables(), as_of)
     with closing(GroupOffsets(config, "target" if is_reverse else "source", timeout_s=REQUEST_S)) as groups:
         groups.require(groups.other, offset_map)
@@ -61,7 +61,7 @@ def sync_groups(
             ]
         may_hide = noted is None and groups.origin.may_hide_groups()
         if pattern is not None and not committed:
-            hint = "; one that our user may not Describe is not shown" if may_hide else ""
+            hint = "; one that the mirror's user may not Describe is not shown" if may_hide else ""
             raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}{hint}")
         offset_map.refresh()
         source_commits = groups.resolve_sources(committed, offset_map)
@@ -87,7 +87,7 @@ def _committed(groups: GroupOffsets, offset_map: OffsetMap, is_wanted: Callable[
     except RetriableError as error:
         if groups.side == "target":
             raise
-        hint = "If it is gone, --as-of now goes by what groups.sync has noted"
+        hint = "If it is gone, --as-of now uses what groups.sync has recorded"
         raise RetriableError(error.error_name, f"{error.detail}. {hint}") from error
 
 

@@ -23,15 +23,17 @@ def show(report: GroupsReport, console: Console, *, as_json: bool = False) -> No
 
 
 def render(report: GroupsReport) -> RenderableType:
-    lines = [f"mirror {report.mirror}: groups of {report.origin}, and where they go on at {report.other}"]
+    lines = [f"mirror {report.mirror}: groups of {report.origin}, with their offsets at {report.other}"]
     if report.as_of is not None:
         asked, observed = _time(report.as_of.asked), _time(report.as_of.observed_at)
         after = "none since" if report.as_of.next_at is None else f"the next one {_time(report.as_of.next_at)}"
-        lines.append(f"as of {asked}: positions as the mirror saw them {observed}, its last look until then ({after})")
+        lines.append(f"as of {asked}: offsets of the synchronization at {observed}, the last one until then ({after})")
     if not report.groups:
         lines.append("no group has committed offsets there")
     if report.may_hide_groups:
-        lines.append(f"{report.origin} shows no groups that our user may not Describe: grant it on the groups, or on the cluster")
+        lines.append(
+            f"{report.origin} shows no groups that the mirror's user may not Describe: grant it on the groups, or on the cluster"
+        )
     parts: list[RenderableType] = [Text(line) for line in lines]
     for group in report.groups:
         parts += [Text(""), Text(sentence(group, report.origin, report.other)), _table(group.partitions)]
@@ -46,14 +48,14 @@ def sentence(group: Group, origin: str, other: str) -> str:
     waits = sum(partition.waits_for or 0 for partition in group.partitions if partition.outcome is Outcome.WAITS)
     at_other = f"at {other}: {group.state}" + (f" ({counted(len(group.clients), 'member')})" if group.clients else "")
     waiting = f", waits for {counted(waits, 'offset')}" if waits else ""
-    at_origin = f"; still active at {origin}: stop its consumers before it goes over" if group.is_active_at_origin else ""
+    at_origin = f"; still active at {origin}: stop its consumers before you move it" if group.is_active_at_origin else ""
     return f"{group.name}: {outcomes}; repeats {counted(repeats, 'record')}{waiting}; {at_other}, {steps}{at_origin}"
 
 
 def _table(partitions: Sequence[GroupPartition]) -> Table:
     table = Table()
-    for name in ("topic", "partition", "offset", "goes to", "at", "repeats", "waits for", "has", "what", "why"):
-        table.add_column(name, justify="left" if name in ("topic", "goes to", "what", "why") else "right", overflow="fold")
+    for name in ("topic", "partition", "offset", "target", "to offset", "repeats", "waits for", "committed", "outcome", "reason"):
+        table.add_column(name, justify="left" if name in ("topic", "target", "outcome", "reason") else "right", overflow="fold")
     for partition in partitions:
         what = partition.step.value if partition.step.value != "none" else partition.outcome.value
         table.add_row(

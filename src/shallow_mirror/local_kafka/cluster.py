@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 class LocalKafkaCluster:
     """Context manager, as `LocalKafka`. Single nodes are stopped, killed, paused and started again through `nodes`.
 
-    `proxies`: a port for each node to which clients of `proxied_bootstrap` are told to come; the connections that arrive
+    `proxies`: a port for each node that clients of `proxied_bootstrap` connect to; the connections that arrive
     there are meant to end at the node's `proxied_ports`.
     Raises ConfigError (no Java, a version without KRaft), JarFetchError, BrokerStartError.
     """

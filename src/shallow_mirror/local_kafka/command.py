@@ -98,6 +98,4 @@ def _wait(clusters: Sequence[LocalKafka | LocalKafkaCluster], asked_to_stop: thr
     while not asked_to_stop.wait(_POLL_S):
         for cluster in clusters:
             if not cluster.is_running():
-                raise BrokerStartError(
-                    f"the broker at {cluster.bootstrap} ended by itself. The end of its log:\n{cluster.log_tail()}"
-                )
+                raise BrokerStartError(f"the broker at {cluster.bootstrap} exited. The end of its log:\n{cluster.log_tail()}")

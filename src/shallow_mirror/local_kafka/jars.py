@@ -77,8 +77,8 @@ def kafka_jar_set(version: str) -> JarSet:
     major, minor, _ = (int(number) for number in version.split("."))
     if (major, minor) < _OLDEST_THAT_STARTS:
         raise ConfigError(
-            f"Kafka version {version}: local brokers are 2.4.0 or later; tried are {OLDEST_KAFKA_VERSION}, {OLD_KAFKA_VERSION} "
-            f"and {KAFKA_VERSION}, and a mirror speaks to Kafka 2.8 or later"
+            f"Kafka version {version}: local brokers are 2.4.0 or later; tested are {OLDEST_KAFKA_VERSION}, {OLD_KAFKA_VERSION} "
+            f"and {KAFKA_VERSION}, and a mirror needs Kafka 2.8 or later"
         )
     kafka = Module(organisation="org.apache.kafka", name="kafka_2.13", version=version)
     binding = _LOGGING if major >= 4 else Module(organisation="org.slf4j", name="slf4j-reload4j", version="1.7.36")
@@ -266,7 +266,7 @@ def java_executable() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
-        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "there is no `java` on the path"
+        where = f"JAVA_HOME is {home}, but there is no bin/java in it" if home else "`java` is not on the PATH"
         raise ConfigError(f"Java {OLDEST_JAVA} or newer is needed: {where}. Install a JDK or set JAVA_HOME.")
     major = java_major(java)
     if major < OLDEST_JAVA:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class BrokerStartError(MirrorError):
-    """The broker did not come up; the end of its log is in the message. Nothing of it is left running."""
+    """The broker did not start; the end of its log is in the message. No process of it is left running."""
 
 
 class PortTakenError(BrokerStartError):
@@ -63,7 +63,7 @@ class KeptPorts:
         try:
             return [int(line) for line in self._file.read_text(encoding="utf-8").splitlines()]
         except ValueError as error:
-            raise ConfigError(f"{self._file} holds other things than ports: delete it") from error
+            raise ConfigError(f"{self._file} contains something other than ports: delete it") from error
 
 
 def _is_free(port: int) -> bool:

@@ -43,8 +43,8 @@ _NOT_CONDITIONAL = "PutMode::Create"
 _MAY_PASS = (408, 409, 412, 425, 429)
 """The only responses of the 400s that may change without a fix."""
 
-_REMEDY_UNREACHABLE = "see that the store runs and that this machine reaches its endpoint"
-_REMEDY_SLOW = "look at the state and the request limits of the store"
+_REMEDY_UNREACHABLE = "check that the store runs and that this machine reaches its endpoint"
+_REMEDY_SLOW = "check the state and the request limits of the store"
 _REMEDY_REFUSED = (
     "check the credentials and their permissions (storage.options, AWS_* in the environment), endpoint, region and bucket"
 )

@@ -116,7 +116,7 @@ def _groups_line(sync: GroupSyncPass) -> str:
     in_place = sync.in_place_count + sync.committed_count
     return (
         f"groups: {sync.group_count:,} at {at}: {in_place:,} of {counted(sync.partition_count, 'offset')} in place at the "
-        f"target, {sync.waiting_count:,} wait, {sync.left_count:,} are left alone (`shallow-mirror groups CONF`)"
+        f"target, {sync.waiting_count:,} wait, {sync.left_count:,} are not moved (`shallow-mirror groups CONF`)"
     )
 
 
@@ -125,7 +125,7 @@ def _open_lines(transactions: tuple[OpenTransaction, ...], at_ms: int) -> list[s
         return []
     shown = [f"  {txn.sentence(at_ms)}" for txn in transactions[:_OPEN_SHOWN]]
     more = [f"  and {len(transactions) - len(shown):,} more: --json has all"] if len(transactions) > len(shown) else []
-    return ["transactions that are open at the source, whose end the mirror waits for:", *shown, *more]
+    return ["open transactions at the source that the mirror waits for:", *shown, *more]
 
 
 def _left_out_lines(left_out: tuple[LeftOutPartition, ...]) -> list[str]:

@@ -36,7 +36,7 @@ def broker_problems(
             yield Finding(Level.UNKNOWN, subject, f"cannot be reached now: {error}")
         else:
             if "DescribeTransactions" in missing and is_target:
-                what = "is older than Kafka 3.0: whether others use this mirror's transactional ids cannot be asked"
+                what = "is older than Kafka 3.0: whether others use this mirror's transactional ids cannot be determined"
                 yield Finding(Level.DOUBT, subject, what)
 
 
@@ -59,7 +59,7 @@ def slot_problems(
 ) -> Iterator[Finding]:
     """Whether we may use the transactional ids and groups `names`, and who else does. `map_id` None: there is no map yet.
 
-    Looking for a coordinator creates its internal topic, so nobody is asked who else does where that may not exist.
+    Looking for a coordinator creates its internal topic, so other users are not looked up while that topic may not exist.
     """
     missing = missing_slot_permissions(target, names[0], deadline())
     yield from (Finding(Level.STOPS, f"cluster {alias}", what) for what in missing)
@@ -82,7 +82,7 @@ def slot_problems(
     for topic, ask in ((_TXN_TOPIC, ask_txns), (_GROUP_TOPIC, ask_receipts)):
         code = listed[topic].error_code if topic in listed else UNKNOWN_TOPIC_OR_PARTITION
         if is_forbidden(code) and map_id is None:
-            what = f"whether somebody else uses {names[0]} is not known: topic {topic} is not shown to our user"
+            what = f"whether another application uses {names[0]} is not known: topic {topic} is not visible to the mirror's user"
             yield Finding(Level.UNKNOWN, f"cluster {alias}", what)
             continue
         if code and not is_forbidden(code):
@@ -90,7 +90,7 @@ def slot_problems(
         try:
             ask()
         except BrokerTooOldError:
-            continue  # told of every broker
+            continue  # reported for every broker
         except ConfigError as error:
             yield from (Finding(Level.STOPS, f"cluster {alias}", problem) for problem in error.problems)
 
@@ -131,4 +131,4 @@ def target_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) 
 
 def _missing_rights(subject: str, missing: Sequence[Operation]) -> Iterator[Finding]:
     if missing:
-        yield Finding(Level.STOPS, subject, f"is not allowed to us: grant {', '.join(str(operation) for operation in missing)}")
+        yield Finding(Level.STOPS, subject, f"is not permitted: grant {', '.join(str(operation) for operation in missing)}")

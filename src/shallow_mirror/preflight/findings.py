@@ -21,7 +21,7 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`subject` is the cluster, broker, topic or topic-partition that `what` is said of."""
+    """`subject` is the cluster, broker, topic or topic-partition that `what` is about."""
 
     level: Level
     subject: str
@@ -32,7 +32,7 @@ class Finding:
 
 
 def sentences(findings: Iterable[Finding]) -> list[str]:
-    """One for all subjects of which the same is said, in the order in which they were found."""
+    """Return one finding for all subjects with the same sentence, in the order in which they were found."""
     subjects: dict[str, list[str]] = {}
     for finding in findings:
         subjects.setdefault(finding.what, []).append(finding.subject)

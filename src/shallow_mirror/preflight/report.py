@@ -68,7 +68,7 @@ class PreflightReport:
 
     @property
     def is_fine(self) -> bool:
-        """Nothing that was looked at will be refused, and nothing stops the mirror."""
+        """Whether no batch that was read would be refused, and nothing would stop the mirror."""
         is_stopped = any(finding.level is Level.STOPS for finding in self.findings)
         return not is_stopped and not any(topic.counts.refusals for topic in self.topics)
 

@@ -57,7 +57,7 @@ def preflight_mirror(
     """Check everything between the mirror's positions and the current log ends, or `sample_bytes` of each partition.
 
     `spark`: the session that reaches tables in a catalog. What would stop the mirror is in the report. Raises ConfigError (the
-    mirror file, another mirror's map, brokers that speak no version of ours), OffsetMapConflictError, RetriableError (a cluster
+    mirror file, another mirror's map, brokers without a supported version), OffsetMapConflictError, RetriableError (a cluster
     does not answer).
     """
     source, target = Cluster(config.source.client, clock=clock), Cluster(config.target.client, clock=clock)

@@ -22,7 +22,7 @@ from shallow_mirror.types import TargetPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPlan:
-    """`partition_count` and `replication_factor` as they will be; the latter None where nobody says.
+    """`partition_count` and `replication_factor` as they will be; the latter None where it is the target's default.
 
     `created_with`: the settings that a new topic would get; None where it exists or is not created. `settings`: what will
     be in force, as far as it is known.

@@ -1,4 +1,4 @@
-"""Pure: which batches hold records whose times the target topic does not take, as far as headers say."""
+"""Pure: which batches hold records whose timestamps the target topic rejects, as far as headers show."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TimeLimit:
 
     @property
     def rule(self) -> str:
-        return f"records with times beyond {self.setting}={self.value_ms} of the target topic (INVALID_TIMESTAMP)"
+        return f"records with timestamps beyond {self.setting}={self.value_ms} of the target topic (INVALID_TIMESTAMP)"
 
     @property
     def remedy(self) -> str:

@@ -1,4 +1,4 @@
-"""Pure: the batches of a topic, counted by what a mirror would do with each. Only headers are looked at."""
+"""Pure: the batches of a topic, counted by what a mirror would do with each. Only headers are read."""
 
 from __future__ import annotations
 

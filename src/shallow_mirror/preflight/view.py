@@ -18,8 +18,8 @@ from shallow_mirror.preflight.verdict_counts import Amount, RuleCount
 
 _NUMBERS = ("partitions", "offsets", "read", "batches", "records", "raw", "rebuilt", "refused")
 _TITLES = {
-    Level.STOPS: "the mirror would stop, or not begin:",
-    Level.DOUBT: "worth a look:",
+    Level.STOPS: "the mirror would stop, or would not start:",
+    Level.DOUBT: "warnings:",
     Level.UNKNOWN: "not known:",
 }
 
@@ -50,11 +50,11 @@ def lines_in_front(report: PreflightReport) -> list[str]:
 
 def _answer(report: PreflightReport) -> str:
     if report.is_fine:
-        return "nothing of what was looked at will be refused"
+        return "no batch that was read would be refused"
     stops = len(sentences(finding for finding in report.findings if finding.level is Level.STOPS))
     refused = sum(topic.counts.refused.batch_count for topic in report.topics)
     results = [_number(stops, "finding stops it", "findings stop it")] if stops else []
-    results += [_number(refused, "batch will be refused", "batches will be refused")] if refused else []
+    results += [_number(refused, "batch would be refused", "batches would be refused")] if refused else []
     return ", ".join(results)
 
 
@@ -118,7 +118,7 @@ def _created_lines(topics: Iterable[TopicReport]) -> list[str]:
         settings = ", ".join(f"{name}={value}" for name, value in sorted((plan.created_with or {}).items()))
         replicas = None if plan.replication_factor is None else _number(plan.replication_factor, "replica", "replicas")
         partitions = _number(plan.partition_count, "partition", "partitions")
-        alike.setdefault(f"{replicas or 'as many replicas as the target gives'}, {settings}", []).append(
+        alike.setdefault(f"{replicas or 'the default number of replicas of the target'}, {settings}", []).append(
             f"{plan.topic} ({partitions})"
         )
     return ["would be created:", *(f"  {listed(names)}: {how}" for how, names in alike.items())] if alike else []
@@ -140,11 +140,11 @@ def _time_lines(report: PreflightReport) -> Iterator[str]:
             f"({_size(pace.measured_bytes)} in {pace.measured_s:,.1f} s)"
         )
     if not report.paces and backlog.size_bytes:
-        yield "  how long that takes is not known: too little was read to tell, and this mirror has not said"
+        yield "  duration unknown: too little was read, and this mirror has no recorded throughput"
 
 
 def _table(topics: Iterable[TopicReport]) -> Table:
-    table = Table(title="batches by what the mirror would do with them", title_justify="left")
+    table = Table(title="batches by what a mirror would do", title_justify="left")
     for name in ("topic", "target", *_NUMBERS[:5], "codecs", *_NUMBERS[5:], "dropped batches"):
         table.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
     for topic in topics:

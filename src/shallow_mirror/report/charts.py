@@ -23,7 +23,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From data to places in the picture; `ticks` are (value, label)."""
+    """From data to positions in the chart; `ticks` are (value, label)."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""PURE: the offset map of one partition as a picture: what became of its offsets, and how far source and target are apart."""
+"""PURE: the chart of one partition's offset map: the kinds of its offsets, and the distance of source and target offsets."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ def page(content: ReportContent) -> str:
             _notices(status, content.pauses),
             _tiles(content),
             *_plots(content),
-            _section("Partitions", "those that are furthest behind", _partitions(status.partitions)),
+            _section("Partitions", "those with the largest lag", _partitions(status.partitions)),
             _section("Pauses", "of topics, the newest first, UTC", _pauses(content.pauses, status.at_ms))
             if content.pauses
             else "",
-            _section("Problems", "what the last runs met, the newest first", _problems(content.problems)),
+            _section("Problems", "problems of the last runs, the newest first", _problems(content.problems)),
             _section("Runs", "the newest first", _runs(content.runs, content.status.run)),
         ]
     )
@@ -110,8 +110,8 @@ def _run_sentence(run: RunStatus) -> str:
     if run.outcome is not None:
         return f"{who}: ended {_moment(run.ended_at_ms)}: {run.outcome}"
     if run.is_alive is None:
-        return f"{who}: on another host, has not said that it ended"
-    return f"{who}: running" if run.is_alive else f"{who}: gone without a word (killed?)"
+        return f"{who}: on another host, no exit was recorded"
+    return f"{who}: running" if run.is_alive else f"{who}: not running; no exit was recorded (killed?)"
 
 
 def _tiles(content: ReportContent) -> str:
@@ -165,7 +165,7 @@ def _plots(content: ReportContent) -> list[str]:
         _section(
             "Batches",
             "of the micro-batches of a bar; dropped: markers and aborted ones",
-            _bars("batches by what became of them", grouped(history, history.batches, is_mean=False), _BATCHES_CSS, "batches"),
+            _bars("batches by verdict", grouped(history, history.batches, is_mean=False), _BATCHES_CSS, "batches"),
         ),
         _section("Offset map", _about_map(content.picture), _map(content.picture)),
     ]
@@ -200,7 +200,7 @@ def _throughput(frame: _TimeFrame, what: str, unit: str, per_s: Sequence[float])
 
 def _offsets_left(frame: _TimeFrame, history: History) -> str:
     at_s, lags = lag_points(history)
-    chart = "<p>Nothing was noted: the source did not say where its logs end.</p>"
+    chart = "<p>No data: the source did not report its log ends.</p>"
     if len(lags):
         y, points = charts.value_axis(max(4.0, lags.max())), list(zip(at_s, lags, strict=True))
         chart = charts.line_chart(f"offsets left{frame.suffix}", frame.x, y, points, "offsets", frame.bands) + frame.legend
@@ -228,7 +228,7 @@ def _map(picture: MapPicture | None) -> str:
     if picture is None:
         return "<p>The map has no offset yet.</p>"
     x = charts.offset_axis(picture.first, picture.end)
-    kinds = charts.lanes(f"what became of the offsets of {picture.source.topic_partition}", x, picture.lanes)
+    kinds = charts.lanes(f"kinds of the offsets of {picture.source.topic_partition}", x, picture.lanes)
     if not picture.shifts:
         return kinds + '<p class="axis-name">source offset</p>'
     values = [shift for _, shift in picture.shifts]
@@ -299,7 +299,7 @@ def _runs(runs: Sequence[Mapping[str, Any]], current: RunStatus | None) -> str:
             f"{run['host']} (pid {run['pid']})",
             _moment_of(run["started_at"]),
             _moment_of(run["ended_at"]),
-            run["outcome"] or ("running" if run["run_epoch"] == running else "has not said that it ended"),
+            run["outcome"] or ("running" if run["run_epoch"] == running else "no exit was recorded"),
             run["version"],
         )
         for run in list(reversed(runs))[:RUNS_SHOWN]

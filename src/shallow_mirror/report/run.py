@@ -30,7 +30,7 @@ MICRO_BATCHES_READ = 100_000
 def write_report(
     config: MirrorConfig, out: Path, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> None:
-    """`topic` and `partition`: of the picture. Raises ConfigError (no map yet, no such partition, `out` cannot be written)."""
+    """`topic` and `partition`: of the chart. Raises ConfigError (no map yet, no such partition, `out` cannot be written)."""
     text = page(gather_content(config, topic=topic, partition=partition, spark=spark))
     draft = out.with_name(f"{out.name}.{os.getpid()}")
     try:

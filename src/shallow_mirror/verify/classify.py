@@ -26,7 +26,7 @@ class Unchecked(enum.StrEnum):
     TARGET_COMPACTED = "removed by compaction on the target"
     SOURCE_TOPIC_GONE = "the source topic was deleted or created again"
     UNREADABLE = "behind damage that hides where the next batch begins"
-    QUARANTINED = "in quarantine, not on the target; the table holds the batches as they were set aside"
+    QUARANTINED = "in quarantine, not on the target; the table holds the batches as they were quarantined"
 
 
 @dataclass(frozen=True, slots=True)

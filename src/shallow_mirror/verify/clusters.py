@@ -129,7 +129,7 @@ class ClusterReader:
         """Brokers hide a topic that we may not describe, whether it exists or not. Only one code says that it does not."""
         for name in names:
             if name not in listed:
-                raise RetriableError("PROTOCOL", f"the {self._where} leaves topic {name} out of its answer to Metadata")
+                raise RetriableError("PROTOCOL", f"the {self._where} leaves topic {name} out of its Metadata response")
             code = listed[name].error_code
             if code and error_class(code) is ErrorClass.DEFINITE:
                 yield f"{self._where}: topic {name}: {refusal(code, 'Fetch', topic=name)}"

@@ -1,4 +1,4 @@
-"""Pure: what an audit reports: kinds of differences, where they are, and neighbours told as one."""
+"""Pure: what a verification reports: kinds of differences, their places, and neighbours joined to one."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NO_BATCH = "no batch"
 class DroppedCheck:
     """Walk along the source offsets.
 
-    Everything below `checked_end` was looked at. `absences` are in data rows, `contradictions` (start, end, what) in rows of
+    Everything below `checked_end` was checked. `absences` are in data rows, `contradictions` (start, end, what) in rows of
     markers and of aborted data.
     """
 

@@ -233,7 +233,7 @@ def row_problems(rows: MapRows) -> Sequence[RowProblem]:
     starts, ends = rows.target_start[data], rows.target_end[data]
     for i in np.flatnonzero(starts[1:] < ends[:-1]).tolist():
         row = data[i + 1]
-        reason = f"the map leads them {ends[i] - starts[i + 1]} offsets below where the copies before them end"
+        reason = f"the map assigns them {ends[i] - starts[i + 1]} offsets below where the copies before them end"
         problems.append(RowProblem(DifferenceKind.REORDERED, int(rows.start[row]), int(rows.end[row]), reason))
     return problems
 

@@ -95,7 +95,7 @@ def _rows(table: pa.Table, chosen: np.ndarray) -> MapRows:
 
 def _stray_problems(strays: MapRows) -> Iterator[RowProblem]:
     for start, end in zip(strays.start.tolist(), strays.end.tolist(), strict=True):
-        yield RowProblem(DifferenceKind.REORDERED, start, end, "the map leads them to another target partition than the others")
+        yield RowProblem(DifferenceKind.REORDERED, start, end, "the map assigns them to another target partition than the others")
 
 
 def _elsewhere(settled: Sequence[MapRows], pending: Sequence[Segment]) -> tuple[Longs, Longs]:

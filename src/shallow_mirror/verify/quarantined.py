@@ -1,5 +1,7 @@
-"""Driver: a batch in quarantine: the table holds it as it was set aside, the source has the same, and so has the target where it
-was released."""
+"""Driver: verify a quarantined batch.
+
+The table must hold it as it was quarantined, the source the same bytes, and the target its records if it was released.
+"""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class VerifyReport:
     """`batch_count` whole batches and `opened_batch_count` batches that had to be opened hold the same on both sides, unless
     a difference says otherwise; `record_count` records of them are equal. A difference is a range of offsets.
 
-    `unchecked` counts source offsets of which nothing can be said any more. `source_bytes` and `target_bytes` were read;
-    `seconds` are of this run alone, and `continues` says that an interrupted one did its part before.
+    `unchecked` counts source offsets that cannot be checked any more. `source_bytes` and `target_bytes` were read;
+    `seconds` are of this run alone, and `continues` says that it continued an interrupted one.
     """
 
     mirror: str

@@ -58,11 +58,11 @@ def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "secret", "kind", "message"),
     [
-        (200, "wrong", ConfigError, r"gave no token \(401 invalid_client\): correct sasl\.oauthbearer\.client\.id"),
+        (200, "wrong", ConfigError, r"returned no token \(401 invalid_client\): correct sasl\.oauthbearer\.client\.id"),
         (503, "s:e/c+r=t", RetriableError, "answered 503"),
         (429, "s:e/c+r=t", RetriableError, "answered 429"),
         (404, "s:e/c+r=t", ConfigError, r"correct sasl\.oauthbearer\.token\.endpoint\.url"),
-        (302, "s:e/c+r=t", ConfigError, r"gave no token \(302\)"),
+        (302, "s:e/c+r=t", ConfigError, r"returned no token \(302\)"),
     ],
 )
 def test_an_endpoint_that_gives_none_is_explained_without_the_secret(
@@ -77,7 +77,7 @@ def test_an_endpoint_that_gives_none_is_explained_without_the_secret(
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "nowhere", "http://host:port/"])
 def test_what_is_no_url_is_said(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url: .*(is not a URL|begins neither)"):
+    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url: .*(is not a URL|must begin with)"):
         token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
 
 
@@ -86,21 +86,21 @@ def test_a_token_may_name_its_end_itself_and_an_answer_without_any_is_no_token(t
         endpoint.says_lifetime = False
         assert 590 < from_endpoint(endpoint).expires_at_s - time.time() <= 600
         endpoint.says_token = False
-        with pytest.raises(ConfigError, match="answered, but not with a token"):
+        with pytest.raises(ConfigError, match="answered without a token"):
             from_endpoint(endpoint)
 
 
 def test_an_endpoint_that_is_away_may_come_back(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {}) as endpoint:
         url = endpoint.url
-    with pytest.raises(RetriableError, match="TOKEN_ENDPOINT_AWAY: cannot reach the token endpoint"):
+    with pytest.raises(RetriableError, match="TOKEN_ENDPOINT_UNREACHABLE: cannot reach the token endpoint"):
         token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
 
 
 def test_an_endpoint_that_is_silent_is_given_up_in_time_and_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
-        with pytest.raises(RetriableError, match=r"TOKEN_ENDPOINT_AWAY: cannot reach the token endpoint .*timed out"):
+        with pytest.raises(RetriableError, match=r"TOKEN_ENDPOINT_UNREACHABLE: cannot reach the token endpoint .*timed out"):
             token(100, method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
 
 
@@ -109,7 +109,7 @@ def test_an_endpoint_without_tls_is_said_where_https_is_set() -> None:
         port = plain.getsockname()[1]
         answering = threading.Thread(target=_answer_in_plain_words, args=(plain,))
         answering.start()
-        with pytest.raises(ConfigError, match=f"speaks no TLS: use http://127.0.0.1:{port}/token"):
+        with pytest.raises(ConfigError, match=f"does not use TLS: use http://127.0.0.1:{port}/token"):
             token(method="oidc", token__endpoint__url=f"https://127.0.0.1:{port}/token", client__id="me", client__secret="s")
         answering.join()
 

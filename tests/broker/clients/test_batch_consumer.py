@@ -304,7 +304,7 @@ def test_polling_without_an_assignment_is_refused(cluster: StrictCluster) -> Non
         ({"group.id": "g"}, "client.group.id: batch clients have no groups"),
         ({"isolation.level": "read_committed"}, "client.isolation.level: give isolation="),
         ({"auto.offset.reset": "latest"}, "earliest"),
-        ({"value.deserializer": "x"}, "client.value.deserializer: is a setting of clients that make records"),
+        ({"value.deserializer": "x"}, "client.value.deserializer: has no effect on record batches"),
         ({"fetch.max.byte": 7}, "client.fetch.max.byte: unknown property; known are"),
         ({"fetch.max.bytes": 7}, "give max_bytes to"),
         ({}, "client.bootstrap.servers: is missing"),

@@ -357,7 +357,7 @@ def test_old_records_are_not_sent_again_because_brokers_may_have_forgotten_their
         with pytest.raises(OutcomeUnknownError, match="may be written"):
             _ = delivery.base_offset
         assert producer.state is TxnState.BROKEN
-        with pytest.raises(TxnStateError, match="make a new producer"):
+        with pytest.raises(TxnStateError, match="create a new producer"):
             producer.send_batch(T0, polled_batch)
     assert cluster.asked("Produce") == 1
 

@@ -82,7 +82,7 @@ def test_a_token_endpoint_that_is_away_is_named_and_not_the_brokers(tmp_path: Pa
     properties = {"method": "oidc", "token.endpoint.url": url, "client.id": "me", "client.secret": "s"}
     output = unreached({f"sasl.oauthbearer.{name}": value for name, value in properties.items()})
     assert output.startswith(
-        "TOKEN_ENDPOINT_AWAY: the source cluster east lets nobody in without a token: gave up asking for metadata: "
+        "TOKEN_ENDPOINT_UNREACHABLE: the source cluster east requires a token, and none could be obtained: gave up asking for metadata: "
         f"cannot reach the token endpoint {url}: "
     )
     assert "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs" in output
@@ -91,6 +91,9 @@ def test_a_token_endpoint_that_is_away_is_named_and_not_the_brokers(tmp_path: Pa
 
 def test_a_callable_that_gets_no_token_is_named_and_not_the_brokers() -> None:
     output = unreached({"oauth_cb": f"{__name__}:asking_for_a_token"})
-    assert output.startswith("OAUTH_CB_FAILED: the source cluster east lets nobody in without a token: ")
-    assert f"oauth_cb: {__name__}:asking_for_a_token raised ConnectionError: check what oauth_cb asks for tokens" in output
+    assert output.startswith("OAUTH_CB_FAILED: the source cluster east requires a token, and none could be obtained: ")
+    assert (
+        f"oauth_cb: {__name__}:asking_for_a_token raised ConnectionError: check the service that oauth_cb requests tokens from"
+        in output
+    )
     assert "bootstrap.servers" not in output

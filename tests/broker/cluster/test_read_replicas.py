@@ -233,8 +233,8 @@ def empty_answers(fake: StrictCluster) -> None:
 @pytest.mark.parametrize(
     ("configs", "is_newest", "message"),
     [
-        ({}, True, "cleanup.policy of the topic does not hold compact"),
-        ({}, False, "cleanup.policy of the topic does not hold compact"),
+        ({}, True, "cleanup.policy of the topic does not contain compact"),
+        ({}, False, "cleanup.policy of the topic does not contain compact"),
         ({"cleanup.policy": "compact", "remote.storage.enable": "true"}, False, "they may be in remote storage"),
         ({"cleanup.policy": "compact,delete", "confluent.tier.enable": "true"}, False, "they may be in remote storage"),
         ({"cleanup.policy": "compact", "redpanda.remote.read": "true"}, False, "they may be in remote storage"),

@@ -75,5 +75,5 @@ def test_a_registration_that_fails_ends_the_query_before_anything_is_copied(tmp_
 def test_a_planned_partition_that_the_map_does_not_know_begins_the_query_again(tmp_path: Path, clusters: Clusters) -> None:
     unknown = PlannedRange(slot=0, source=SOURCE, start=3, end=5, bytes_per_offset=1.0)
     sink = sink_of(tmp_path, clusters, lambda: None)
-    with pytest.raises(RetriableError, match="orders-0 is planned, the offset map does not know it"):
+    with pytest.raises(RetriableError, match="orders-0 is planned, but is not in the offset map"):
         sink(planned(SlotResult(0, None, (), unknown=(unknown,))), 0)

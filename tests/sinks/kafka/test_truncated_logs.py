@@ -84,7 +84,7 @@ def slot(start: int, end: int, leader_epoch: int = 2) -> SlotResult:
     ("divergent_offset", "message"),
     [
         (6, "the source holds other records at offsets 6 to 9 than were copied"),
-        (None, "the source may hold other records below offset 10 than were copied: the first such offset is not known"),
+        (None, "the source may have other records below offset 10 than were copied: the first such offset is not known"),
     ],
 )
 def test_the_next_round_continues_at_the_position_and_what_lies_below_it_is_reported(

@@ -113,7 +113,7 @@ def test_one_problem_when_it_begins_one_line_when_it_ends_and_files_in_between(
         "BatchRefusedError",
     )
     assert "too large" in problem.text
-    assert problem.remedy.endswith("the other partitions continue, and the mirror tries this one again automatically")
+    assert problem.remedy.endswith("the other partitions continue, and the mirror retries this one automatically")
     assert sources(read_left_out(tmp_path / "planner.json")) == sources(read_left_out(tmp_path / "status.json")) == [A]
     assert "copied again" not in caplog.text
     reports.on_micro_batch([], positions((A, 6), (B, 7)))

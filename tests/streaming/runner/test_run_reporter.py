@@ -209,7 +209,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         (FencedError("run 3"), "do not start"),
         (RecoverNeededError("nothing says"), "recover CONF"),
         (RetriableError("NOT_ENOUGH_REPLICAS", "of orders"), "min.insync.replicas"),
-        (RetriableError("TOKEN_ENDPOINT_AWAY", "refused"), "reaches sasl.oauthbearer.token.endpoint.url"),
+        (RetriableError("TOKEN_ENDPOINT_UNREACHABLE", "refused"), "reachable: sasl.oauthbearer.token.endpoint.url"),
         (RetriableError("SOMETHING_NEW", "of orders"), "start the mirror again"),
         (ConfigError("no such topic"), "do what the message says"),
     ],
@@ -244,12 +244,12 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
 
 
 def test_a_retriable_error_nobody_wrote_a_remedy_for_says_that_the_mirror_goes_on() -> None:
-    assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror tries again automatically"
+    assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror retries automatically"
 
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [(None, "the source runs"), ("NETWORK_EXCEPTION", "the brokers run"), ("TOKEN_ENDPOINT_AWAY", "token endpoint runs")],
+    [(None, "the source runs"), ("NETWORK_EXCEPTION", "the brokers run"), ("TOKEN_ENDPOINT_UNREACHABLE", "token endpoint runs")],
 )
 def test_a_planner_that_waits_says_whom_to_look_at(name: str | None, remedy: str) -> None:
     assert remedy in problem_of_wait("nothing new is planned", name).remedy

@@ -95,7 +95,7 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
         mirror.wait_for("word of the deleted topic", is_reported)
         assert gather_status(settings).gone_topics == (gone,)
     assert runs.is_settled(settings)
-    assert f"source topic {gone} is gone: what was copied of it stays on the target" in caplog.text
+    assert f"source topic {gone} was deleted: its copies stay on the target" in caplog.text
     assert read_values(target, gone) == ["kept"]
     assert [read_values(target, topic, partition) for partition in range(2, 6)] == [[f"grown {n}"] for n in range(2, 6)]
     assert read_values(target, later, 2) == ["new"]
@@ -184,7 +184,7 @@ def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_re
         assert read_values(cluster, f"{other}.{safe}") == [other]
 
     there, back = mirrors("unsafe", "{topic}")
-    is_copy = f"source topic {unsafe} is the copy of {unsafe} that mirror {there.mirror} makes"
+    is_copy = f"source topic {unsafe} is a copy of {unsafe} made by mirror {there.mirror}"
     with Running(there, spark) as first, Running(back, spark) as second:
         runs.wait_for("both to find no topic", lambda: caplog.text.count("no topic of the source matches") == 2)
         create_topic(east, unsafe)

@@ -68,7 +68,7 @@ def test_every_problem_is_in_one_error() -> None:
     assert "maxBytesPerTrigger: '1GiB'" in text
     assert "batches: 'some' is not one of committed, all" in text
     assert "did you mean maxOffsetsPerTrigger?" in text
-    assert "kafka.group.id: is a setting of clients that make records" in text
+    assert "kafka.group.id: has no effect on record batches" in text
     assert "kafka.linger.ms" in text
     assert len(problems) == 7
 

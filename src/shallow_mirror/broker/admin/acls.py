@@ -49,7 +49,7 @@ class Permissions:
 
 def request_permissions(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Permissions:
     """Return the permissions. Creates nothing. Raises RetriableError, ConfigError."""
-    return cluster.retrying("asking for rights", lambda attempt: _ask_once(cluster, topics, attempt), deadline)
+    return cluster.retrying("requesting authorized operations", lambda attempt: _ask_once(cluster, topics, attempt), deadline)
 
 
 def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Permissions:
@@ -76,7 +76,7 @@ def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline) ->
     unknown member. Brokers check the ACL before anything else, so nothing is created, and it does not matter which broker
     coordinates, or whether the topics of transactions and groups exist or are visible.
     """
-    return cluster.retrying("asking for rights", lambda attempt: _missing_once(cluster, name, attempt), deadline)
+    return cluster.retrying("requesting authorized operations", lambda attempt: _missing_once(cluster, name, attempt), deadline)
 
 
 def _missing_once(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:

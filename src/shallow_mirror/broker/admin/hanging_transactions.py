@@ -46,7 +46,7 @@ class OpenTxn:
         since = ""
         if self.producer.last_timestamp_ms >= 0:
             at = datetime.fromtimestamp(self.producer.last_timestamp_ms / 1000, UTC)
-            since = f"; its newest record there is of {at.isoformat(timespec='seconds')}"
+            since = f"; its last record there was written at {at.isoformat(timespec='seconds')}"
         return (
             f"target {self.topic_partition}: the transaction of producer id {self.producer.producer_id} (epoch "
             f"{self.producer.producer_epoch}) is open from offset {self.producer.current_txn_start_offset} on{since}"
@@ -132,7 +132,7 @@ def _abort_earlier_producers(
 
 
 def _abort_at(target: Cluster, topic_partition: TopicPartition, producer_id: int, deadline: Deadline) -> str | None:
-    """Write an abort marker to the leader. Return why that is refused for good, None when nothing is open any more.
+    """Write an abort marker to the leader. Return why that is rejected permanently, None when nothing is open any more.
 
     Raises RetriableError. Each try looks at the producer's state again: a marker of old epochs is refused.
     """
@@ -202,7 +202,8 @@ def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn]
     """Return what other producers than `own_producer_id` have open, as the end of a sentence; empty where nothing is."""
     foreign = [transaction for transaction in transactions if transaction.producer.producer_id != own_producer_id]
     return "".join(
-        f"; {transaction}: if that producer is gone, end it by {transaction.abort_command(target)}" for transaction in foreign
+        f"; {transaction}: if that producer no longer runs, abort it with {transaction.abort_command(target)}"
+        for transaction in foreign
     )
 
 

@@ -48,7 +48,7 @@ def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s
 
 
 def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeout_s: float) -> None:
-    """Give each topic so many partitions. Fewer than it has are left alone. Raises as `ensure_topics`."""
+    """Give each topic so many partitions. A lower number changes nothing. Raises as `ensure_topics`."""
     admin = _admin(client)
     futures = admin.create_partitions(
         [NewPartitions(name, count) for name, count in partitions.items()],

@@ -26,7 +26,7 @@ from shallow_mirror.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Properties as written: references are resolved where a value is used, so they travel and print unresolved."""
+    """Properties as written: references are resolved where a value is used, so they are pickled and printed unresolved."""
 
     _properties: tuple[tuple[str, str], ...] = field(repr=False)
 
@@ -45,7 +45,7 @@ class ClientConfig:
         supported = {name: value for name, value in given.items() if name in KNOWN}
         if not allows_literal_secrets:
             problems += [
-                f"{name}: must not be written out here: give a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
+                f"{name}: must not be in plain text: use a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
                 for name in supported
                 if name in SECRET and not secrets.is_only_references(supported[name])
             ]

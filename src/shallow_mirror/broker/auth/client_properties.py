@@ -14,7 +14,7 @@ DEFAULTS: Mapping[str, str] = {
     "client.id": "shallow-mirror",
     "client.rack": "",  # as broker.rack of the brokers nearby: records are read from them (KIP-392)
     PROTOCOL: "plaintext",
-    "request.timeout.ms": "30000",  # how long one request may take before the connection is given up
+    "request.timeout.ms": "30000",  # how long one request may take before the connection is closed
     "socket.connection.setup.timeout.ms": "10000",
     "metadata.max.age.ms": "300000",  # as Java's metadata.max.age.ms
     "receive.message.max.bytes": "100000000",  # the largest answer accepted; socket.request.max.bytes of brokers is 104857600
@@ -60,15 +60,16 @@ _RECORD_LEVEL = re.compile(
     r"(key|value)\.(de)?serializer|compression\.|linger\.ms|batch\.(size|num\.messages)|queue\.buffering\.|partitioner|acks$|enable\.idempotence|transactional\.id|group\.id|isolation\.level|auto\.offset\.reset"
 )
 _USE_PEM = (
-    "is not read here: give PEM files, ssl.ca.location, ssl.certificate.location and ssl.key.location "
+    "is not supported: use PEM files, ssl.ca.location, ssl.certificate.location and ssl.key.location "
     "(`openssl pkcs12 -in STORE.p12 -out client.pem` makes one of a PKCS#12 store)"
 )
 _FOREIGN_SECURITY = (
     (re.compile(r"ssl\.(keystore|truststore)"), _USE_PEM),
-    (re.compile(r"ssl\.key$"), "is Java's name: use ssl.key.pem or ssl.key.location"),
+    (re.compile(r"ssl\.key$"), "is a property of Java clients: use ssl.key.pem or ssl.key.location"),
     (
         re.compile(r"sasl\.jaas\.config"),
-        "is Java's: use sasl.username and sasl.password, or sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret",
+        "is a property of Java clients: use sasl.username and sasl.password, or sasl.oauthbearer.client.id and "
+        "sasl.oauthbearer.client.secret",
     ),
     (re.compile(r"sasl\.kerberos\.|enable\.sasl\.oauthbearer\."), "is not supported; sasl.mechanism is one of {mechanisms}"),
 )
@@ -88,7 +89,7 @@ def name_problem(name: str) -> str | None:
     if name in KNOWN:
         return None
     if _RECORD_LEVEL.match(name):
-        return "is a setting of clients that make records; batches are copied as they are. Remove it"
+        return "has no effect on record batches, which are copied unchanged: remove it"
     for pattern, reason in _FOREIGN_SECURITY:
         if pattern.match(name):
             return reason.format(mechanisms=", ".join(MECHANISMS))

@@ -50,7 +50,7 @@ def _difference(config: ClientConfig, listener: ListenerProtocol, peer: str) -> 
     if listener.asks_for_sasl is None:
         spoken = "TLS"
     return ConfigError(
-        f"broker {peer} speaks {spoken} at this port, not {config.protocol}: set security.protocol: {protocol}, or "
+        f"broker {peer} speaks {spoken} on this port, not {config.protocol}: set security.protocol: {protocol}, or "
         "bootstrap.servers to another listener"
     )
 

@@ -92,7 +92,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def _fetch_from_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
     url = config.value("sasl.oauthbearer.token.endpoint.url")
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"sasl.oauthbearer.token.endpoint.url: {url!r} begins neither with https:// nor with http://")
+        raise ConfigError(f"sasl.oauthbearer.token.endpoint.url: {url!r} must begin with https:// or http://")
     scope = config.value("sasl.oauthbearer.scope")
     client_credentials = (config.value(f"sasl.oauthbearer.client.{what}") for what in ("id", "secret"))
     credentials = ":".join(urllib.parse.quote_plus(credential) for credential in client_credentials)
@@ -122,14 +122,14 @@ def _fetch_from_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
 
 def _refusal(url: str, status: int, body: bytes) -> MirrorError:
     if _may_pass(status):
-        return RetriableError("TOKEN_ENDPOINT_AWAY", f"the token endpoint {url} answered {status}")
+        return RetriableError("TOKEN_ENDPOINT_UNREACHABLE", f"the token endpoint {url} answered {status}")
     try:
         oauth_error = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         oauth_error = ""
     reason = f"{status} {oauth_error}" if _PUBLIC_ERROR.fullmatch(oauth_error) else str(status)
     remedy = f"correct {_CREDENTIALS}" if status in (400, 401, 403) else "correct sasl.oauthbearer.token.endpoint.url"
-    return ConfigError(f"the token endpoint {url} gave no token ({reason}): {remedy}")
+    return ConfigError(f"the token endpoint {url} returned no token ({reason}): {remedy}")
 
 
 def _may_pass(status: int) -> bool:
@@ -144,9 +144,9 @@ def _unreachable(url: str, reason: object) -> MirrorError:
     if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
         plain = "http" + url.removeprefix("https")
         return ConfigError(
-            f"the token endpoint {url} speaks no TLS: use {plain} (sasl.oauthbearer.token.endpoint.url), or another port"
+            f"the token endpoint {url} does not use TLS: use {plain} (sasl.oauthbearer.token.endpoint.url), or another port"
         )
-    return RetriableError("TOKEN_ENDPOINT_AWAY", f"cannot reach the token endpoint {url}: {reason}")
+    return RetriableError("TOKEN_ENDPOINT_UNREACHABLE", f"cannot reach the token endpoint {url}: {reason}")
 
 
 def _parse_token(url: str, body: bytes, extensions: Mapping[str, str]) -> Token:
@@ -158,7 +158,7 @@ def _parse_token(url: str, body: bytes, extensions: Mapping[str, str]) -> Token:
         expires_at_s = time.time() + float(document["expires_in"]) if "expires_in" in document else _jwt_expiry_s(value)
     except (ValueError, KeyError, TypeError):
         raise ConfigError(
-            f"{url} answered, but not with a token and its time (access_token and expires_in in JSON): correct "
+            f"{url} answered without a token and its lifetime (access_token and expires_in in JSON): correct "
             "sasl.oauthbearer.token.endpoint.url"
         ) from None
     return Token(value, expires_at_s, extensions)
@@ -222,7 +222,7 @@ def _callable_error(name: str, error: OSError) -> MirrorError:
         return RetriableError("OAUTH_CB_FAILED", problem)
     if _may_pass(status):
         return RetriableError("OAUTH_CB_FAILED", f"{problem} ({status})")
-    return ConfigError(f"{problem} ({status}): correct what it asks for tokens, or sasl.oauthbearer.config")
+    return ConfigError(f"{problem} ({status}): correct the callable, or sasl.oauthbearer.config")
 
 
 def _status_of(error: OSError) -> int | None:

@@ -35,7 +35,7 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
         )
     if response.error_code == ILLEGAL_SASL_STATE:
         raise ConfigError(
-            f"broker {peer} asks for no SASL at this listener: set security.protocol: {config.protocol.removeprefix('sasl_')}, "
+            f"broker {peer} uses no SASL at this listener: set security.protocol: {config.protocol.removeprefix('sasl_')}, "
             "or bootstrap.servers to another listener"
         )
     if response.error_code:
@@ -46,7 +46,7 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
         response = call(connection, "SaslAuthenticate", deadline, auth_bytes=message)
         if response.error_code == SASL_AUTHENTICATION_FAILED:
             raise ConfigError(
-                f"broker {peer} refused {_who(config)}: {response.error_message or 'it does not say why'}: {_remedy(mechanism)}"
+                f"broker {peer} refused {_who(config)}: {response.error_message or 'no reason given'}: {_remedy(mechanism)}"
             )
         if response.error_code:
             raise RetriableError(error_name(response.error_code), f"authentication at {peer}: {response.error_message or ''}")
@@ -88,10 +88,10 @@ def _bearing(token: Token) -> _Conversation:
 
 def _who(config: ClientConfig) -> str:
     mechanism = config.sasl_mechanism
-    return "our token (OAUTHBEARER)" if mechanism == "OAUTHBEARER" else f"user {config.value('sasl.username')} ({mechanism})"
+    return "the token (OAUTHBEARER)" if mechanism == "OAUTHBEARER" else f"user {config.value('sasl.username')} ({mechanism})"
 
 
 def _remedy(mechanism: str) -> str:
     if mechanism == "OAUTHBEARER":
-        return "look at scope and audience of the token, and at sasl.oauthbearer.expected.* of the broker"
+        return "check scope and audience of the token, and sasl.oauthbearer.expected.* of the broker"
     return "correct sasl.username and sasl.password"

@@ -62,7 +62,7 @@ def _of_databricks(path: str) -> str:
         raise ConfigError(f"secret {path} cannot be read from Databricks here ({type(error).__name__}): {_ELSEWHERE}") from None
 
 
-_ELSEWHERE = "look at the scope, the key and who may read it; outside of Databricks use ${env:NAME} or ${file:PATH}"
+_ELSEWHERE = "check the scope, the key and its permissions; outside of Databricks use ${env:NAME} or ${file:PATH}"
 
 
 def _dbutils() -> Any:

@@ -95,7 +95,7 @@ def _read_pem(config: ClientConfig, what: str) -> _Pem | None:
         raise ConfigError(f"{what}.location: cannot read {location}: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(
-            f"{what}.location: {location} is not PEM, which is text (`openssl x509 -inform der` and `openssl pkcs12` make it)"
+            f"{what}.location: {location} is not PEM, which is text (convert by `openssl x509 -inform der` or `openssl pkcs12`)"
         ) from None
 
 

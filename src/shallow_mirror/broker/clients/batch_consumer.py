@@ -65,7 +65,7 @@ class _Asked:
 
 
 class BatchConsumer:
-    """Reads raw record batches of topic-partitions it was assigned; no groups, no committed offsets (KIP-712, pollBatch).
+    """Reads raw record batches of assigned topic-partitions; without groups and committed offsets (KIP-712, pollBatch).
 
     `client` holds librdkafka-named properties, or is a `ClientConfig`. Under READ_COMMITTED, the default, only batches with
     records that a read_committed consumer sees are handed out. READ_UNCOMMITTED hands out all that the log holds, control
@@ -95,7 +95,7 @@ class BatchConsumer:
         self._failure: MirrorError | None = None
 
     def assign(self, offsets: Mapping[TopicPartition, int | Literal["earliest", "latest"]]) -> None:
-        """Read these topic-partitions from these offsets on, and no others any more.
+        """Assign these topic-partitions, in place of all others, with the offsets to begin at.
 
         `latest` is the last stable offset under READ_COMMITTED, else the high watermark. An offset inside a batch hands out
         that whole batch. Raises ConfigError for what does not exist, RetriableError when the cluster does not answer in time;
@@ -124,10 +124,10 @@ class BatchConsumer:
     def poll_batches(self, max_bytes: int, timeout_ms: float) -> FetchedBatches:
         """Return the batches of one response: about `max_bytes`, but a single batch of any size; empty after `timeout_ms`.
 
-        Ends the loan of the last poll: its batches lose their bytes. Raises BatchesInFlightError while a producer still needs
-        them, and then nothing changed. The request may have been sent by the poll before, with its `max_bytes`; `timeout_ms`
-        bounds the wait for data, not for connections (`request.timeout.ms`), nor a response that has begun: over a slow link it
-        may take longer, as long as `request.timeout.ms` never passes without a part of it.
+        The batches of the last poll become invalid, because their buffer is reused. Raises BatchesInFlightError while a
+        producer still needs them; then nothing changed. The request may have been sent by the previous poll, with its
+        `max_bytes`; `timeout_ms` bounds the wait for data, not for connections (`request.timeout.ms`), nor a response that has
+        begun: over a slow link it may take longer, as long as `request.timeout.ms` never passes without a part of it.
 
         Raises RetriableError (poll again), DataLossError, CorruptBatchError, BatchRefusedError (formats before Kafka 0.11). All
         of these are raised after the good batches in front of them were handed out, and leave the position where it is.

@@ -53,9 +53,9 @@ class TxnState(enum.Enum):
     READY = "no transaction is begun"
     OPEN = "a transaction is open"
     MUST_ABORT = "the transaction failed and can only be aborted"
-    COMMIT_UNKNOWN = "the transaction may be committed; ask again with end_txn(commit=True)"
-    FENCED = "another producer took over the transactional id, or the transaction timed out; make a new producer"
-    BROKEN = "a batch was not acknowledged; look at the target and make a new producer"
+    COMMIT_UNKNOWN = "the transaction may be committed; call end_txn(commit=True) again"
+    FENCED = "another producer took over the transactional id, or the transaction timed out; create a new producer"
+    BROKEN = "a batch was not acknowledged; check the target and create a new producer"
     CLOSED = "this producer is closed"
 
 
@@ -86,9 +86,9 @@ class BatchProducer:
 
     With a `transactional_id` between `begin_txn` and `end_txn`; without one at once, idempotent. Acknowledged by all
     in-sync replicas, at most `in_flight_requests` requests (1 to 5) and `in_flight_bytes` bytes at a time to a broker; one
-    larger batch travels alone. `queue_bytes` may wait for a `flush`. `delivery_timeout_ms` bounds each call that talks to
-    the cluster. `log_append_time`: batches stamped by the source's broker are refused (KEEP: their times would change) or
-    fall back to their producers' times (PRODUCER). Not thread-safe. Raises ConfigError with every wrong setting.
+    larger batch is sent alone. `queue_bytes` may wait for a `flush`. `delivery_timeout_ms` bounds each call that talks to
+    the cluster. `log_append_time`: batches with append times of the source are refused (KEEP: the times would change) or
+    are sent with their producers' times (PRODUCER). Not thread-safe. Raises ConfigError with every wrong setting.
     """
 
     def __init__(
@@ -139,9 +139,10 @@ class BatchProducer:
         return self._state
 
     def begin_txn(self) -> None:
-        """Take a fresh producer epoch. Another producer of this transactional id is fenced, its open transaction aborted.
+        """Begin a transaction with a new producer epoch.
 
-        Raises RetriableError and ConfigError; then no transaction is begun.
+        Another producer of this transactional id is fenced, and its open transaction aborted. Raises RetriableError and
+        ConfigError; then no transaction has begun.
         """
         self._allow("begin_txn")
         self._txn = self._next_txn if self._next_txn is not None else self._fresh_epoch(self._deadline())
@@ -172,7 +173,7 @@ class BatchProducer:
     def flush(self) -> None:
         """Send what is queued and wait until all of it is acknowledged.
 
-        Raises BatchRefusedError (the target refuses a batch for good), CorruptBatchError (its bytes do not match its checksum),
+        Raises BatchRefusedError (a batch is rejected permanently), CorruptBatchError (its bytes do not match its checksum),
         ProducerEpochFencedError (timed out, or another producer took over), RetriableError, OutcomeUnknownError. All Deliveries
         are then done, those not acknowledged with an error, and a transaction can only be aborted.
         """
@@ -196,7 +197,7 @@ class BatchProducer:
         """Flush and commit, or abort. Without a sent batch there is nothing to end and no request is sent.
 
         Raises what `flush` raises, and then nothing is committed. Raises OutcomeUnknownError where no definite answer to the
-        commit came: it may have happened; ask again with `end_txn(commit=True)`. Raises ProducerEpochFencedError where the
+        commit came: it may have happened; call `end_txn(commit=True)` again. Raises ProducerEpochFencedError where the
         transaction timed out or another producer took over: it was aborted, unless an earlier, unanswered try committed it.
         """
         self._allow(f"end_txn(commit={commit})")
@@ -249,7 +250,7 @@ class BatchProducer:
             (
                 batch.record_count != batch.last_offset - batch.base_offset + 1,
                 "records are missing inside the batch (compaction)",
-                "No broker takes such a batch; copy its records with a record-level client",
+                "No broker accepts such a batch; copy its records with a record-level client",
             ),
             (
                 batch.is_log_append_time and self._log_append_time is LogAppendTimePolicy.KEEP,

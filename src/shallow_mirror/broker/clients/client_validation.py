@@ -9,7 +9,7 @@ from shallow_mirror.errors import ConfigError
 
 _ARGUMENTS = {
     "isolation.level": "give isolation=IsolationLevel.… to BatchConsumer",
-    "auto.offset.reset": 'say "earliest" or "latest" in BatchConsumer.assign()',
+    "auto.offset.reset": 'use "earliest" or "latest" in BatchConsumer.assign()',
     "group.id": "batch clients have no groups; keep offsets yourself and give them to BatchConsumer.assign()",
     "transactional.id": "give transactional_id=… to BatchProducer",
     "transaction.timeout.ms": "give transaction_timeout_ms=… to BatchProducer",

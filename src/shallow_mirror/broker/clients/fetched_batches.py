@@ -35,7 +35,7 @@ class BatchesInFlightError(MirrorError):
 
 
 class StaleBatchError(MirrorError):
-    """The bytes of a batch were read after the next poll took them back."""
+    """The bytes of a batch were read after the next poll reused their buffer."""
 
 
 class Loan:
@@ -77,7 +77,7 @@ class Loan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBatch:
-    """One record batch as it lies in the source's log. Offsets are the source's, [base_offset, last_offset] inclusive.
+    """One record batch as it is stored in the source's log. Offsets are the source's, [base_offset, last_offset] inclusive.
 
     `record_count` is less than the offsets it spans where compaction removed records. `size_bytes` is the whole batch,
     its header of 61 bytes included. Without a producer id, `producer_id`, `producer_epoch` and `base_sequence` are -1.

@@ -1,4 +1,4 @@
-"""Everywhere: batches that wait to be sent, with the loans of their bytes and what their senders are told."""
+"""Everywhere: batches that wait to be sent, with their borrowed bytes and the results for their senders."""
 
 from __future__ import annotations
 

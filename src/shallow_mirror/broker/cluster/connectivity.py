@@ -14,8 +14,8 @@ REACH_MS = 10_000
 
 _BROKERS = "check its bootstrap.servers and security.protocol, and whether its brokers run and can be reached from here"
 _WITHOUT_TOKEN = {
-    "TOKEN_ENDPOINT_AWAY": "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs and is reached from here",
-    "OAUTH_CB_FAILED": "check what oauth_cb asks for tokens, and whether it can be reached from here",
+    "TOKEN_ENDPOINT_UNREACHABLE": "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs and is reachable",
+    "OAUTH_CB_FAILED": "check the service that oauth_cb requests tokens from, and whether it can be reached from here",
 }
 
 
@@ -44,5 +44,5 @@ def named_cluster(where: str) -> Iterator[None]:
 def _problem_and_remedy(error_name: str) -> tuple[str, str]:
     """Return the problem, and what to check."""
     if error_name in _WITHOUT_TOKEN:
-        return "lets nobody in without a token", _WITHOUT_TOKEN[error_name]
+        return "requires a token, and none could be obtained", _WITHOUT_TOKEN[error_name]
     return "does not answer", _BROKERS

@@ -3,7 +3,7 @@
 The rules are those of Java's consumer: a named follower is read until its lease (`metadata.max.age.ms`) is over, it answers
 anything but records, it cannot be reached, or the partition has another leader. One rule is stricter. After a follower
 failed, the leader is sent Fetch v10, which it has to answer itself, for as long: a leader that keeps naming a follower which
-this client cannot reach, or which lags, would keep the partition from being read for ever.
+this client cannot reach, or which lags, would prevent the partition from being read at all.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class SendPace:
         """Return whether a request may be sent while nothing is in flight.
 
         The first one always may. Later ones may end behind `until`: small requests show the latency of a link rather than what
-        it carries, and a large one would wait for a better rate for ever. But not behind `deadline`, where the rate is known.
+        it carries, and a large one would wait for a better rate forever. But not behind `deadline`, where the rate is known.
         """
         if not self.has_sent:
             return True

@@ -248,7 +248,7 @@ class RowRun:
     records: memoryview
     aborted: tuple[tuple[int, int], ...]
     expired_until: int = 0
-    """Retention deleted what lies in front of this offset."""
+    """Retention deleted the records before this offset."""
 
 
 def split_failures(arrow_batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[bytes]]:

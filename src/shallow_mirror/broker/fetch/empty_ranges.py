@@ -99,13 +99,14 @@ def why_gap_is_unproven(
         )
     if not storage.is_compacted:
         reason = (
-            "compaction cannot have removed them: cleanup.policy of the topic does not hold compact. Look at the broker's log, "
-            "and at its remote storage if it has one"
+            "compaction cannot have removed them: cleanup.policy of the topic does not contain compact. Check the broker's "
+            "log, and its remote storage if it has one"
         )
         return _unproven(EMPTY_FETCH, topic_partition, offset_range, reason)
     if is_remote is None and storage.is_remote:
         reason = (
-            "they may be in remote storage: a setting of the topic says that it has some, and the broker cannot be asked where"
+            "they may be in remote storage: a setting of the topic says that it has some, and the broker does not report "
+            "where it begins"
         )
         return _unproven(EMPTY_FETCH, topic_partition, offset_range, reason)
     return None

@@ -177,6 +177,6 @@ def stop_error(topic_partition: TopicPartition, stop: IndexStop) -> MirrorError:
             topic_partition,
             stop.base_offset,
             f"its record format ({stop.detail}) is older than Kafka 0.11",
-            "Only the mirror converts old formats: read behind them, or leave the topic out",
+            "Only the mirror converts old formats: start behind them, or exclude the topic",
         )
     return CorruptBatchError(topic_partition, stop.base_offset, stop.pos, f"{stop.reason.value}: {stop.detail}")

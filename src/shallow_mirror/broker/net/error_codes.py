@@ -8,7 +8,7 @@ import enum
 class ErrorClass(enum.Enum):
     RETRIABLE = "ask again, after looking for the leader or coordinator"
     FENCED = "the transaction or its epoch is over: abort and initialise again"
-    DEFINITE = "will not change by itself: a person has to act"
+    DEFINITE = "does not change until an operator acts"
     UNKNOWN = "the effect may have happened"
 
 

@@ -109,13 +109,13 @@ def tls_failure(error: OSError, peer: str, what: str) -> MirrorError:
     alert = reason.partition("ALERT_")[2]
     if alert in _REFUSED_CERTIFICATE:
         return ConfigError(
-            f"broker {peer} refused our client certificate, or asks for one (TLS alert {alert.lower()}): set "
+            f"broker {peer} rejected the client certificate, or asks for one (TLS alert {alert.lower()}): set "
             "ssl.certificate.location and ssl.key.location to one that is valid and signed by a CA that the broker trusts"
         )
     if alert in _NOTHING_IN_COMMON or reason in _NOTHING_IN_COMMON:
         return ConfigError(
-            f"broker {peer} has no TLS version or cipher in common with us ({reason.lower()}), or asks for a client certificate "
-            "(ssl.certificate.location); TLS 1.2 and 1.3 are spoken here: look at ssl.enabled.protocols of the broker"
+            f"broker {peer} has no TLS version or cipher in common with this client ({reason.lower()}), or asks for a client "
+            "certificate (ssl.certificate.location); TLS 1.2 and 1.3 are supported: check ssl.enabled.protocols of the broker"
         )
     return RetriableError("NETWORK_EXCEPTION", f"{what}: {error}")
 
@@ -124,11 +124,11 @@ def _verification_problem(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code == _EXPIRED:
         return "its certificate, or that of its CA, has expired: renew it on the broker"
     if error.verify_code == _NOT_YET_VALID:
-        return "its certificate is not valid yet: look at the clocks of this machine and of the broker"
+        return "its certificate is not valid yet: check the clocks of this machine and of the broker"
     if error.verify_code in _OTHER_NAME:
         return (
-            f"its certificate is for other hosts ({error.verify_message}): reach it by a name that the certificate holds, in "
-            "bootstrap.servers and in advertised.listeners of the broker, or do not check it "
+            f"its certificate is for other hosts ({error.verify_message}): use a host name that the certificate contains, in "
+            "bootstrap.servers and in advertised.listeners of the broker, or disable the check "
             "(ssl.endpoint.identification.algorithm: none)"
         )
     if error.verify_code in _UNKNOWN_CA:

@@ -24,7 +24,7 @@ from shallow_mirror.wire.batches.crc import verify_crc
 
 
 class ProduceRefusedError(MirrorError):
-    """The target refuses one batch for good. Batches before and behind it may have been appended."""
+    """The target rejects one batch permanently. Batches before and behind it may have been appended."""
 
     def __init__(self, topic_partition: TopicPartition, index_in_queue: int, error_code: int, message: str) -> None:
         self.topic_partition = topic_partition

@@ -41,7 +41,7 @@ _NO_TXN_TIMEOUT_MS = 60_000
 
 class EndTxnAnswer(enum.Enum):
     ENDED = "ended"
-    COMMITTING = "committed, and a partition does not take its marker yet"
+    COMMITTING = "committed, but a partition has not accepted its marker yet"
     AMBIGUOUS = "timed out, taken over, or committed and initialised again"
 
 
@@ -242,7 +242,7 @@ def blocked_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> 
 def _retry_unless_blocked(cluster: Cluster, transactional_id: str, ask: Callable[[Deadline], Any], deadline: Deadline) -> Any:
     """Repeat `ask` until it answers or the deadline is over. Raises TransactionBlockedError, RetriableError.
 
-    CONCURRENT_TRANSACTIONS passes in milliseconds as a rule. It lasts where a partition does not take its marker, which may
+    CONCURRENT_TRANSACTIONS passes in milliseconds as a rule. It lasts where a partition does not accept its marker, which may
     take until a broker is repaired.
     """
     while True:

@@ -1,6 +1,6 @@
 """Pure: where the record batches of a fetched buffer lie, and their headers as arrays.
 
-Only lengths and magic are looked at per batch; everything else is read for all batches at once.
+Only lengths and magic are read per batch; everything else is read for all batches at once.
 """
 
 from __future__ import annotations

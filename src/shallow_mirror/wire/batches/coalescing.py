@@ -12,7 +12,7 @@ from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK
 
 Bools = npt.NDArray[np.bool_]
 
-RULE = "small batches become one (write.coalesce_bytes)"
+RULE = "small batches are combined (write.coalesce_bytes)"
 
 MOST_RECORDS = 1 << 14
 """The limit of records in a batch that is rewritten together with others, and in a coalesced one."""

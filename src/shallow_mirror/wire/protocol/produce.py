@@ -164,7 +164,7 @@ class _SuccessParser:
         return None if appended is None or -1 in appended.base_offsets else appended
 
     def _positions(self, frame: memoryview) -> list[int] | None:
-        """Return the position of the base offset of each batch in the frame; None where anything else is said."""
+        """Return the position of the base offset of each batch in the frame; None where the frame contains anything else."""
         if frame[-len(_END) :] != _END:
             return None
         pos = _CORRELATION_BYTES + len(self._start)

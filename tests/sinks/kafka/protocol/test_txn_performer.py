@@ -106,7 +106,7 @@ def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
         performer.perform(actions.AwaitVisible(decided), Deadline.after_ms(500, time.monotonic))
     assert "gave up waiting for the last stable offset of copy-0 to pass 2; target copy-0" in str(raised.value)
     assert f"the transaction of producer id {other.producer_id} (epoch 0) is open from offset 0 on" in str(raised.value)
-    assert "if that producer is gone, end it by kafka-transactions.sh" in str(raised.value)
+    assert "if that producer no longer runs, abort it with kafka-transactions.sh" in str(raised.value)
     assert clusters.target.asked("WriteTxnMarkers") == 0
     target.close()
 

@@ -36,7 +36,7 @@ def test_a_topic_is_reported_once_each_time_it_begins_to_stamp_however_that_is_l
     stamping.produced({"a", "b"}, {"a", "b"})
     stamping.configured("b", STAMP)
     assert [problem.text for problem in problems] == [
-        f"target topic {topic} has message.timestamp.type=LogAppendTime: records get the target's time" for topic in "ba"
+        f"target topic {topic} has message.timestamp.type=LogAppendTime: records get the target's append time" for topic in "ba"
     ]
     assert all("message.timestamp.type=CreateTime" in problem.remedy for problem in problems)
     assert stamping.names() == ["a", "b"]

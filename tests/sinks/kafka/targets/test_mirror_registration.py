@@ -21,7 +21,7 @@ def problems(*topics: str, of: Origin, template: str = "{topic}", target_cluster
 def test_equal_names_in_both_directions_are_refused() -> None:
     (only,) = problems("orders", of=origin())
     assert only.startswith(
-        "source topic orders is the copy of orders that mirror there makes: written back as orders it would go"
+        "source topic orders is a copy of orders made by mirror there: copying it back as orders would be a replication"
     )
 
 
@@ -46,7 +46,7 @@ def test_a_mirror_from_elsewhere_is_no_loop() -> None:
 def test_names_that_would_grow_for_ever_are_refused() -> None:
     of = origin(target_name="{source}.{topic}", source_alias="EAST")
     (only,) = problems("orders", "EAST.orders", of=of, template="{source}.{topic}")
-    assert "EAST.orders is the copy of orders" in only
+    assert "EAST.orders is a copy of orders" in only
     assert "west.EAST.orders" in only
 
 

@@ -62,12 +62,16 @@ def test_of_a_missing_target_topic_every_way_out_is_told() -> None:
 @pytest.mark.parametrize(
     ("changed", "of_source", "message"),
     [
-        ({"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "1"}, {}, "records get the target's time"),
+        (
+            {"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "1"},
+            {},
+            "records get the target's append time",
+        ),
         ({"message.timestamp.after.max.ms": "3600000"}, {}, f"Set message.timestamp.after.max.ms={NO_LIMIT_MS}"),
-        ({"message.timestamp.before.max.ms": "1"}, {}, "has message.timestamp.before.max.ms=1: records with times beyond"),
+        ({"message.timestamp.before.max.ms": "1"}, {}, "has message.timestamp.before.max.ms=1: records with timestamps beyond"),
         ({"message.timestamp.difference.max.ms": "1"}, {}, "has message.timestamp.difference.max.ms=1"),
         ({"max.message.bytes": "1000"}, {}, "has max.message.bytes=1000, below the source topic's 1048588"),
-        ({"cleanup.policy": "compact"}, {}, "records without a key are refused"),
+        ({"cleanup.policy": "compact"}, {}, "records without a key are rejected"),
         ({}, {"cleanup.policy": "compact", "retention.ms": "1"}, "is not compacted, the source topic is"),
         ({"retention.ms": "1000"}, {}, "has retention.ms=1000, less than the source topic's"),
         ({}, {"retention.ms": "-1"}, "has retention.ms=604800000, less than the source topic's"),
