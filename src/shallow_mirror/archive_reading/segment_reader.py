@@ -1,8 +1,8 @@
 """Everywhere: the whole batches of archived segments of one partition, in order of offsets, by ranged reads ahead.
 
-A segment is read in windows: consecutive runs of its index, WINDOW_BYTES at most unless one run is larger. Windows are read by
-threads of their own while earlier ones are processed; `read_ahead_bytes` bounds what they hold. A run outside the offsets or times
-that are asked for is never read. Every batch is verified by its checksum, and a segment that is read as a whole by that of its row.
+A segment is read in windows: consecutive runs of its index, WINDOW_BYTES at most unless one run is larger. Threads read windows
+while earlier ones are processed; `read_ahead_bytes` bounds what they hold. A run outside the wanted offsets or times is never
+read. Every batch is verified by its checksum, and a segment that is read as a whole by that of its row.
 """
 
 from __future__ import annotations
