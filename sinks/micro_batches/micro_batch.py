@@ -313,7 +313,8 @@ class MicroBatchSink:
             return ()
         targets = {source: position.target for source, position in positions.items()}
         targets.update({row.segment.source: row.segment.target for row in first_rows})
-        assert self._source is not None
+        if self._source is None:
+            raise loss
         return expired_rows(loss, _positions_after(positions, first_rows), targets, self._source, deadline)
 
 

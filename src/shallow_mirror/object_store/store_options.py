@@ -138,7 +138,7 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
         text = str(value)
         if _SECRET.search(name) and not secrets.is_only_references(text):
             problems.append(
-                f"{name}: must not be written out here: give a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
+                f"{name}: must not be in plain text: use a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
             )
             continue
         try:
