@@ -107,6 +107,33 @@ class ArchiveTable:
         for condition in _reads(extents, is_packed=topics is None or len(topics) > _FEW_TOPICS):
             yield from (row for row in self.rows(condition, states) if row.segment.source.topic in wanted)
 
+    def decisions(self, condition: Condition = (), states: Collection[SegmentState] = EVERY_STATE) -> Iterator[list[ArchiveRow]]:
+        """Yield rows by their decisions in order, several whole decisions at once, about _READ_ROWS rows.
+
+        An object belongs to one decision, and rows of a partition rise with decisions.
+        """
+        for window in self.windows(condition):
+            rows = self.rows((*condition, *window), states)
+            yield sorted(rows, key=lambda row: row.micro_batch)
+
+    def windows(self, condition: Condition = (), most_rows: int | None = None) -> Iterator[Condition]:
+        """Yield conditions on `micro_batch`, rising, each of which matches whole decisions and about `most_rows` rows at most."""
+        gathered = [
+            piece.group_by("micro_batch", use_threads=False).aggregate([("micro_batch", "count")])
+            for piece in self.pieces(condition, ["micro_batch"])
+        ]
+        if not gathered:
+            return
+        counts = pa.concat_tables(gathered).group_by("micro_batch").aggregate([("micro_batch_count", "sum")])
+        counts = counts.sort_by("micro_batch")
+        above, last, row_count = -1, -1, 0
+        for micro_batch, count in zip(counts["micro_batch"], counts["micro_batch_count_sum"], strict=True):
+            if row_count and row_count + count.as_py() > (most_rows or _READ_ROWS):
+                yield Comparison("micro_batch", ">", above), Comparison("micro_batch", "<=", last)
+                above, row_count = last, 0
+            last, row_count = micro_batch.as_py(), row_count + count.as_py()
+        yield Comparison("micro_batch", ">", above), Comparison("micro_batch", "<=", last)
+
     def _extents(self, topics: Collection[str] | None) -> list[_Extent]:
         """Return where the partitions of these topics are, in order."""
         conditions: list[Condition] = [()]

@@ -15,8 +15,9 @@ from typing import Any
 
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.storage import choose_writer
+from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT
 from shallow_mirror.checkpoints.table_protocol import WriterName
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import ArchiveConfig, MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
@@ -157,23 +158,22 @@ def check_delta(spark: Any, tables: str) -> None:
 
 
 @contextlib.contextmanager
-def session_for_tables(config: MirrorConfig, submitted: Any = None, *, is_writing: bool = False) -> Iterator[Any]:
+def session_for_tables(config: MirrorConfig | ArchiveConfig, submitted: Any = None, *, is_writing: bool = False) -> Iterator[Any]:
     """Yield the session of a command that does not mirror: None where the tables need no Spark, else `submitted` or a local one.
 
     Raise ConfigError; JarFetchError where Delta's jars are not cached and cannot be fetched.
     """
+    name, layout = (config.mirror, OFFSET_MAP_LAYOUT) if isinstance(config, MirrorConfig) else (config.archive, ARCHIVE_LAYOUT)
     is_needed = config.table_location.is_read_by_spark
     if is_writing and not is_needed:
-        is_needed = choose_writer(config.table_location, config.tables_writer) == "spark"
+        is_needed = choose_writer(config.table_location, config.tables_writer, layout) == "spark"
     if not is_needed:
         yield None
         return
     own_session = None
     if submitted is None:
         _log.info("the tables in %s need Spark: starting it, which takes some seconds", config.tables)
-        own_session = submitted = local_session(
-            f"shallow-mirror {config.mirror}", delta_jars=delta_jars(), log_file=config.spark_log
-        )
+        own_session = submitted = local_session(f"shallow-mirror {name}", delta_jars=delta_jars(), log_file=config.spark_log)
     try:
         check_delta(submitted, config.tables)
         yield submitted

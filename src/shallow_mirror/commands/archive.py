@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 from typing import Annotated
@@ -10,8 +11,9 @@ from typing import Annotated
 import typer
 
 from shallow_mirror.commands import sessions
-from shallow_mirror.commands.options import ArchiveFile
-from shallow_mirror.commands.signals import stop_on_signals
+from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
+from shallow_mirror.commands.options import ArchiveFile, AsJson
+from shallow_mirror.commands.signals import interruptible, stop_on_signals
 from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
 from shallow_mirror.stderr_capture import stderr_as_json
 
@@ -45,3 +47,46 @@ def run(
         logging.getLogger(__name__).info("archive %s: objects %s, tables %s", config.archive, config.objects, config.tables)
         stop_on_signals(running)
         running.run(sessions.submitted_session(), available_now=available_now, for_seconds=for_seconds)
+
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")]
+
+
+@archive.command()
+def verify(
+    file: ArchiveFile,
+    is_deep: Annotated[
+        bool, typer.Option("--deep", help="Check every batch by its own checksum and its offsets, and the footers of objects.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare rows with each other and with their objects, and report every difference (exit code 1).
+
+    Reads every byte of the archive, also while it runs.
+    """
+    from shallow_mirror.config import ArchiveConfig
+    from shallow_mirror.operations.archive_verify import verify_archive
+
+    config = ArchiveConfig.load(file)
+    with interruptible("nothing was changed"), sessions.session_for(config) as spark:
+        report = verify_archive(config, spark, is_deep=is_deep)
+    print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
+    if not report.is_equal:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@archive.command()
+def clean(file: ArchiveFile, is_dry_run: DryRun = False) -> None:
+    """Remove objects that interrupted runs left: those of a decision that is over, which no row names. Safe beside a run."""
+    from shallow_mirror.config import ArchiveConfig
+    from shallow_mirror.operations import archive_clean
+
+    config = ArchiveConfig.load(file)
+    with interruptible("the same command continues"), sessions.session_for(config) as spark:
+        cleaned = archive_clean.clean(
+            config,
+            spark,
+            is_dry_run=is_dry_run,
+            on_orphan=lambda orphan: print(f"{orphan.info.name} {orphan.info.size_bytes}"),
+        )
+    print(cleaned.sentence())
