@@ -23,7 +23,7 @@ from shallow_mirror.checkpoints.schema import OFFSET_MAP, OFFSET_MAP_TABLE, Deci
 from shallow_mirror.types import SourcePartition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableLayout:
     """`title`: what messages call the table. `rows_to_arrow` takes rows, run epoch, micro-batch and time in ms."""
 

@@ -64,7 +64,7 @@ class SlotWrite:
     fetched_bytes: int
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
-    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict)
+    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class SlotResult:
     unfinished: tuple[UnfinishedRange, ...] = ()
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
-    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict)
+    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,13 +45,13 @@ def test_a_schema_that_does_not_exist_is_named_with_the_statement_that_creates_i
 
 
 def test_a_schema_is_not_read_without_spark() -> None:
-    with pytest.raises(ConfigError, match="only Spark reaches"):
+    with pytest.raises(ConfigError, match="only Spark can access"):
         OffsetMap.open("catalog:spark_catalog.nowhere")
 
 
 def test_tables_of_somebody_else_are_left_alone(spark: Any, tables: str) -> None:
     name = f"{tables.removeprefix('catalog:')}.offset_map"
-    for source, problem in (("parquet", "not a Delta table"), ("delta", "not an offset map")):
+    for source, problem in (("parquet", "not a Delta table"), ("delta", "not the offset map")):
         spark.sql(f"CREATE TABLE {name} (a INT) USING {source}")
         with pytest.raises(OffsetMapConflictError, match=problem):
             take(tables, spark)

@@ -697,7 +697,7 @@ def test_a_newer_schema_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_foreign_table_is_no_offset_map(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "offset_map"), pa.table({"a": [1]}))
-    with pytest.raises(OffsetMapConflictError, match="not an offset map"):
+    with pytest.raises(OffsetMapConflictError, match="not the offset map"):
         take(tmp_path, "one")
 
 

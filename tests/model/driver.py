@@ -19,7 +19,7 @@ from tests.model import effects
 from tests.model.delta_log import ModelWriter
 from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port, Program
-from tests.model.seams import PAUSE_S, ModelCluster, ModelTopics, one_column
+from tests.model.seams import MODEL_LAYOUT, PAUSE_S, ModelCluster, ModelTopics, one_column
 from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
 from tests.model.source import QUIET, MicroBatch, Scenario, source_partition
 
@@ -122,6 +122,7 @@ class TakeOver:
         try:
             owner = OffsetMapOwner.take_over(
                 "in memory",
+                layout=MODEL_LAYOUT,
                 mirror=MIRROR,
                 source_cluster_id="S",
                 target_cluster_id="T",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,8 +29,9 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
 )
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.produce import coordinator_requests, transactions
-from shallow_mirror.checkpoints import offset_map_writer, take_over
+from shallow_mirror.checkpoints import offset_map_writer
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
 from shallow_mirror.sinks.kafka import kafka_sink
@@ -210,27 +212,35 @@ class ModelTopics:
         """Nothing is missing."""
 
 
-_rows_to_arrow = functools.cache(rows_to_arrow)
+class _OneEmptyTable:
+    """The columns of the offset map; every empty table is the same one."""
+
+    _empty = OFFSET_MAP.empty_table()
+
+    def __iter__(self) -> Iterator[pa.Field]:
+        return iter(OFFSET_MAP)
+
+    def empty_table(self) -> pa.Table:
+        return self._empty
+
+
+MODEL_LAYOUT = replace(OFFSET_MAP_LAYOUT, schema=_OneEmptyTable(), rows_to_arrow=functools.cache(rows_to_arrow))
+"""Arrow tables of equal rows are made once: nothing else costs as much."""
 
 
 @contextlib.contextmanager
 def product_over_ports() -> Iterator[None]:
     """While it lasts, the product's requests go to the port of the cluster they are made to.
 
-    Compaction is due after every decision, for those who ask whether it is. Arrow tables of equal rows are made once: nothing
-    else costs as much.
+    Compaction is due after every decision, for those who ask whether it is.
     """
-    empty = OFFSET_MAP.empty_table()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinator_requests, "call", _call)
         patch.setattr(transactions, "call", _call)
         # Instead of copying, the task hands its job over: the tasks of the model run elsewhere.
-        patch.setattr(kafka_sink, "SlotTask", lambda job: lambda _rows: iter([job]))
+        patch.setattr(kafka_sink, "SlotTask", lambda job, _target, _input: lambda _rows: iter([job]))
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
         patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
-        for module in (offset_map_writer, take_over):
-            patch.setattr(module, "OFFSET_MAP", SimpleNamespace(empty_table=lambda: empty))
-        patch.setattr(offset_map_writer, "rows_to_arrow", _rows_to_arrow)
         yield
 
 

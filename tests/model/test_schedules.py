@@ -199,6 +199,28 @@ def test_an_abort_that_comes_to_nothing_while_it_is_repeated_is_repeated_again(s
     assert deviations == {}
 
 
+@pytest.mark.parametrize(
+    "first",
+    [{14: Move(Kind.CRASH, 0)}, {9: Move(Kind.PERFORM, 0, Delivery.LATE)}, {3: Move(Kind.PERFORM, 0, Delivery.LOST)}],
+    ids=str,
+)
+def test_receipts_of_all_slots_whose_markers_are_forgotten_do_not_use_up_the_time_of_every_start(
+    first: dict[int, Move], library: Library
+) -> None:
+    """A coordinator that was killed forgets the markers of every slot: receipts that stay pending are waited for once, together."""
+    begin = {14: 53, 9: 42, 3: 41}[next(iter(first))]
+    deviations = {
+        **first,
+        begin: Move(Kind.TIME_OUT, "m-1", markers=Markers.FORGOTTEN),
+        begin + 1: Move(Kind.TIME_OUT, "m-0", markers=Markers.FIRST_FORGOTTEN),
+    }
+    world = World(library, SCENARIOS["markers are forgotten"])
+    while (move := deviations.pop(world.steps, None) or world.default()) is not None:
+        world.take(move)
+    assert deviations == {}
+    assert world.is_confirmed
+
+
 def test_what_a_zombie_left_open_does_not_hide_a_decision_of_another_slot_for_ever(library: Library) -> None:
     """Two rules keep it from that: all ids are fenced in front of the first decision, and nothing is decided behind open records
     of another id of the mirror. Either is enough here, so the planted bug is that both are missing."""

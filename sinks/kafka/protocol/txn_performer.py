@@ -50,7 +50,11 @@ LEADER_PATIENCE_MS = 5_000
 """How long a target partition may have no leader, or too few in-sync replicas, before the others continue without it."""
 
 PENDING_PATIENCE_MS = 5_000
-"""How long a receipt may stay pending before its marker counts as forgotten."""
+"""How long receipts may stay pending, after the transactions of a decision were ended, before their markers count as forgotten.
+
+For all of them together: a coordinator that was killed forgets those of every slot, and a start that waited for one after the
+other would end at its deadline, again and again.
+"""
 
 _POLL_MS = (2, 5, 10, 20, 50, 100)
 
@@ -81,6 +85,8 @@ class TxnPerformer:
         self._clock = clock
         self._sleep = sleep
         self.availability = TargetAvailability() if availability is None else availability
+        self._receipts_patience: Deadline | None = None
+        """Begins with the first pending receipt after an EndTxn."""
 
     def perform(self, action: actions.Action, deadline: Deadline) -> Any:
         match action:
@@ -91,6 +97,7 @@ class TxnPerformer:
                 own_producer_ids = {txn.producer_id for txn in self.availability.fenced.values()}
                 return refuse_hanging(self._target, decided, own_producer_ids, deadline.sooner(LEADER_PATIENCE_MS))
             case actions.EndTxn(txn):
+                self._receipts_patience = None
                 return end_txn(self._target, txn, True, deadline) is not EndTxnAnswer.AMBIGUOUS
             case actions.AwaitVisible(decided):
                 visibility = self._await_visible(decided, deadline)
@@ -258,9 +265,10 @@ class TxnPerformer:
 
         A pending receipt belongs to a transaction that was only just ended, or its marker was forgotten.
         """
-        patience = deadline.sooner(PENDING_PATIENCE_MS)
         while (evidence := inspect_receipt(self._target, decided, self._owner.map_id, deadline)) is ReceiptEvidence.PENDING:
-            if patience.is_over():
+            if self._receipts_patience is None:
+                self._receipts_patience = deadline.sooner(PENDING_PATIENCE_MS)
+            if self._receipts_patience.is_over():
                 break
             self._init_producer_id(decided.txn.transactional_id, deadline)
             self._pause(len(_POLL_MS))
