@@ -8,10 +8,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import MOST_OPENED_BYTES
 from shallow_mirror.archive_reading.scan_plan import PART_BYTES
+from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.values import parse_duration
 from shallow_mirror.errors import ConfigError
@@ -31,13 +34,20 @@ _NAMES = (
     "partitionBytes",
     "maxOpenedBytes",
     "maxTimestampDisorder",
+    "subscribe",
+    "partitions",
+    "startingOffset",
+    "endingOffset",
+    "startingTimestamp",
+    "endingTimestamp",
+    "pushFilters",
 )
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """`storage_options` hold references, not secrets. `disorder_ms`: as of ReadBounds."""
+    """`storage_options` hold references, not secrets."""
 
     tables: TableLocation
     objects: str
@@ -46,7 +56,8 @@ class ArchiveOptions:
     includes_aborted: bool
     part_bytes: int
     most_opened_bytes: int
-    disorder_ms: int | None
+    bounds: ReadBounds
+    pushes_filters: bool
 
     def open_store(self) -> ObjectStore:
         return ObjectStore.open(self.objects, self.storage_options)
@@ -91,7 +102,8 @@ class _Parser:
             includes_aborted=self.boolean("includeAborted"),
             part_bytes=self._number("partitionBytes", PART_BYTES),
             most_opened_bytes=self._number("maxOpenedBytes", MOST_OPENED_BYTES),
-            disorder_ms=self._duration("maxTimestampDisorder"),
+            bounds=self._bounds(),
+            pushes_filters=self.boolean("pushFilters"),
         )
         if tables and TableLocation(tables).is_read_by_spark:
             self.problems.append(
@@ -130,6 +142,53 @@ class _Parser:
         if text.lower() not in ("true", "false"):
             self.problems.append(f"{name}: {text!r} is not one of true, false")
         return text.lower() == "true"
+
+    def _bounds(self) -> ReadBounds:
+        bounds = ReadBounds(disorder_ms=self._duration("maxTimestampDisorder"))
+        topics, partitions = self._list("subscribe"), self._list("partitions")
+        if topics is not None:
+            bounds = bounds.of_topics(frozenset(topics))
+        if partitions is not None:
+            bounds = bounds.of_partitions(frozenset(self._whole("partitions", text) for text in partitions))
+        if (start := self._options.get("startingoffset")) is not None:
+            bounds = bounds.from_offset(self._whole("startingOffset", start))
+        if (end := self._options.get("endingoffset")) is not None:
+            bounds = bounds.up_to_offset(self._whole("endingOffset", end))
+        if (start_ms := self._time("startingTimestamp")) is not None:
+            bounds = bounds.from_time(start_ms)
+        if (end_ms := self._time("endingTimestamp")) is not None:
+            bounds = bounds.up_to_time(end_ms - 1)
+        return bounds
+
+    def _list(self, name: str) -> list[str] | None:
+        text = self._options.get(name)
+        if text is None:
+            return None
+        members = [member.strip() for member in text.split(",") if member.strip()]
+        if not members:
+            self.problems.append(f"{name}: is empty")
+        return members
+
+    def _whole(self, name: str, text: str) -> int:
+        if not text.isdecimal():
+            self.problems.append(f"{name}: {text!r} is not a whole number")
+            return 0
+        return int(text)
+
+    def _time(self, name: str) -> int | None:
+        text = self._options.get(name.lower())
+        if text is None:
+            return None
+        if text.isdecimal():
+            return int(text)
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            time = None
+        if time is None or time.tzinfo is None:
+            self.problems.append(f"{name}: {text!r} is neither milliseconds nor a time with zone such as 2026-05-01T14:03:00Z")
+            return None
+        return ms_of(time)
 
     def _number(self, name: str, default: int) -> int:
         text = self._options.get(name.lower())
