@@ -50,6 +50,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "consumer-groups",
             "kafka-batches",
             "kafka-batches-options",
+            "kafka-archive",
             "archive-format",
             "compatibility",
             "benchmarks",

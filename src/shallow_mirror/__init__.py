@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shallow_mirror.version import __version__
 
 if TYPE_CHECKING:
+    from shallow_mirror.archive_reading.lookup import ArchivedRecord, ArchiveReader
     from shallow_mirror.broker.clients.batch_client import (
         BatchConsumer,
         BatchesInFlightError,
@@ -62,12 +63,15 @@ if TYPE_CHECKING:
     from shallow_mirror.preflight import PreflightReport, preflight_mirror
     from shallow_mirror.streaming.runner.mirror import Mirror
     from shallow_mirror.streaming.runner.spark_session import local_session, session_for_tables
+    from shallow_mirror.streaming.sources.kafka_archive import register_kafka_archive
     from shallow_mirror.streaming.sources.kafka_batches import register_kafka_batches
     from shallow_mirror.verify import VerifyReport, verify_mirror
     from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
 __all__ = [
     "ArchiveFormatError",
+    "ArchiveReader",
+    "ArchivedRecord",
     "BatchConsumer",
     "BatchProducer",
     "BatchRefusedError",
@@ -117,6 +121,7 @@ __all__ = [
     "open_batch",
     "parse_time",
     "preflight_mirror",
+    "register_kafka_archive",
     "register_kafka_batches",
     "schema_of",
     "session_for_tables",
@@ -125,6 +130,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ArchiveReader": "shallow_mirror.archive_reading.lookup",
+    "ArchivedRecord": "shallow_mirror.archive_reading.lookup",
     "BatchConsumer": "shallow_mirror.broker.clients.batch_client",
     "BatchProducer": "shallow_mirror.broker.clients.batch_client",
     "BatchesInFlightError": "shallow_mirror.broker.clients.batch_client",
@@ -174,6 +181,7 @@ _MODULES = {
     "Mirror": "shallow_mirror.streaming.runner.mirror",
     "local_session": "shallow_mirror.streaming.runner.spark_session",
     "session_for_tables": "shallow_mirror.streaming.runner.spark_session",
+    "register_kafka_archive": "shallow_mirror.streaming.sources.kafka_archive",
     "register_kafka_batches": "shallow_mirror.streaming.sources.kafka_batches",
     "VerifyReport": "shallow_mirror.verify",
     "verify_mirror": "shallow_mirror.verify",

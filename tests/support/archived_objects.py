@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deltalake import write_deltalake
+from deltalake import DeltaTable
 
 from shallow_mirror.archive_format.object_footer import ObjectHeader
 from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE, SegmentState, archive_rows_to_arrow
+from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE, SegmentState
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
 from shallow_mirror.sinks.batch_parts import ReadPart
@@ -19,7 +22,10 @@ from shallow_mirror.wire.batches.batch_index import index_batches
 
 ORDERS = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 OTHER = ORDERS._replace(partition=1)
+RECREATED = ORDERS._replace(topic_id="srcsrcsrcsrcsrcsrcsrcC")
+"""The topic of ORDERS, deleted and created again."""
 PAYMENTS = SourcePartition("payments", "srcsrcsrcsrcsrcsrcsrcB", 0)
+NOW_MS = 1_790_000_000_000
 
 
 class RecordingStore(ObjectStore):
@@ -46,6 +52,7 @@ class SmallArchive:
         self.objects = folder / "objects"
         self.tables = folder / "tables"
         self.rows: list[DecidedSegment] = []
+        self._owner: OffsetMapOwner | None = None
         self._decision = 0
 
     @property
@@ -91,7 +98,7 @@ class SmallArchive:
                     record_count=int(index.headers["records_count"].sum()) + (before.record_count if before else 0),
                     batch_count=len(index) + (before.batch_count if before else 0),
                     size_bytes=len(records) + (before.size_bytes if before else 0),
-                    max_timestamp_ms=int(index.headers["max_timestamp"][-1]),
+                    max_timestamp_ms=max(int(index.headers["max_timestamp"].max()), (before and before.max_timestamp_ms) or 0),
                     source_leader_epoch=int(index.headers["partition_leader_epoch"][-1]),
                 )
         header = ObjectHeader(archive_id="backup", source_cluster_id="cluster", run_epoch=1, decision=self._decision, slot=0)
@@ -104,10 +111,27 @@ class SmallArchive:
         segment = Segment(source=source, source_start=start, source_end=end, kind=kind, target=TargetPartition(*source))
         self.decide([DecidedSegment(segment, None)])
 
-    def decide(self, rows: Sequence[DecidedSegment], state: SegmentState = SegmentState.COPY_SEGMENT_FINISHED) -> None:
+    def decide(self, rows: Sequence[DecidedSegment]) -> None:
         """Append rows to the table, as a decision does."""
+        if self._owner is None:
+            self._owner = OffsetMapOwner.take_over(
+                str(self.tables),
+                layout=ARCHIVE_LAYOUT,
+                mirror="backup",
+                source_cluster_id="cluster",
+                target_cluster_id="archive",
+                run=RunIdentity.of_this_process(),
+                now_ms=lambda: NOW_MS,
+            )
+            self._owner.settle()
         self.rows += rows
-        table = archive_rows_to_arrow(rows, 1, (1 << 32) + self._decision, 1_790_000_000_000)
-        column = table.schema.get_field_index("state")
-        table = table.set_column(column, "state", [[state.value] * len(rows)])
-        write_deltalake(str(self.tables / ARCHIVE_SEGMENTS_TABLE), table, mode="append")
+        self._owner.next_decision()
+        self._owner.decide(rows, highest_slot=-1)
+        self._owner.settle()
+
+    def set_state(self, source: SourcePartition, state: SegmentState) -> None:
+        """Mark all rows of a partition."""
+        DeltaTable(str(self.tables / ARCHIVE_SEGMENTS_TABLE)).update(
+            predicate=f"source_topic = '{source.topic}' AND source_partition = {source.partition}",
+            new_values={"state": state.value},
+        )

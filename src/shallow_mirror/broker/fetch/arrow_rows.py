@@ -102,11 +102,21 @@ class RangeRows:
     """Follows one source partition through [start, end) and makes its rows.
 
     A batch belongs to the range that holds its base offset. One that only reaches into `start` was the range's before,
-    unless records in front of it were deleted: then the log starts inside it.
+    unless records in front of it were deleted: then the log starts inside it. Without `has_holes` only batches have rows.
     """
 
-    def __init__(self, source: SourcePartition, start: int, end: int, *, limits: BatchLimits, keep: Keep) -> None:
+    def __init__(
+        self,
+        source: SourcePartition,
+        start: int,
+        end: int,
+        *,
+        limits: BatchLimits,
+        keep: Keep,
+        has_holes: bool = True,
+    ) -> None:
         self.source, self.position, self._end, self._limits, self._keep = source, start, end, limits, keep
+        self._has_holes = has_holes
 
     def of_answer(self, fetched: IndexedPartition) -> Iterator[pa.RecordBatch]:
         """Rows of the batches of one Fetch answer, valid until the reader is resumed."""
@@ -143,7 +153,7 @@ class RangeRows:
             yield self._arrow(rows, None, None)
 
     def _gap_up_to(self, offset: int, kind: SegmentKind = SegmentKind.GAP) -> list[_Row]:
-        return [_Row(kind, self.position, offset)] if offset > self.position else []
+        return [_Row(kind, self.position, offset)] if self._has_holes and offset > self.position else []
 
     def _arrow(self, rows: Sequence[_Row], fetched: IndexedPartition | None, admission: Admission | None) -> pa.RecordBatch:
         columns: dict[str, Any] = {

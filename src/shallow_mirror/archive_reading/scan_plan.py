@@ -1,0 +1,118 @@
+"""Planner: a query on an archive, cut into parts of about the same bytes. The rows travel as compressed Arrow, not as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from shallow_mirror.archive_format.archived_batches import StoredBatches
+from shallow_mirror.archive_reading.read_bounds import ReadBounds
+from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
+from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, archive_rows_from_arrow
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.object_store.object_store import ObjectStore
+
+if TYPE_CHECKING:  # executors read this file, and need no deltalake
+    from shallow_mirror.checkpoints.archive_table import ArchiveTable
+
+PART_BYTES = 64 << 20
+"""A part reads about so many bytes of batches. One run of an index is never cut."""
+MOST_ROWS = 10_000
+"""Rows of one part: small segments cost a request each."""
+_SORTED_BY = ["source_topic", "source_topic_id", "source_partition", "source_start"]
+_IPC = pa.ipc.IpcWriteOptions(compression="zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPart:
+    """Rows of the table as an Arrow stream, and bounds, within which the part reads their batches."""
+
+    rows: bytes
+    bounds: ReadBounds
+
+    def segments(self) -> tuple[DecidedSegment, ...]:
+        """Return the rows, ordered by partition and offset."""
+        with pa.ipc.open_stream(self.rows) as stream:
+            return archive_rows_from_arrow(stream.read_all())
+
+
+def plan_scan(table: ArchiveTable, bounds: ReadBounds, part_bytes: int = PART_BYTES) -> list[ScanPart]:
+    """Return parts that read each wanted batch exactly once. Raises as `ArchiveTable`.
+
+    Holds the rows that match in memory, as Arrow: about 200 bytes for one of a single run.
+    """
+    pieces = [
+        bounds.filter_rows(piece).select(ARCHIVE_SEGMENTS.names)
+        for condition in bounds.conditions()
+        for piece in table.pieces(condition)
+    ]
+    if not pieces:
+        return []
+    rows = pa.concat_tables(pieces).sort_by([(name, "ascending") for name in _SORTED_BY])
+    sizes = rows["size_bytes"].to_numpy()
+    return [
+        part for first, end in _cuts(sizes, part_bytes) for part in _parts(rows.slice(first, end - first), bounds, part_bytes)
+    ]
+
+
+def read_part(store: ObjectStore, part: ScanPart, read_ahead_bytes: int = READ_AHEAD_BYTES) -> Iterator[SegmentBatches]:
+    """Yield the batches of a part, one partition after the other. Raises as SegmentReader."""
+    bounds = part.bounds
+    for _, segments in groupby(part.segments(), key=lambda row: row.segment.source):
+        yield from SegmentReader(
+            store,
+            list(segments),
+            bounds.start_offset,
+            bounds.end_offset,
+            read_ahead_bytes,
+            min_timestamp_ms=bounds.run_min_timestamp_ms,
+        )
+
+
+def _cuts(sizes: npt.NDArray[np.int64], part_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of rows with up to `part_bytes`; a larger row is alone."""
+    ends = np.cumsum(sizes)
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        end = int(np.searchsorted(ends, before + part_bytes, side="right"))
+        end = min(max(end, first + 1), first + MOST_ROWS)
+        yield first, end
+        first = end
+
+
+def _parts(rows: pa.Table, bounds: ReadBounds, part_bytes: int) -> Iterator[ScanPart]:
+    """Yield rows as a part, or one large row as several, each of consecutive runs of its index."""
+    packed = _packed(rows)
+    if len(rows) > 1 or rows["size_bytes"][0].as_py() <= part_bytes:
+        yield ScanPart(packed, bounds)
+        return
+    (row,) = archive_rows_from_arrow(rows)
+    assert row.stored is not None
+    starts = [row.segment.source_start, *_starts_of_parts(row.stored, part_bytes), row.segment.source_end]
+    for start, end in pairwise(starts):
+        within = bounds.from_offset(start).up_to_offset(end)
+        if not within.is_empty:
+            yield ScanPart(packed, within)
+
+
+def _starts_of_parts(stored: StoredBatches, part_bytes: int) -> Iterator[int]:
+    size = 0
+    for run in stored.index:
+        if size and size + run.size_bytes > part_bytes:
+            yield run.start_offset
+            size = 0
+        size += run.size_bytes
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=_IPC) as writer:
+        writer.write_table(rows.combine_chunks())
+    return bytes(sink.getvalue())

@@ -1,0 +1,210 @@
+"""The options of `kafka-archive`, checked as a whole.
+
+Spark passes their names in lower case; messages show them as they are documented.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from shallow_mirror.archive_reading.read_bounds import ReadBounds
+from shallow_mirror.archive_reading.record_reader import MOST_OPENED_BYTES
+from shallow_mirror.archive_reading.scan_plan import PART_BYTES
+from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.table_location import TableLocation
+from shallow_mirror.config.values import parse_duration
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store.store_options import option_problems
+
+if TYPE_CHECKING:
+    from shallow_mirror.config import ArchiveConfig
+
+_STORAGE_PREFIX = "storage."
+_NAMES = (
+    "archive",
+    "tables",
+    "objects",
+    "records",
+    "includeAborted",
+    "partitionBytes",
+    "maxOpenedBytes",
+    "maxTimestampDisorder",
+    "subscribe",
+    "partitions",
+    "startingOffset",
+    "endingOffset",
+    "startingTimestamp",
+    "endingTimestamp",
+    "pushFilters",
+)
+_LEAST_BYTES, _MOST_BYTES = 1 << 20, 1 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """`storage_options` hold references, not secrets."""
+
+    tables: TableLocation
+    objects: str
+    storage_options: Mapping[str, str]
+    is_records: bool
+    includes_aborted: bool
+    part_bytes: int
+    most_opened_bytes: int
+    bounds: ReadBounds
+    pushes_filters: bool
+
+    def open_store(self) -> ObjectStore:
+        return ObjectStore.open(self.objects, self.storage_options)
+
+
+def is_record_option(options: Mapping[str, str]) -> bool:
+    """Return whether a row is a record. Raises ConfigError for a value that is neither true nor false."""
+    parser = _Parser(options)
+    is_records = parser.boolean("records")
+    if parser.problems:
+        raise ConfigError(parser.problems)
+    return is_records
+
+
+def parse_archive_options(options: Mapping[str, str]) -> ArchiveOptions:
+    """Return the checked options; reads the archive file if they name one. Raises ConfigError with every problem."""
+    return _Parser(options).parse()
+
+
+class _Parser:
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+        self.problems: list[str] = []
+
+    def parse(self) -> ArchiveOptions:
+        self._check_names()
+        storage = {
+            name.removeprefix(_STORAGE_PREFIX): value for name, value in self._options.items() if name.startswith(_STORAGE_PREFIX)
+        }
+        self.problems += [f"{_STORAGE_PREFIX}{problem}" for problem in option_problems(storage)]
+        tables, objects = (self._options.get(name, "") for name in ("tables", "objects"))
+        config = self._archive_file(bool(storage))
+        if config is not None:
+            tables, objects, storage = config.tables, config.objects, config.storage_options
+        elif "archive" not in self._options:
+            self.problems += [f"{name}: is missing" for name in ("tables", "objects") if not self._options.get(name)]
+        parsed = ArchiveOptions(
+            tables=TableLocation(tables, storage),
+            objects=objects,
+            storage_options=storage,
+            is_records=self.boolean("records"),
+            includes_aborted=self.boolean("includeAborted"),
+            part_bytes=self._number("partitionBytes", PART_BYTES),
+            most_opened_bytes=self._number("maxOpenedBytes", MOST_OPENED_BYTES),
+            bounds=self._bounds(),
+            pushes_filters=self.boolean("pushFilters"),
+        )
+        if tables and TableLocation(tables).is_read_by_spark:
+            self.problems.append(
+                f"tables: {tables} can be read by Spark only, and a data source has no session: give a folder or a URI"
+            )
+        if self.problems:
+            raise ConfigError(self.problems)
+        return parsed
+
+    def _check_names(self) -> None:
+        documented = {name.lower(): name for name in _NAMES}
+        for name in sorted(self._options):
+            if name.startswith(_STORAGE_PREFIX) or name in documented:
+                continue
+            near = difflib.get_close_matches(name, documented, n=1)
+            hint = f"did you mean {documented[near[0]]}?" if near else f"known are storage.* and {', '.join(_NAMES)}"
+            self.problems.append(f"{name}: unknown option; {hint}")
+
+    def _archive_file(self, has_storage: bool) -> ArchiveConfig | None:
+        path = self._options.get("archive")
+        if path is None:
+            return None
+        given = [name for name in ("tables", "objects") if name in self._options] + ["storage.*"] * has_storage
+        if given:
+            self.problems.append(f"{', '.join(given)}: are in the archive file; give either `archive` or these")
+        from shallow_mirror.config import ArchiveConfig
+
+        try:
+            return ArchiveConfig.load(path)
+        except ConfigError as error:
+            self.problems += [f"archive: {path}: {problem}" for problem in error.problems]
+            return None
+
+    def boolean(self, name: str) -> bool:
+        text = self._options.get(name.lower(), "false")
+        if text.lower() not in ("true", "false"):
+            self.problems.append(f"{name}: {text!r} is not one of true, false")
+        return text.lower() == "true"
+
+    def _bounds(self) -> ReadBounds:
+        bounds = ReadBounds(disorder_ms=self._duration("maxTimestampDisorder"))
+        topics, partitions = self._list("subscribe"), self._list("partitions")
+        if topics is not None:
+            bounds = bounds.of_topics(frozenset(topics))
+        if partitions is not None:
+            bounds = bounds.of_partitions(frozenset(self._whole("partitions", text) for text in partitions))
+        if (start := self._options.get("startingoffset")) is not None:
+            bounds = bounds.from_offset(self._whole("startingOffset", start))
+        if (end := self._options.get("endingoffset")) is not None:
+            bounds = bounds.up_to_offset(self._whole("endingOffset", end))
+        if (start_ms := self._time("startingTimestamp")) is not None:
+            bounds = bounds.from_time(start_ms)
+        if (end_ms := self._time("endingTimestamp")) is not None:
+            bounds = bounds.up_to_time(end_ms - 1)
+        return bounds
+
+    def _list(self, name: str) -> list[str] | None:
+        text = self._options.get(name)
+        if text is None:
+            return None
+        members = [member.strip() for member in text.split(",") if member.strip()]
+        if not members:
+            self.problems.append(f"{name}: is empty")
+        return members
+
+    def _whole(self, name: str, text: str) -> int:
+        if not text.isdecimal():
+            self.problems.append(f"{name}: {text!r} is not a whole number")
+            return 0
+        return int(text)
+
+    def _time(self, name: str) -> int | None:
+        text = self._options.get(name.lower())
+        if text is None:
+            return None
+        if text.isdecimal():
+            return int(text)
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            time = None
+        if time is None or time.tzinfo is None:
+            self.problems.append(f"{name}: {text!r} is neither milliseconds nor a time with zone such as 2026-05-01T14:03:00Z")
+            return None
+        return ms_of(time)
+
+    def _number(self, name: str, default: int) -> int:
+        text = self._options.get(name.lower())
+        if text is None:
+            return default
+        if not text.isdecimal() or not _LEAST_BYTES <= int(text) <= _MOST_BYTES:
+            self.problems.append(f"{name}: {text!r} is not a number of bytes from {_LEAST_BYTES} to {_MOST_BYTES}")
+            return default
+        return int(text)
+
+    def _duration(self, name: str) -> int | None:
+        text = self._options.get(name.lower())
+        if text is None:
+            return None
+        try:
+            return round(parse_duration(text) * 1000)
+        except ValueError as error:
+            self.problems.append(f"{name}: {error}")
+            return None
