@@ -90,3 +90,30 @@ def clean(file: ArchiveFile, is_dry_run: DryRun = False) -> None:
             on_orphan=lambda orphan: print(f"{orphan.info.name} {orphan.info.size_bytes}"),
         )
     print(cleaned.sentence())
+
+
+@archive.command()
+def expire(
+    file: ArchiveFile,
+    is_dry_run: DryRun = False,
+    takes_over: Annotated[
+        bool, typer.Option("--take-over", help="Take over from a run that seems to be alive: it ends with exit code 3.")
+    ] = False,
+) -> None:
+    """Delete the objects that `retention` does not keep. A running archive does so by itself; this one must be stopped."""
+    from shallow_mirror.config import ArchiveConfig
+    from shallow_mirror.operations import archive_expire
+
+    config = ArchiveConfig.load(file)
+    with (
+        interruptible("the same command, or the next run, continues"),
+        sessions.session_for(config, is_writing=not is_dry_run) as spark,
+    ):
+        expired = archive_expire.expire(
+            config,
+            spark,
+            is_dry_run=is_dry_run,
+            takes_over=takes_over,
+            on_object=lambda expired: print(f"{expired.name} {expired.size_bytes}"),
+        )
+    print(expired.sentence())
