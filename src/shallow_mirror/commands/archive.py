@@ -53,6 +53,19 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be remo
 
 
 @archive.command()
+def status(file: ArchiveFile, as_json: AsJson = False) -> None:
+    """Show what is archived of each topic, the lag behind the source, the last decision and the run."""
+    from shallow_mirror.config import ArchiveConfig
+    from shallow_mirror.operations import archive_status_view
+    from shallow_mirror.operations.archive_status import gather_archive_status
+    from shallow_mirror.operations.status_view import stdout_console
+
+    config = ArchiveConfig.load(file)
+    with sessions.session_for(config) as spark:
+        archive_status_view.show(gather_archive_status(config, spark), stdout_console(), as_json=as_json)
+
+
+@archive.command()
 def verify(
     file: ArchiveFile,
     is_deep: Annotated[
