@@ -6,6 +6,7 @@ DELETE_SEGMENT_STARTED (readers no longer see the rows) -> objects are deleted -
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,10 +130,13 @@ class Expiry:
         self._due_at = clock()
 
     def run_if_due(self) -> None:
-        """Expire once in EXPIRE_EVERY_S. A store that deletes nothing is logged; raises what a commit raises."""
-        if self._clock() < self._due_at or not self._retention.expires_anything:
+        """Expire at the start and once in EXPIRE_EVERY_S; without rules only finish what was interrupted, at the start.
+
+        A store that deletes nothing is logged and tried again. Raises what a commit raises.
+        """
+        if self._clock() < self._due_at:
             return
-        self._due_at = self._clock() + EXPIRE_EVERY_S
+        self._due_at = self._clock() + (EXPIRE_EVERY_S if self._retention.expires_anything else math.inf)
         try:
             expired = self.run()
         except DeletionFailedError as failed:

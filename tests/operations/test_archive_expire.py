@@ -244,3 +244,27 @@ def test_a_table_that_is_not_there_is_a_config_error(tmp_path: Path, act: Callab
     with pytest.raises(ConfigError, match=r"run `shallow-mirror archive run` once, or check `tables`"):
         act(archive_config(tmp_path))
     assert not (tmp_path / "tables").exists()
+
+
+def test_a_running_archive_finishes_an_interrupted_deletion_also_without_retention(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    (row, *_) = ArchiveTable.open(archive.config.tables).segments(["orders"])
+    assert row.stored is not None
+    archive.owner.mark([row.stored.object_name], STARTED, (row.micro_batch, row.micro_batch))
+    expiry_of(archive_config(tmp_path), archive.owner).run_if_due()
+    assert (states(archive.config), object_count(archive.config)) == ([FINISHED, VISIBLE, VISIBLE], 3)
+
+
+def test_a_store_that_deletes_nothing_does_not_end_a_running_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive = written(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise ConfigError("refused. Remedy: check the permissions")
+
+    monkeypatch.setattr(ObjectStore, "delete", refuse)
+    expiry_of(archive.config, archive.owner).run_if_due()
+    assert "expired objects were not deleted, this is tried again later: refused" in caplog.text
+    archive.archive({ORDERS: [batch(30, 1)]})
+    assert states(archive.config) == [STARTED, STARTED, VISIBLE, VISIBLE]
