@@ -12,7 +12,12 @@ import pyarrow.compute as pc
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow, SegmentState, whole_archive_rows_from_arrow
 from shallow_mirror.checkpoints.commit_metadata import Recorded, check_table, read_recorded
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import PROPERTY_MAP_ID, PROPERTY_MIRROR, PROPERTY_SOURCE_CLUSTER_ID
+from shallow_mirror.checkpoints.schema import (
+    PROPERTY_MAP_ID,
+    PROPERTY_MIRROR,
+    PROPERTY_SOURCE_CLUSTER_ID,
+    PROPERTY_TARGET_CLUSTER_ID,
+)
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.checkpoints.table_location import Tables
@@ -74,6 +79,11 @@ class ArchiveTable:
     @property
     def source_cluster_id(self) -> str:
         return self._snapshot.properties.get(PROPERTY_SOURCE_CLUSTER_ID, "")
+
+    @property
+    def target_cluster_id(self) -> str:
+        """Return what stands in the place of the id of a target cluster."""
+        return self._snapshot.properties.get(PROPERTY_TARGET_CLUSTER_ID, "")
 
     def require_source(self, cluster_id: str) -> None:
         """Raise ConfigError unless the archive is of this cluster."""

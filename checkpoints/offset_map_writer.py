@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
+from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.commit_attempts import ATTEMPTS, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.commit_metadata import (
     UNKNOWN_RUN,
@@ -37,6 +38,7 @@ from shallow_mirror.checkpoints.table_protocol import (
     Conditions,
     TableSnapshot,
     TableWriter,
+    Update,
 )
 from shallow_mirror.checkpoints.take_over import claim
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError
@@ -242,6 +244,28 @@ class OffsetMapOwner:
             self._positions = None  # before the commit: its outcome may stay unknown
         self._commit(settled, write)
         self._is_resolved = True
+
+    def mark(self, objects: Collection[str], state: SegmentState, micro_batches: tuple[int, int]) -> None:
+        """Set the state of all rows of these objects of an archive in one commit; nothing where they have it already.
+
+        `micro_batches`: the first and the last one of the rows, which keeps other files from being read. No row is added or
+        removed and no position moves. A decision that is not settled yet holds with it. Raises as `decide`; after an
+        OutcomeUnknownError it is to be called again once the archive is resolved.
+        """
+        self._require_resolved()
+        first, last = micro_batches
+        condition = (
+            Comparison("micro_batch", ">", first - 1),
+            Comparison("micro_batch", "<=", last),
+            Comparison("state", "!=", state.value),
+        )
+        wanted = set(objects)
+        if not any(name in wanted for name in self._own_snapshot().read(condition, ["object_name"])["object_name"].to_pylist()):
+            return
+        update = Update("state", state.value, condition, "object_name", sorted(wanted))
+        self._next = None
+        record = replace(self._recorded, version=self._next_version(is_odd=True), unsettled_micro_batch=None)
+        self._commit(record, lambda snapshot: self._writer.update(snapshot, update, record.version, record.metadata()))
 
     def _row_count_of(self, conditions: Conditions) -> int:
         """Count the rows that a delete would remove; no row matches two of these conditions."""

@@ -81,6 +81,23 @@ Conditions = Sequence[Condition]
 """At least one condition holds; an empty sequence matches no row."""
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Set `column` to `value` in the rows that match the condition and have one of `keys` in `key_column`."""
+
+    column: str
+    value: str
+    condition: Condition
+    key_column: str
+    keys: Sequence[str]
+
+    def where(self, literal: Callable[[object], str]) -> str:
+        """Build the SQL of its condition."""
+        keys = ", ".join(literal(key) for key in self.keys)
+        condition = condition_in_sql(self.condition, literal)
+        return f"{condition}{' AND ' if condition else ''}{self.key_column} IN ({keys})"
+
+
 def condition_in_sql(condition: Condition, literal: Callable[[object], str]) -> str:
     """Build the SQL of a condition. `literal`: how a value is written, which differs from engine to engine."""
     return " AND ".join(f"{comparison.column} {comparison.operator} {literal(comparison.value)}" for comparison in condition)
@@ -150,9 +167,9 @@ class TableWriter(Protocol):
 
     `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
     OffsetMapConflictError, an unreachable one an OSError. `reread`: the newest snapshot after a commit that did not fail, from
-    the one it was made on, which is of no use any more; it may miss that the table was deleted. `delete` may commit
-    nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called before the
-    first snapshot of a take-over.
+    the one it was made on, which is of no use any more; it may miss that the table was deleted. `delete` and `update` may
+    commit nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called
+    before the first snapshot of a take-over.
     """
 
     name: WriterName
@@ -162,6 +179,7 @@ class TableWriter(Protocol):
     def reread(self, snapshot: Any) -> TableSnapshot: ...
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None: ...
     def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None: ...
+    def update(self, snapshot: Any, update: Update, version: int, metadata: Mapping[str, str]) -> None: ...
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None: ...
     def clean_up(self) -> None: ...
     def repair_log(self) -> None: ...

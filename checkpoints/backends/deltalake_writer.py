@@ -32,6 +32,7 @@ from shallow_mirror.checkpoints.table_protocol import (
     Condition,
     Conditions,
     DeltaCommitError,
+    Update,
     WriterName,
     any_in_sql,
     commit_entry,
@@ -191,6 +192,15 @@ class DeltalakeWriter:
         with self._commit_above(snapshot):
             snapshot.table.delete(
                 any_in_sql(conditions, _literal),
+                commit_properties=_commit(snapshot, version, metadata),
+                post_commithook_properties=QUIET,
+            )
+
+    def update(self, snapshot: Any, update: Update, version: int, metadata: Mapping[str, str]) -> None:
+        with self._commit_above(snapshot):
+            snapshot.table.update(
+                {update.column: _literal(update.value)},
+                predicate=update.where(_literal),
                 commit_properties=_commit(snapshot, version, metadata),
                 post_commithook_properties=QUIET,
             )

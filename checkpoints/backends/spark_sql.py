@@ -118,15 +118,16 @@ def properties_in_sql(settings: Mapping[str, str]) -> str:
 
 def sql_of(condition: Condition) -> str:
     """Return a condition as SQL: Delta's DELETE takes no parameters."""
-    return condition_in_sql(condition, _literal)
+    return condition_in_sql(condition, literal)
 
 
 def sql_of_any(conditions: Conditions) -> str:
     """Build the WHERE clause of a DELETE: rows that match at least one of the conditions."""
-    return any_in_sql(conditions, _literal)
+    return any_in_sql(conditions, literal)
 
 
-def _literal(value: object) -> str:
+def literal(value: object) -> str:
+    """Return a value as SQL has it."""
     if isinstance(value, datetime):
         return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
     return f"'{_escaped(value)}'" if isinstance(value, str) else str(value)

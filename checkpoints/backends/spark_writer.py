@@ -26,6 +26,7 @@ from shallow_mirror.checkpoints.backends.spark_sql import (
     condition_of,
     first_line,
     history,
+    literal,
     log_of,
     properties_in_sql,
     spark_errors,
@@ -43,6 +44,7 @@ from shallow_mirror.checkpoints.table_protocol import (
     Condition,
     Conditions,
     DeltaCommitError,
+    Update,
     WriterName,
     user_metadata_entry,
 )
@@ -183,13 +185,20 @@ class SparkWriter:
             frame.writeTo(self._table).options(**options).append()
 
     def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
+        self._change(snapshot, f"DELETE FROM {self._table} WHERE {sql_of_any(conditions)}", version, metadata)
+
+    def update(self, snapshot: Any, update: Update, version: int, metadata: Mapping[str, str]) -> None:
+        assignment = f"{update.column} = {literal(update.value)}"
+        self._change(snapshot, f"UPDATE {self._table} SET {assignment} WHERE {update.where(literal)}", version, metadata)
+
+    def _change(self, snapshot: Any, statement: str, version: int, metadata: Mapping[str, str]) -> None:
         settings = {
             APP_ID: snapshot.properties[PROPERTY_MIRROR],
             APP_VERSION: str(version),
             USER_METADATA: _text(metadata, version, snapshot),
         }
         with self._commit_above(snapshot), self._settings(settings):
-            self._session.sql(f"DELETE FROM {self._table} WHERE {sql_of_any(conditions)}")
+            self._session.sql(statement)
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         """Rewrite small files, leave the application version alone and repeat its metadata."""

@@ -16,6 +16,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "operations",
             "monitoring",
             "verify",
+            "archive",
             "groups",
             "failover",
             "moving",

@@ -35,12 +35,14 @@ class ArchiveSink:
         job: ArchiveSlotJob,
         owner: OffsetMapOwner,
         observer: Observer,
+        expire: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`job` is the template of every slot's, without what belongs to one round."""
+        """`job` is the template of every slot's, without what belongs to one round. `expire` is called between micro-batches."""
         self._job = job
         self._owner = owner
         self._observer = observer
+        self._expire = expire
         self._clock = clock
 
     @property
@@ -65,7 +67,8 @@ class ArchiveSink:
         self._owner.settle()
 
     def look_again(self) -> None:
-        """Do nothing: what of a store cannot be used is tried again with every round."""
+        """Delete what has expired. What of a store cannot be used is tried again with every round anyway."""
+        self._expire()
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
         job = replace(

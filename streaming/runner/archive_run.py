@@ -12,6 +12,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -25,6 +26,7 @@ from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
+from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
@@ -90,6 +92,7 @@ class _ArchiveRun:
         self._identity = RunIdentity.of_this_process()
         self._source = Cluster(config.source.client)
         self._owner: OffsetMapOwner | None = None
+        self._expiry: Expiry | None = None
         self._has_begun = False
         self._copied = CopiedBytes({})
         self._reporter = RunReporter(ReportedRun.of_archive(config), self._identity)
@@ -182,7 +185,7 @@ class _ArchiveRun:
             config, archive_id=owner.map_id, source_cluster_id=self._source_cluster_id, observer=self._observer
         )
         sink = MicroBatchSink(
-            ArchiveSink(job=job, owner=owner, observer=self._observer),
+            ArchiveSink(job=job, owner=owner, observer=self._observer, expire=self._expire_if_due),
             source=self._source,
             slot_time=self._slot_time,
             report=self._report,
@@ -221,6 +224,20 @@ class _ArchiveRun:
         finally:
             registration.discard()
         owner.settle()
+
+    def _expire_if_due(self) -> None:
+        """Between micro-batches: delete what the retention of the archive file does not keep."""
+        assert self._owner is not None
+        if self._expiry is None:
+            config = self._config
+            self._expiry = Expiry(
+                self._owner,
+                ArchiveTable.open(self._storage, archive=config.archive),
+                ObjectStore.open(config.objects, config.storage_options),
+                retention_of(config.retention),
+                observer=self._observer,
+            )
+        self._expiry.run_if_due()
 
     def _register_partitions(self, owner: OffsetMapOwner) -> dict[str, str]:
         """Register every partition of the source before anything is planned. Return the id of every topic that the source has."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.table_protocol import Conditions, DeltaCommitError, TableSnapshot, TableWriter
+from shallow_mirror.checkpoints.table_protocol import Conditions, DeltaCommitError, TableSnapshot, TableWriter, Update
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
@@ -56,6 +56,11 @@ class Faulty:
         self.fault("before delete")
         self._writer.delete(snapshot, conditions, version, metadata)
         self.fault("after delete")
+
+    def update(self, snapshot: Any, update: Update, version: int, metadata: Mapping[str, str]) -> None:
+        self.fault("before update")
+        self._writer.update(snapshot, update, version, metadata)
+        self.fault("after update")
 
     def compact(self, snapshot: Any, metadata: Mapping[str, str]) -> None:
         self.fault("before compact")

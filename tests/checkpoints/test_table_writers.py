@@ -36,6 +36,7 @@ from shallow_mirror.checkpoints.table_protocol import (
     DeltaCommitError,
     TableSnapshot,
     TableWriter,
+    Update,
     WriterName,
 )
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OutcomeUnknownError
@@ -164,6 +165,21 @@ def test_a_delete_takes_the_rows_that_match_and_commits_nothing_where_none_does(
     )
     assert sorted(opened(writer).read(columns=["source_start"])["source_start"].to_pylist()) == [1, 2]
     assert opened(writer).read((Comparison("transactional_id", "!=", "x"),)).num_rows == 1, "null is not unequal"
+
+
+def test_an_update_sets_one_column_of_the_rows_that_match_under_its_version(place: Place) -> None:
+    writer = place.created()
+    writer.append(opened(writer), pa.concat_tables([rows(start, SlotTxn(f"it's-{start}", 1, 1)) for start in range(4)]), 7, {})
+    update = Update("kind", "marked", (Comparison("source_start", ">", 0),), "transactional_id", ["it's-0", "it's-1", "it's-3"])
+    writer.update(opened(writer), update, 9, {"run_id": "a"})
+    after = opened(writer)
+    assert after.txn_version() == 9
+    assert next(iter(after.commits())).metadata["run_id"] == "a"
+    kinds = after.read(columns=["source_start", "kind"]).sort_by("source_start")["kind"].to_pylist()
+    assert kinds == ["data", "marked", "data", "marked"]
+    with suppress(DeltaCommitError):
+        writer.update(after, update, 9, {"run_id": "b"})
+    assert next(iter(opened(writer).commits())).metadata["run_id"] == "a"
 
 
 @LongOnSpark

@@ -44,7 +44,7 @@ class ArchiveOfTest:
     def __init__(self, config: ArchiveConfig, *, now_ms: int = NOW_MS) -> None:
         self.config, self.now_ms = config, now_ms
         self.owner = OffsetMapOwner.take_over(
-            config.tables,
+            config.table_location,
             layout=ARCHIVE_LAYOUT,
             mirror=config.archive,
             source_cluster_id=CLUSTER_ID,
@@ -53,7 +53,7 @@ class ArchiveOfTest:
             now_ms=lambda: self.now_ms,
         )
         self.owner.settle()
-        self.store = ObjectStore.open(config.objects)
+        self.store = ObjectStore.open(config.objects, config.storage_options)
 
     def decide(self, *rows: DecidedSegment) -> None:
         self.owner.next_decision()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from shallow_mirror.commands import sessions
 from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
 from shallow_mirror.commands.options import ArchiveFile, AsJson
 from shallow_mirror.commands.signals import interruptible, stop_on_signals
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
 from shallow_mirror.stderr_capture import stderr_as_json
 
@@ -53,11 +55,34 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be remo
 
 
 @archive.command()
+def status(file: ArchiveFile, as_json: AsJson = False) -> None:
+    """Show what is archived of each topic, the lag behind the source, the last decision and the run."""
+    from shallow_mirror.config import ArchiveConfig
+    from shallow_mirror.operations import archive_status_view
+    from shallow_mirror.operations.archive_status import gather_archive_status
+    from shallow_mirror.operations.status_view import stdout_console
+
+    config = ArchiveConfig.load(file)
+    with sessions.session_for(config) as spark:
+        archive_status_view.show(gather_archive_status(config, spark), stdout_console(), as_json=as_json)
+
+
+@archive.command()
 def verify(
     file: ArchiveFile,
     is_deep: Annotated[
         bool, typer.Option("--deep", help="Check every batch by its own checksum and its offsets, and the footers of objects.")
     ] = False,
+    rebuild: Annotated[
+        str | None,
+        typer.Option("--rebuild", metavar="TABLES", help="Write a new table there from the footers of objects."),
+    ] = None,
+    accepts_holes: Annotated[
+        bool, typer.Option("--accept-holes", help="With --rebuild: record offsets that no object has as gaps.")
+    ] = False,
+    archive_id: Annotated[
+        str | None, typer.Option("--archive-id", help="With --rebuild: which archive, where `objects` holds several.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare rows with each other and with their objects, and report every difference (exit code 1).
@@ -65,9 +90,22 @@ def verify(
     Reads every byte of the archive, also while it runs.
     """
     from shallow_mirror.config import ArchiveConfig
+    from shallow_mirror.config.config_file import absolute
+    from shallow_mirror.operations import archive_rebuild
     from shallow_mirror.operations.archive_verify import verify_archive
 
+    if rebuild is None and (accepts_holes or archive_id is not None):
+        raise ConfigError("--accept-holes and --archive-id require --rebuild")
     config = ArchiveConfig.load(file)
+    if rebuild is not None:
+        if is_deep:
+            raise ConfigError("--deep and --rebuild exclude each other: verify the new table afterwards")
+        with interruptible("delete the folder of the new table, and rebuild again"):
+            rebuilt = archive_rebuild.rebuild(
+                config, absolute(rebuild, Path.cwd()), archive_id=archive_id, accepts_holes=accepts_holes
+            )
+        print(json.dumps(rebuilt.document()) if as_json else "\n".join(rebuilt.sentences()))
+        return
     with interruptible("nothing was changed"), sessions.session_for(config) as spark:
         report = verify_archive(config, spark, is_deep=is_deep)
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
@@ -90,3 +128,30 @@ def clean(file: ArchiveFile, is_dry_run: DryRun = False) -> None:
             on_orphan=lambda orphan: print(f"{orphan.info.name} {orphan.info.size_bytes}"),
         )
     print(cleaned.sentence())
+
+
+@archive.command()
+def expire(
+    file: ArchiveFile,
+    is_dry_run: DryRun = False,
+    takes_over: Annotated[
+        bool, typer.Option("--take-over", help="Take over from a run that seems to be alive: it ends with exit code 3.")
+    ] = False,
+) -> None:
+    """Delete the objects that `retention` does not keep. A running archive does so by itself; this one must be stopped."""
+    from shallow_mirror.config import ArchiveConfig
+    from shallow_mirror.operations import archive_expire
+
+    config = ArchiveConfig.load(file)
+    with (
+        interruptible("the same command, or the next run, continues"),
+        sessions.session_for(config, is_writing=not is_dry_run) as spark,
+    ):
+        expired = archive_expire.expire(
+            config,
+            spark,
+            is_dry_run=is_dry_run,
+            takes_over=takes_over,
+            on_object=lambda expired: print(f"{expired.name} {expired.size_bytes}"),
+        )
+    print(expired.sentence())

@@ -157,7 +157,7 @@ def gather_status(
     positions = {source: position.offset for source, position in included.items()}
     copied_until_ms = copied_until(included)
     recorded = offset_map.recorded()
-    run = None if recorded is None else _read_run(tables, recorded)
+    run = None if recorded is None else run_status(tables, recorded)
     micro_batches = () if recorded is None else _read_micro_batches(tables, recorded.micro_batch)
     quarantined = [entry.segment for entry in undescribed_entries(offset_map) if not entry.is_released]
     planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
@@ -205,10 +205,10 @@ def read_run(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
     """Return the run that took over the map last. Raise as `gather_status`."""
     storage = MirrorStorage(config.table_location, spark)
     recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()
-    return None if recorded is None else _read_run(storage.best_effort_tables(), recorded)
+    return None if recorded is None else run_status(storage.best_effort_tables(), recorded)
 
 
-def _read_run(tables: BestEffortTables, recorded: Recorded) -> RunStatus:
+def run_status(tables: BestEffortTables, recorded: Recorded) -> RunStatus:
     """Return the run as the map records it; the table `runs` adds its version and outcome, unless they were not written."""
     rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", "=", recorded.run_epoch),))
     columns = {name: value for row in rows for name, value in row.items() if value is not None}

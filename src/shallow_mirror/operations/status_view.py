@@ -61,7 +61,7 @@ def watch(
 
 
 def render(report: StatusReport) -> RenderableType:
-    lines = [f"mirror {report.mirror}, {_time(report.at_ms)}", _run_line(report.run), _lag_line(report.partitions)]
+    lines = [f"mirror {report.mirror}, {_time(report.at_ms)}", run_line(report.run), _lag_line(report.partitions)]
     if report.source_problem is not None:
         lines.append(f"the source does not answer: {report.source_problem}")
     if report.target_problem is not None:
@@ -91,7 +91,7 @@ def render(report: StatusReport) -> RenderableType:
     return Group(*parts)
 
 
-def _run_line(run: RunStatus | None) -> str:
+def run_line(run: RunStatus | None) -> str:
     if run is None:
         return "no run yet"
     who = f"run {run.run_epoch} on {run.host} (pid {run.pid}), since {_time(run.started_at_ms)}"

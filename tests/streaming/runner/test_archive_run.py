@@ -13,7 +13,14 @@ from tests.support.mirror_runs import CrashAt, CrashError, create_topic, high_wa
 
 from shallow_mirror.archive_format.object_footer import parse_footer
 from shallow_mirror.archive_format.object_names import ObjectName
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.operations.archive_expire import expire
+from shallow_mirror.operations.archive_rebuild import rebuild
+from shallow_mirror.operations.archive_status import gather_archive_status
+from shallow_mirror.operations.archive_verify import verify_archive
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -94,3 +101,42 @@ def test_an_open_transaction_is_archived_once_it_has_ended(
     ends = ends_of(source, topic_name)
     assert archive_runs.covered(settings) == ends
     assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
+
+
+def test_a_running_archive_deletes_what_its_retention_does_not_keep_and_the_commands_agree(
+    source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source = source_cluster.bootstrap
+    create_topic(source, topic_name, PARTITIONS)
+    settings = archive_runs.config(tmp_path, source, [topic_name], retention={topic_name: {"keep_bytes": 1}})
+    for number in range(2):
+        write_transactions(source, topic_name)
+        archive_runs.archive_all(settings, spark)
+        assert verify_archive(settings, is_deep=True).is_equal
+        assert len(archive_runs.rows(settings)) == PARTITIONS * (2 + number)
+    write(source, topic_name, ["not archived yet"], 0)
+    status = gather_archive_status(settings)
+    assert status.source_problem is None
+    (topic,) = status.topics
+    assert [partition.lag_offsets for partition in topic.partitions] == [1, *[0] * (PARTITIONS - 1)]
+
+    archive_runs.archive_all(settings, spark)  # it expires before its first micro-batch
+    states = [row["state"] for row in archive_runs.rows(settings) if row["kind"] == "data"]
+    assert states.count("DELETE_SEGMENT_FINISHED") == PARTITIONS
+    report = verify_archive(settings, is_deep=True)
+    assert (report.is_equal, report.findings.counts) == (True, {})
+    assert report.object_count == len(list(Path(settings.objects).rglob("*.batches")))
+    assert archive_runs.covered(settings) == ends_of(source, topic_name)
+    assert expire(settings).object_count > 0  # what the last run archived is enough for keep_bytes
+
+    new = settings.model_copy(update={"tables": str(tmp_path / "new"), "checkpoint": str(tmp_path / "new" / "_spark")})
+    rebuild(settings, new.tables)
+    write(source, topic_name, ["after the table was rebuilt"], 1)
+    archive_runs.archive_all(new, spark)
+    assert verify_archive(new, is_deep=True).is_equal
+    assert {partition: position.offset for partition, position in _positions(new).items()} == ends_of(source, topic_name)
+
+
+def _positions(settings: ArchiveConfig) -> dict[TopicPartition, Position]:
+    positions = ArchiveTable.open(settings.tables).positions()
+    return {source.topic_partition: position for source, position in positions.items()}

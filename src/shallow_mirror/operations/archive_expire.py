@@ -1,0 +1,84 @@
+"""Driver, for the cli: what the retention of an archive does not keep, deleted by a run of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.run_history import RunHistory
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
+from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.operations.status import run_status
+from shallow_mirror.sinks.archive.expiry import Expired, Expiry, expired_objects, interrupted_objects, retention_of
+from shallow_mirror.sinks.archive.retention import ExpiredObject
+from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.version import __version__
+
+
+def expire(
+    config: ArchiveConfig,
+    spark: Any = None,
+    *,
+    is_dry_run: bool = False,
+    takes_over: bool = False,
+    on_object: Callable[[ExpiredObject], None] = lambda _: None,
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    observer: Observer = observe_nothing,
+) -> Expired:
+    """Delete expired objects. Safe to repeat after any error; needs no source. `on_object`: of a dry run, for each object.
+
+    `takes_over`: also from a run that seems to be alive. Raise ConfigError (such a run, no table), FencedError,
+    OutcomeUnknownError, OffsetMapConflictError, DeletionFailedError.
+    """
+    storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark, layout=ARCHIVE_LAYOUT)
+    table = ArchiveTable.open(storage, archive=config.archive)
+    retention = retention_of(config.retention)
+    if is_dry_run:
+        report = Expired(is_dry_run=True)
+        for entry in (*interrupted_objects(table), *expired_objects(table, retention, now_ms())):
+            on_object(entry)
+            report.add([entry])
+        return report
+    if not takes_over:
+        _require_stopped(config, storage, table)
+    storage.require_conditional_writes()
+    run = RunIdentity.of_this_process()
+    owner = OffsetMapOwner.take_over(
+        storage,
+        layout=ARCHIVE_LAYOUT,
+        mirror=config.archive,
+        source_cluster_id=table.source_cluster_id,
+        target_cluster_id=table.target_cluster_id,
+        run=run,
+        now_ms=now_ms,
+    )
+    history = RunHistory(storage.background_tables(), now_ms=now_ms)
+    history.run_started(owner.run_epoch, run, __version__)
+    outcome = "expire: failed"
+    try:
+        owner.settle()
+        store = ObjectStore.open(config.objects, config.storage_options)
+        expired = Expiry(owner, table, store, retention, now_ms=now_ms, observer=observer).run()
+        outcome = "expire: done"
+    finally:
+        history.run_ended(owner.run_epoch, run, outcome)
+    return expired
+
+
+def _require_stopped(config: ArchiveConfig, storage: MirrorStorage, table: ArchiveTable) -> None:
+    recorded = table.recorded()
+    run = None if recorded is None else run_status(storage.best_effort_tables(), recorded)
+    if run is None or run.is_over:
+        return
+    state = "is running" if run.is_alive else "has a run that recorded no end"
+    raise ConfigError(
+        f"the archive {config.archive} {state} (run {run.run_epoch}, pid {run.pid} on {run.host}): a running archive expires by "
+        "itself. Stop it first, or take over with --take-over: it then ends with exit code 3"
+    )

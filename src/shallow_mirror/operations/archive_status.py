@@ -1,0 +1,216 @@
+"""Driver, for the cli: what an archive holds, how far it is behind its source, and its run. Starts no JVM.
+
+The table is read before the source is queried: an archive that runs meanwhile can only seem to be further behind than it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.archive_schema import SegmentState
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.operations.status import RunStatus, run_status
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.runner.lag import PATIENCE_MS
+from shallow_mirror.types import SourcePartition
+
+_KEYS = ["source_topic", "source_topic_id", "source_partition"]
+_SUMS = ["size_bytes", "record_count", "batch_count"]
+_MEASURES = [
+    *((name, "sum") for name in _SUMS),
+    ("source_start", "min"),
+    ("source_end", "max"),
+    ("min_timestamp_ms", "min"),
+    ("max_timestamp_ms", "max"),
+]
+_DATA = "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedPartition:
+    """`position`: everything below it is accounted for. `first_offset` to `last_offset`: what can be restored now, None: nothing.
+
+    Sizes and timestamps are those of visible rows. `lag_offsets`: behind the last stable offset of the source; None where it is
+    not known.
+    """
+
+    partition: int
+    position: int
+    first_offset: int | None
+    last_offset: int | None
+    size_bytes: int
+    batch_count: int
+    record_count: int
+    oldest_timestamp_ms: int | None
+    newest_timestamp_ms: int | None
+    lag_offsets: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedTopic:
+    topic: str
+    topic_id: str
+    partitions: tuple[ArchivedPartition, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(partition.size_bytes for partition in self.partitions)
+
+    @property
+    def record_count(self) -> int:
+        return sum(partition.record_count for partition in self.partitions)
+
+    @property
+    def first_offset(self) -> int | None:
+        return min((at.first_offset for at in self.partitions if at.first_offset is not None), default=None)
+
+    @property
+    def last_offset(self) -> int | None:
+        return max((at.last_offset for at in self.partitions if at.last_offset is not None), default=None)
+
+    @property
+    def oldest_timestamp_ms(self) -> int | None:
+        return min((at.oldest_timestamp_ms for at in self.partitions if at.oldest_timestamp_ms is not None), default=None)
+
+    @property
+    def newest_timestamp_ms(self) -> int | None:
+        return max((at.newest_timestamp_ms for at in self.partitions if at.newest_timestamp_ms is not None), default=None)
+
+    @property
+    def lag_offsets(self) -> int | None:
+        lags = [partition.lag_offsets for partition in self.partitions if partition.lag_offsets is not None]
+        return sum(lags) if len(lags) == len(self.partitions) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveStatus:
+    """`source_problem`: why lags are missing. `deleting_bytes`: of rows whose deletion began and is not recorded as finished."""
+
+    archive: str
+    archive_id: str
+    at_ms: int
+    run: RunStatus | None
+    micro_batch: int
+    decided_at_ms: int | None
+    topics: tuple[ArchivedTopic, ...]
+    deleting_bytes: int
+    source_problem: str | None
+    waiting_for: str | None
+    left_out: tuple[LeftOutPartition, ...]
+
+    def document(self) -> dict[str, Any]:
+        totals = ("size_bytes", "record_count", "lag_offsets", "oldest_timestamp_ms", "newest_timestamp_ms")
+        topics = [asdict(topic) | {name: getattr(topic, name) for name in totals} for topic in self.topics]
+        return {**asdict(self), "topics": topics, "left_out": [entry.document() for entry in self.left_out]}
+
+
+def gather_archive_status(
+    config: ArchiveConfig, spark: Any = None, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+) -> ArchiveStatus:
+    """Return the state of an archive. Raise ConfigError (it never ran, or it is another one's), OffsetMapConflictError."""
+    storage = MirrorStorage(config.table_location, spark)
+    table = ArchiveTable.open(storage, archive=config.archive)
+    positions = {source: position.offset for source, position in table.positions().items()}
+    measured, deleting_bytes = _measure(table)
+    recorded = table.recorded()
+    run = None if recorded is None else run_status(storage.best_effort_tables(), recorded)
+    planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
+    is_over = run is None or run.is_over
+    ends, problem = _ends_of_source(config)
+    return ArchiveStatus(
+        archive=config.archive,
+        archive_id=table.archive_id,
+        at_ms=now_ms(),
+        run=run,
+        micro_batch=0 if recorded is None else recorded.micro_batch,
+        decided_at_ms=None if recorded is None or not recorded.decided_at_ms else recorded.decided_at_ms,
+        topics=_topics(positions, measured, ends),
+        deleting_bytes=deleting_bytes,
+        source_problem=problem,
+        waiting_for=None if planned is None or is_over else planned.waiting_for,
+        left_out=() if is_over else read_left_out(planner_state.left_out_path(config.checkpoint)),
+    )
+
+
+def _measure(table: ArchiveTable) -> tuple[dict[SourcePartition, Mapping[str, Any]], int]:
+    """Return the measures of the visible data of each partition, and the bytes of rows whose deletion began."""
+    gathered: list[pa.Table] = []
+    deleting_bytes = 0
+    columns = [*_KEYS, *_SUMS, "source_start", "source_end", "min_timestamp_ms", "max_timestamp_ms", "kind", "state"]
+    for piece in table.pieces(columns=columns):
+        is_started = pc.equal(piece["state"], SegmentState.DELETE_SEGMENT_STARTED.value)
+        deleting_bytes += pc.sum(piece.filter(is_started)["size_bytes"]).as_py() or 0
+        is_visible = pc.equal(piece["state"], SegmentState.COPY_SEGMENT_FINISHED.value)
+        data = piece.filter(pc.and_(is_visible, pc.equal(piece["kind"], _DATA)))
+        gathered.append(_grouped(data, _MEASURES))
+    if not gathered:
+        return {}, 0
+    merged = [(f"{name}_{function}", function) for name, function in _MEASURES]
+    rows = _grouped(pa.concat_tables(gathered), merged).to_pylist()
+    return {
+        SourcePartition(*(row[key] for key in _KEYS)): {
+            name: row[f"{name}_{function}_{function}"] for name, function in _MEASURES
+        }
+        for row in rows
+    }, deleting_bytes
+
+
+def _grouped(rows: pa.Table, measures: list[tuple[str, str]]) -> pa.Table:
+    return rows.group_by(_KEYS, use_threads=False).aggregate(measures)
+
+
+def _ends_of_source(config: ArchiveConfig) -> tuple[Mapping[SourcePartition, int], str | None]:
+    """Return last stable offsets, or why there are none."""
+    with closing(Cluster(config.source.client)) as cluster:
+        deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
+        try:
+            return SourceOffsets(PlannerConfig.of_archive(config), cluster).log_ends(deadline).ends, None
+        except (RetriableError, ConfigError) as error:
+            return {}, str(error)
+
+
+def _topics(
+    positions: Mapping[SourcePartition, int],
+    measured: Mapping[SourcePartition, Mapping[str, Any]],
+    ends: Mapping[SourcePartition, int],
+) -> tuple[ArchivedTopic, ...]:
+    topics: dict[tuple[str, str], list[ArchivedPartition]] = {}
+    for source, position in sorted(positions.items()):
+        topics.setdefault((source.topic, source.topic_id), []).append(
+            _partition(source, position, measured.get(source), ends.get(source))
+        )
+    return tuple(
+        ArchivedTopic(topic=topic, topic_id=topic_id, partitions=tuple(partitions))
+        for (topic, topic_id), partitions in topics.items()
+    )
+
+
+def _partition(source: SourcePartition, position: int, measures: Mapping[str, Any] | None, end: int | None) -> ArchivedPartition:
+    found = {} if measures is None else measures
+    return ArchivedPartition(
+        partition=source.partition,
+        position=position,
+        first_offset=found.get("source_start"),
+        last_offset=found["source_end"] - 1 if found else None,
+        size_bytes=found.get("size_bytes") or 0,
+        batch_count=found.get("batch_count") or 0,
+        record_count=found.get("record_count") or 0,
+        oldest_timestamp_ms=found.get("min_timestamp_ms"),
+        newest_timestamp_ms=found.get("max_timestamp_ms"),
+        lag_offsets=None if end is None else max(0, end - position),
+    )

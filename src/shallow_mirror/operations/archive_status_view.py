@@ -1,0 +1,87 @@
+"""Driver, for the cli: the status of an archive as a table or JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shallow_mirror.operations.archive_status import ArchiveStatus
+from shallow_mirror.operations.status_view import run_line
+from shallow_mirror.plurals import counted
+
+_MOST_LEFT_OUT = 10
+
+
+def show(status: ArchiveStatus, console: Console, *, as_json: bool = False) -> None:
+    if as_json:
+        print(json.dumps(status.document()), file=console.file)
+    else:
+        console.print(render(status))
+
+
+def render(status: ArchiveStatus) -> RenderableType:
+    size_bytes = sum(topic.size_bytes for topic in status.topics)
+    lines = [
+        f"archive {status.archive}, {_time(status.at_ms)}",
+        run_line(status.run),
+        f"last decision: {status.micro_batch}, {_time(status.decided_at_ms)}",
+        f"{counted(len(status.topics), 'topic')}, {counted(size_bytes, 'byte')}",
+    ]
+    if status.source_problem is not None:
+        lines.append(f"the source does not answer: {status.source_problem}")
+    if status.waiting_for is not None:
+        lines.append(f"the archive waits for: {status.waiting_for}")
+    if status.deleting_bytes:
+        lines.append(
+            f"deletion of {counted(status.deleting_bytes, 'byte')} began: the running archive, its next start or "
+            "`shallow-mirror archive expire FILE` finishes it"
+        )
+    lines += [
+        f"{entry.source.topic_partition} is left out since {_time(entry.since_ms)} because of the {entry.side.value}: "
+        f"{entry.reason}"
+        for entry in status.left_out[:_MOST_LEFT_OUT]
+    ]
+    if len(status.left_out) > _MOST_LEFT_OUT:
+        lines.append(f"and {len(status.left_out) - _MOST_LEFT_OUT:,} more partitions: --json has all")
+    parts: list[RenderableType] = [Text(line) for line in lines]
+    if status.topics:
+        parts.append(_table(status))
+    return Group(*parts)
+
+
+def _table(status: ArchiveStatus) -> Table:
+    table = Table(title="topics (offsets over all partitions; --json has each)", title_justify="left")
+    table.add_column("topic", overflow="fold")
+    for name in ("partitions", "first offset", "last offset", "records", "bytes", "oldest", "newest", "lag_offsets"):
+        table.add_column(name, justify="right", overflow="fold")
+    for topic in status.topics:
+        table.add_row(
+            Text(topic.topic),
+            f"{len(topic.partitions):,}",
+            _number(topic.first_offset, "none"),
+            _number(topic.last_offset, "none"),
+            f"{topic.record_count:,}",
+            f"{topic.size_bytes:,}",
+            _time(topic.oldest_timestamp_ms),
+            _time(topic.newest_timestamp_ms),
+            _number(topic.lag_offsets, "?"),
+        )
+    return table
+
+
+def _number(value: int | None, unknown: str) -> str:
+    return unknown if value is None else f"{value:,}"
+
+
+def _time(at_ms: int | None) -> str:
+    """Return a timestamp as a date. Producers set them: some are none."""
+    if at_ms is None:
+        return "?"
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"

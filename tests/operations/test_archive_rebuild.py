@@ -1,0 +1,167 @@
+"""The table of an archive, rebuilt from the footers of its objects."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_config
+from tests.support.record_batches import batch
+from typer.testing import CliRunner
+
+from shallow_mirror.checkpoints.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.cli import app
+from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.operations.archive_clean import clean
+from shallow_mirror.operations.archive_rebuild import rebuild
+from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
+
+SECOND = SourcePartition("orders", ORDERS.topic_id, 1)
+THIRD = SourcePartition("orders", ORDERS.topic_id, 2)
+
+
+def _gap(start: int, end: int) -> Segment:
+    return Segment(source=THIRD, source_start=start, source_end=end, kind=SegmentKind.GAP, target=TargetPartition(*THIRD))
+
+
+def written(folder: Path) -> ArchiveOfTest:
+    archive = ArchiveOfTest(archive_config(folder))
+    archive.archive({ORDERS: [batch(0, 10)], SECOND: [batch(3, 5)]}, positions={SECOND: 3}, gaps=[_gap(0, 4)])
+    archive.archive({ORDERS: [batch(10, 5)]})
+    archive.archive({ORDERS: [batch(15, 5)], SECOND: [batch(8, 2)]})
+    return archive
+
+
+def new_tables(config: ArchiveConfig) -> ArchiveConfig:
+    return config.model_copy(update={"tables": f"{config.tables}-new", "checkpoint": f"{config.tables}-new/_spark"})
+
+
+def objects(config: ArchiveConfig) -> list[Path]:
+    return sorted(Path(config.objects).rglob("*.batches"))
+
+
+def rows_of(config: ArchiveConfig) -> Sequence[ArchiveRow]:
+    return [replace(row, decided_at_ms=0) for row in ArchiveTable.open(config.tables).segments()]
+
+
+def test_the_rebuilt_table_has_the_rows_of_the_lost_one_and_the_capture_goes_on(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    config, expected, positions = archive.config, rows_of(archive.config), archive.owner.positions()
+    shutil.rmtree(config.tables)
+    new = new_tables(config)
+    rebuilt = rebuild(config, new.tables)
+    assert (rebuilt.row_count, rebuilt.object_count, rebuilt.uncommitted, rebuilt.damaged) == (6, 3, [], [])
+    assert rows_of(new) == expected
+    table = ArchiveTable.open(new.tables, archive="backup")
+    assert (table.archive_id, table.source_cluster_id, table.positions()) == (archive.owner.map_id, CLUSTER_ID, positions)
+    assert verify_archive(new, is_deep=True).is_equal
+    following = ArchiveOfTest(new)
+    assert following.owner.run_epoch > archive.owner.run_epoch
+    following.archive({ORDERS: [batch(20, 1)]})
+    report = verify_archive(new, is_deep=True)
+    assert (report.is_equal, report.findings.counts, report.row_count) == (True, {}, 7)
+
+
+def test_objects_that_were_never_committed_are_left_out_and_can_be_cleaned(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    (orphan, *_) = archive.write({ORDERS: [batch(20, 3)]})
+    second = ArchiveOfTest(archive.config)
+    second.archive({ORDERS: [batch(20, 7)]})
+    expected = rows_of(archive.config)
+    new = new_tables(archive.config)
+    rebuilt = rebuild(archive.config, new.tables)
+    assert orphan.stored is not None
+    assert rebuilt.uncommitted == [orphan.stored.object_name]
+    assert rows_of(new) == expected
+    assert clean(new).object_count == 1
+    assert verify_archive(new, is_deep=True).findings.counts == {}
+
+
+def test_a_missing_object_is_a_hole_that_must_be_accepted(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    config, new = archive.config, new_tables(archive.config)
+    objects(config)[1].unlink()
+    with pytest.raises(ConfigError) as refused:
+        rebuild(config, new.tables)
+    assert "offsets 10 to 14 of orders-0 are in no object, in front of " in str(refused.value)
+    assert "1 hole: restore the missing objects, or record the holes as gaps with --accept-holes" in str(refused.value)
+    assert not Path(new.tables, "archive_segments").exists()
+    rebuilt = rebuild(config, new.tables, accepts_holes=True)
+    assert [hole.start for hole in rebuilt.accepted_holes] == [10]
+    kinds = [(row.segment.source_start, row.segment.kind) for row in rows_of(new) if row.segment.source == ORDERS]
+    assert kinds == [(0, SegmentKind.DATA), (10, SegmentKind.GAP), (15, SegmentKind.DATA)]
+    assert verify_archive(new, is_deep=True).is_equal
+
+
+def test_a_damaged_footer_is_named(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    path = objects(archive.config)[2]
+    content = bytearray(path.read_bytes())
+    content[-30] ^= 1
+    path.write_bytes(content)
+    rebuilt = rebuild(archive.config, new_tables(archive.config).tables)
+    name = path.relative_to(archive.config.objects).as_posix()
+    assert rebuilt.damaged == [f"{name}: the checksum of its footer does not match"]
+    assert rebuilt.row_count == 4
+
+
+def test_two_tries_of_the_last_decision_that_differ_are_refused(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    names = [row.stored.object_name for end in (2, 4) for row in archive.write({ORDERS: [batch(20, end)]}) if row.stored]
+    with pytest.raises(ConfigError) as refused:
+        rebuild(archive.config, new_tables(archive.config).tables)
+    assert "one of these objects was committed, and nothing says which" in str(refused.value)
+    assert all(name in str(refused.value) for name in names)
+
+
+def test_a_table_is_never_overwritten(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    before = rows_of(archive.config)
+    with pytest.raises(ConfigError, match="there is a table archive_segments already: give another place"):
+        rebuild(archive.config, archive.config.tables)
+    assert rows_of(archive.config) == before
+
+
+def test_of_several_archives_in_a_store_one_must_be_chosen(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    other = ArchiveOfTest(archive_config(tmp_path, archive="other", tables="other-tables"))
+    other.archive({ORDERS: [batch(0, 1)]})
+    new = new_tables(archive.config)
+    with pytest.raises(ConfigError, match="objects of 2 archives: choose one with --archive-id"):
+        rebuild(archive.config, new.tables)
+    assert rebuild(archive.config, new.tables, archive_id=archive.owner.map_id).row_count == 6
+    assert verify_archive(new).is_equal
+
+
+def test_a_store_without_objects_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no objects of an archive: check `objects`"):
+        rebuild(archive_config(tmp_path), str(tmp_path / "new"))
+    with pytest.raises(ConfigError, match="only Spark reaches this place"):
+        rebuild(archive_config(tmp_path), "catalog:main.archive")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    file = tmp_path / "archive.yaml"
+    document = {
+        "archive": archive.config.archive,
+        "source": {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1"}},
+        "topics": {"include": [".*"]},
+        "objects": "objects",
+        "tables": "tables",
+    }
+    file.write_text(yaml.safe_dump(document))
+    result = CliRunner().invoke(app, ["archive", "verify", str(file), "--rebuild", str(tmp_path / "new"), "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["rows"] == 6
+    result = CliRunner().invoke(app, ["archive", "verify", str(file), "--accept-holes"])
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception) == "--accept-holes and --archive-id require --rebuild"
