@@ -11,7 +11,7 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import ANY_BATCH, MOST_OPENED_BYTES, OpenedRecord, open_records
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
 from shallow_mirror.broker.fetch.arrow_rows import Keep, RangeRows
-from shallow_mirror.broker.fetch.range_reader import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import SourcePartition
 
 MOST_ARROW_BYTES = 8 << 20
