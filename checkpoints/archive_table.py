@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition, TableWriter
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.types import SourcePartition
 
 if TYPE_CHECKING:
@@ -52,10 +52,15 @@ class ArchiveTable:
     ) -> ArchiveTable:
         """Open without taking over. `tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session.
 
-        Raises ConfigError (no table yet, that of another archive, or of a newer release), OffsetMapConflictError (damaged),
-        StoreUnreachableError.
+        Raises ConfigError (no table yet, that of another archive or of a newer release, or the store refuses),
+        OffsetMapConflictError (damaged), StoreUnreachableError.
         """
-        return cls(MirrorStorage.of(tables, spark).to_read().decisions(ARCHIVE_LAYOUT), archive=archive)
+        try:
+            return cls(MirrorStorage.of(tables, spark).to_read().decisions(ARCHIVE_LAYOUT), archive=archive)
+        except StoreUnreachableError as error:
+            if error.is_refused:  # nothing is gained by waiting for other credentials
+                raise ConfigError(str(error)) from error
+            raise
 
     def refresh(self) -> None:
         snapshot = self._writer.snapshot()

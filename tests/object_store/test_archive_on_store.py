@@ -14,7 +14,7 @@ from tests.support.record_batches import batch
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable
 from shallow_mirror.config import ArchiveConfig
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive_clean import clean
 from shallow_mirror.operations.archive_expire import expire
 from shallow_mirror.operations.archive_rebuild import rebuild
@@ -87,7 +87,7 @@ def test_wrong_credentials_are_named_with_their_remedy(
 ) -> None:
     written(config_on(store, tmp_path))
     monkeypatch.setenv("STORE_SECRET_KEY", "wrong")
-    with pytest.raises(MirrorError, match="check the credentials and their permissions"):
+    with pytest.raises(ConfigError, match="check the credentials and their permissions"):
         command(config_on(store, tmp_path))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,17 +14,21 @@ from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 from typer.testing import CliRunner
 
+from shallow_mirror.archive_format.object_footer import TRAILER
+from shallow_mirror.checkpoints.archive_schema import SegmentState
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.operations import archive_object_check
+from shallow_mirror.operations import archive_object_check, archive_verify
 from shallow_mirror.operations.archive_clean import clean
 from shallow_mirror.operations.archive_findings import FindingKind
 from shallow_mirror.operations.archive_objects import Orphan
-from shallow_mirror.operations.archive_verify import ArchiveVerification, verify_archive
+from shallow_mirror.operations.archive_verify import ArchiveVerification, ProgressLines, verify_archive
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.wire.batches.crc import crc32c
 
 SECOND = SourcePartition("orders", ORDERS.topic_id, 1)
 
@@ -183,6 +189,58 @@ def _cleaned(config: ArchiveConfig) -> list[Orphan]:
     found: list[Orphan] = []
     clean(config, on_orphan=found.append)
     return found
+
+
+def test_objects_that_expire_while_they_are_verified_are_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = written(tmp_path)
+    size, expired = ObjectStore.size, [row.stored for row in ArchiveTable.open(archive.config.tables).segments()][:1]
+
+    def expiring(self: ObjectStore, name: str) -> int | None:
+        while expired:
+            stored = expired.pop()
+            assert stored is not None
+            archive.owner.mark([stored.object_name], SegmentState.DELETE_SEGMENT_STARTED, (1, 1))
+            archive.store.delete([stored.object_name])
+        return size(self, name)
+
+    monkeypatch.setattr(ObjectStore, "size", expiring)
+    monkeypatch.setattr(archive_verify, "OBJECTS_AT_ONCE", 1)
+    report = verify_archive(archive.config)
+    assert (report.is_equal, report.findings.counts) == (True, {})
+    assert (expired, len(objects(archive.config))) == ([], 2)
+
+
+def test_a_row_that_names_an_object_of_another_archive_is_named(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    (row,) = archive.write({ORDERS: [batch(20, 3)]})
+    assert row.stored is not None
+    foreign = row.stored.object_name.replace(archive.owner.map_id, "other")
+    archive.decide(replace(row, stored=replace(row.stored, object_name=foreign)))
+    (found,) = verify_archive(archive.config).findings.named[FindingKind.DAMAGED]
+    assert found.object_name == foreign
+    assert "it is no object of the archive" in found.detail
+
+
+def test_an_object_of_a_newer_release_needs_that_release(tmp_path: Path) -> None:
+    config = written(tmp_path).config
+    path = objects(config)[0]
+    content = bytearray(path.read_bytes())
+    footer_bytes = int.from_bytes(content[-12:-8], "big")
+    footer = bytes(content[-16 - footer_bytes : -16]).replace(b'"format":1', b'"format":2')
+    path.write_bytes(bytes(content[: -16 - footer_bytes]) + footer + TRAILER.pack(crc32c(footer), len(footer), b"SMARCH", 2))
+    assert verify_archive(config).is_equal
+    with pytest.raises(ConfigError, match="Use a newer shallow-mirror"):
+        verify_archive(config, is_deep=True)
+
+
+def test_progress_is_a_line_every_few_seconds(tmp_path: Path) -> None:
+    archive, now, file = written(tmp_path), [0.0], io.StringIO()
+    lines = ProgressLines(file, clock=lambda: now[0])
+    verify_archive(archive.config, on_progress=lines)
+    assert file.getvalue() == ""
+    now[0] = 6.0
+    report = verify_archive(archive.config, on_progress=lines)
+    assert file.getvalue() == f"verify: 3 objects, {report.size_bytes:,} bytes so far; 0 findings\n"
 
 
 def archive_file(folder: Path) -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -92,7 +93,7 @@ def verify(
     from shallow_mirror.config import ArchiveConfig
     from shallow_mirror.config.config_file import absolute
     from shallow_mirror.operations import archive_rebuild
-    from shallow_mirror.operations.archive_verify import verify_archive
+    from shallow_mirror.operations.archive_verify import ProgressLines, verify_archive
 
     if rebuild is None and (accepts_holes or archive_id is not None):
         raise ConfigError("--accept-holes and --archive-id require --rebuild")
@@ -107,7 +108,7 @@ def verify(
         print(json.dumps(rebuilt.document()) if as_json else "\n".join(rebuilt.sentences()))
         return
     with interruptible("nothing was changed"), sessions.session_for(config) as spark:
-        report = verify_archive(config, spark, is_deep=is_deep)
+        report = verify_archive(config, spark, is_deep=is_deep, on_progress=ProgressLines(sys.stderr))
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if not report.is_equal:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow, SegmentState
@@ -19,6 +20,7 @@ from shallow_mirror.operations.archive_findings import Finding, FindingKind, Fin
 from shallow_mirror.operations.archive_object_check import check_object
 from shallow_mirror.operations.archive_objects import find_orphans
 from shallow_mirror.plurals import counted
+from shallow_mirror.progress import LINES_EVERY_S
 from shallow_mirror.types import SourcePartition
 
 OBJECTS_AT_ONCE = 4
@@ -98,6 +100,23 @@ def verify_archive(
         detail = "an unfinished file" if orphan.is_unfinished else "an object of a decision that was never committed"
         report.findings.add(Finding(FindingKind.ORPHAN, orphan.info.name, detail, orphan.info.size_bytes))
     return report
+
+
+class ProgressLines:
+    """Print how far a verification is, once in LINES_EVERY_S."""
+
+    def __init__(self, file: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._clock = clock
+        self._last = clock()
+
+    def __call__(self, report: ArchiveVerification) -> None:
+        if self._clock() - self._last < LINES_EVERY_S:
+            return
+        self._last = self._clock()
+        objects, size = counted(report.object_count, "object"), counted(report.size_bytes, "byte")
+        found = counted(sum(report.findings.counts.values()), "finding")
+        print(f"verify: {objects}, {size} so far; {found}", file=self._file, flush=True)
 
 
 class Continuity:
