@@ -170,6 +170,7 @@ class _ArchiveRun:
         config = self._config
         owner.check_ownership()
         owner.settle()
+        self._expire_if_due()
         topic_ids = self._register_partitions(owner)
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         registrar = PartitionRegistrar(
