@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.offset_map import OffsetMap
     from shallow_mirror.checkpoints.schema import schema_of
     from shallow_mirror.commands.times import parse_time
-    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.config import ArchiveConfig, MirrorConfig
     from shallow_mirror.errors import (
         ArchiveFormatError,
         BatchRefusedError,
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
 __all__ = [
+    "ArchiveConfig",
     "ArchiveFormatError",
     "ArchiveReader",
     "ArchivedRecord",
@@ -149,6 +150,7 @@ _MODULES = {
     "OffsetMap": "shallow_mirror.checkpoints.offset_map",
     "schema_of": "shallow_mirror.checkpoints.schema",
     "parse_time": "shallow_mirror.commands.times",
+    "ArchiveConfig": "shallow_mirror.config",
     "MirrorConfig": "shallow_mirror.config",
     "ArchiveFormatError": "shallow_mirror.errors",
     "BatchRefusedError": "shallow_mirror.errors",

@@ -105,10 +105,7 @@ class _Parser:
             bounds=self._bounds(),
             pushes_filters=self.boolean("pushFilters"),
         )
-        if tables and TableLocation(tables).is_read_by_spark:
-            self.problems.append(
-                f"tables: {tables} can be read by Spark only, and a data source has no session: give a folder or a URI"
-            )
+        self._check_places(tables, objects, storage)
         if self.problems:
             raise ConfigError(self.problems)
         return parsed
@@ -121,6 +118,19 @@ class _Parser:
             near = difflib.get_close_matches(name, documented, n=1)
             hint = f"did you mean {documented[near[0]]}?" if near else f"known are storage.* and {', '.join(_NAMES)}"
             self.problems.append(f"{name}: unknown option; {hint}")
+
+    def _check_places(self, tables: str, objects: str, storage: Mapping[str, str]) -> None:
+        if TableLocation(tables).is_read_by_spark:
+            self.problems.append(
+                f"tables: {tables} can be read by Spark only, and a data source has no session: give a folder or a URI"
+            )
+        elif tables and not tables.startswith("/") and "://" not in tables:
+            self.problems.append(f"tables: {tables}: not an absolute folder or a URI")
+        if objects:
+            try:
+                ObjectStore.open(objects, storage)
+            except ConfigError as error:
+                self.problems += [f"objects: {problem}" for problem in error.problems]
 
     def _archive_file(self, has_storage: bool) -> ArchiveConfig | None:
         path = self._options.get("archive")

@@ -93,6 +93,13 @@ def test_tables_that_only_spark_reads_are_refused() -> None:
     assert "can be read by Spark only" in problem
 
 
+def test_places_are_absolute() -> None:
+    assert [problem.split(":")[:2] for problem in problems(tables="tables", objects="objects")] == [
+        ["tables", " tables"],
+        ["objects", " objects"],
+    ]
+
+
 @pytest.fixture
 def archive_file(tmp_path: Path) -> Path:
     path = tmp_path / "archive.yaml"
