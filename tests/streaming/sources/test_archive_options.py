@@ -80,7 +80,7 @@ def test_every_problem_is_named_at_once() -> None:
 
 def test_a_secret_is_a_reference_and_its_value_is_in_no_message_and_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = problems(**LEAST, **{"storage.aws_secret_access_key": "hunter2"})
-    assert problem.startswith("storage.aws_secret_access_key: must not be written out here")
+    assert problem.startswith("storage.aws_secret_access_key: must not be in plain text")
     assert "hunter2" not in problem
     monkeypatch.setenv("KEY", "hunter2")
     options = parse_archive_options({**LEAST, "storage.aws_secret_access_key": "${env:KEY}"})
