@@ -35,7 +35,7 @@ def test_the_written_mirror_file_is_a_valid_one(tmp_path: Path) -> None:
 def test_the_demo_kills_a_mirror_in_a_transaction_and_finds_no_difference(
     tmp_path: Path, copying_mirror: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_demo(keep=False, records=6000, folder=tmp_path) == 0
+    assert run_demo(keep=False, records=6000, folder=tmp_path, with_restore=False) == 0
     output = capsys.readouterr().out
     assert "killed: SIGKILL" in output
     assert "a transaction open on orders." in output
@@ -50,7 +50,7 @@ def test_the_demo_ends_with_1_when_a_record_is_lost_and_keeps_the_evidence(
     tmp_path: Path, copying_mirror: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COPYING_MIRROR_FAULT", "drop")
-    assert run_demo(keep=False, records=3000, folder=tmp_path) == 1
+    assert run_demo(keep=False, records=3000, folder=tmp_path, with_restore=False) == 1
     output = capsys.readouterr().out
     assert "lost: orders.audit-0" in output
     (kept,) = tmp_path.iterdir()

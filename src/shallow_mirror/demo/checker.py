@@ -84,6 +84,39 @@ def open_partitions(admin: AdminClient, topic_partitions: Sequence[TopicPartitio
     return [topic_partition for topic_partition in topic_partitions if high_watermarks[topic_partition] > stable[topic_partition]]
 
 
+def read_times(bootstrap: str, topic: str) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """Return offset and timestamp in ms of every record of a topic, also of aborted transactions, by partition.
+
+    Raises RetriableError when a broker sends nothing for a minute.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    partitions = partitions_of(admin, [topic])
+    times: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+    unfinished = set(partitions)
+    consumer = _consumer(bootstrap, IsolationLevel.READ_UNCOMMITTED)
+    try:
+        consumer.assign([ClientTopicPartition(partition.topic, partition.partition, 0) for partition in partitions])
+        last_message_at = time.monotonic()
+        while unfinished:
+            messages = consumer.consume(_CONSUME_MESSAGES, _CONSUME_S)
+            if messages:
+                last_message_at = time.monotonic()
+            elif time.monotonic() - last_message_at > _SILENCE_S:
+                raise RetriableError("TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s")
+            for message in messages:
+                partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard(partition)
+                elif error is not None:
+                    raise KafkaException(error)
+                else:
+                    times[partition].append((int(message.offset() or 0), int(message.timestamp()[1])))
+    finally:
+        consumer.close()
+    return times
+
+
 def read_histories(
     bootstrap: str,
     topics: Iterable[str],

@@ -1,4 +1,4 @@
-"""Driver: `shallow-mirror run` in a process of its own, as a user starts it, and how to kill all of it."""
+"""Driver: `shallow-mirror` in a process of its own, as a user starts it, and how to kill all of it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class MirrorProcess:
     What a killed Spark leaves of its scratch files lies in the folder `scratch` beside the log.
     """
 
-    def __init__(self, conf: Path, log_file: Path) -> None:
+    def __init__(self, conf: Path, log_file: Path, arguments: Sequence[str] = ("run", "{}", "--available-now")) -> None:
+        """`arguments` of `shallow-mirror`; `{}` stands for the file `conf`."""
         self.log_file = log_file
         scratch = log_file.parent / "scratch"
         scratch.mkdir(exist_ok=True)
         with log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command(), "run", str(conf), "--available-now"],
+                [*command(), *(str(conf) if argument == "{}" else argument for argument in arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,4 +1,7 @@
-"""Driver: the demo: two clusters, messy traffic, the mirror killed in the middle of a transaction, and the check of the copy."""
+"""Driver: the demo: two clusters, mixed traffic, the mirror killed in the middle of a transaction, and the check of the copy.
+
+Then a topic is archived, its copy is deleted, and restored up to a time.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -19,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from shallow_mirror.demo import checker, summary
+from shallow_mirror.demo import checker, restored_topic, summary
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows, totals
 from shallow_mirror.demo.mirror_process import MirrorProcess, recovery_decisions
 from shallow_mirror.demo.traffic import TOPICS, TrafficReport, write_traffic
@@ -42,8 +46,10 @@ class DemoError(MirrorError):
     """A step of the demo failed. The clusters and the mirror are stopped."""
 
 
-def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None) -> int:
-    """Run the demo. Return 0: nothing differs; 1: something does, or a step failed; 130: interrupted.
+def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None, *, with_restore: bool = True) -> int:
+    """Run the demo. `with_restore`: archive a topic as well, and restore it.
+
+    Return 0: nothing differs; 1: something does, or a step failed; 130: interrupted.
 
     Everything lies in a new folder inside `folder` (None: the system's temporary folder), which is deleted at the end unless
     `keep` or the exit code is 1. Nothing is left running.
@@ -55,7 +61,7 @@ def run_demo(keep: bool, records: int = 200_000, folder: Path | None = None) -> 
     exit_code = 1
     try:
         with _sigterm_interrupts():
-            exit_code = _Demo(work, records, keep, progress_console).run()
+            exit_code = _Demo(work, records, keep, progress_console, with_restore).run()
     except KeyboardInterrupt:
         progress_console.print("interrupted: clusters and mirror are stopped")
         exit_code = INTERRUPTED
@@ -111,8 +117,8 @@ def _wide_enough(console: Console) -> Console:
 class _Demo:
     """The steps in their order; each announces itself."""
 
-    def __init__(self, work: Path, records: int, keep: bool, progress_console: Console) -> None:
-        self.work, self.records, self.keep = work, records, keep
+    def __init__(self, work: Path, records: int, keep: bool, progress_console: Console, with_restore: bool) -> None:
+        self.work, self.records, self.keep, self.with_restore = work, records, keep, with_restore
         self.conf, self.tables = work / "mirror.yaml", work / "tables"
         self.started = time.monotonic()
         self.progress = Progress(
@@ -126,6 +132,12 @@ class _Demo:
             try:
                 self.progress.update(starting, completed=2)
                 result = self._mirror_and_compare(nodes[0].bootstrap, nodes[1].bootstrap)
+                if self.with_restore:
+                    restored = self._archive_and_restore(nodes[0].bootstrap, nodes[1].bootstrap)
+                    seconds = time.monotonic() - self.started
+                    result = replace(
+                        result, restored=restored, surprises=(*result.surprises, *restored.problems), seconds=seconds
+                    )
             finally:
                 stop_clusters(nodes)
         is_kept = self.keep or not result.is_equal
@@ -150,6 +162,33 @@ class _Demo:
             recovery = self._run_again(watch, mirrored)
         self.progress.update(mirrored, completed=traffic.visible_records)
         return self._compare(source, target, traffic, kill, recovery)
+
+    def _archive_and_restore(self, source: str, target: str) -> restored_topic.RestoredTopic:
+        """Archive a topic of the source, delete its copy at the target, restore it there up to a time, and compare."""
+        conf = self.work / "archive.yaml"
+        conf.write_text(restored_topic.archive_file(source, self.work), encoding="utf-8")
+        archiving = self._begin(f"archive {restored_topic.TOPIC}", total=1)
+        self._run_to_end(MirrorProcess(conf, self.work / "archive.log", ("archive", "run", "{}", "--available-now")))
+        self.progress.update(archiving, completed=1)
+        cut = restored_topic.middle_time(source)
+        restoring = self._begin(f"delete its copy, and restore it up to {cut.isoformat()}", total=2)
+        restored_topic.delete_copy(target)
+        self.progress.update(restoring, completed=1)
+        conf = self.work / "restore.yaml"
+        conf.write_text(restored_topic.restore_file(target, self.work, cut), encoding="utf-8")
+        self._run_to_end(MirrorProcess(conf, self.work / "restore.log", ("restore", "{}")))
+        self.progress.update(restoring, completed=2)
+        return restored_topic.compare(source, target, self.work, cut, lambda _read: None)
+
+    def _run_to_end(self, process: MirrorProcess) -> None:
+        began = time.monotonic()
+        try:
+            while process.exit_code is None:
+                self._give_up_when_late(began, process)
+                time.sleep(0.2)
+        finally:
+            process.stop()
+        _require_success(process)
 
     def _write(self, source: str) -> TrafficReport:
         writing = self._begin("write traffic to the source", total=self.records)
@@ -192,9 +231,7 @@ class _Demo:
 
     def _give_up_when_late(self, began: float, mirror: MirrorProcess) -> None:
         if time.monotonic() - began > _WATCH_TIMEOUT_S:
-            raise DemoError(
-                f"the mirror made no progress within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}"
-            )
+            raise DemoError(f"no progress within {_WATCH_TIMEOUT_S:.0f} s. The end of its log:\n{mirror.log_tail()}")
 
     def _compare(
         self,
@@ -236,7 +273,7 @@ def _unexpected_sources(traffic: TrafficReport, comparison: checker.Comparison) 
 
 def _require_success(mirror: MirrorProcess) -> None:
     if mirror.exit_code != 0:
-        raise DemoError(f"the mirror ended with {mirror.exit_code}. The end of {mirror.log_file}:\n{mirror.log_tail()}")
+        raise DemoError(f"it ended with {mirror.exit_code}. The end of {mirror.log_file}:\n{mirror.log_tail()}")
 
 
 class _TargetWatch:

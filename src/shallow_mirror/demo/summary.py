@@ -12,7 +12,9 @@ from rich.text import Text
 
 from shallow_mirror.demo.checker import Comparison
 from shallow_mirror.demo.map_rows import Totals, offset_map_path
+from shallow_mirror.demo.restored_topic import RestoredTopic
 from shallow_mirror.demo.traffic import TrafficReport
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import TopicPartition
 
 _SHOWN_DIFFERENCES = 20
@@ -44,6 +46,7 @@ class DemoResult:
     comparison: Comparison
     surprises: tuple[str, ...]
     seconds: float
+    restored: RestoredTopic | None = None
 
     @property
     def is_equal(self) -> bool:
@@ -58,6 +61,8 @@ def show(console: Console, result: DemoResult, *, conf: Path, tables: Path, is_k
     for slot, decision in result.recovery or (("", "not in the log of the second run"),):
         _line(console, "recovery", f"{slot}: {decision}" if slot else decision)
     _line(console, "translations checked", f"{result.comparison.translated_offsets:,}")
+    if result.restored is not None:
+        _line(console, "restored", _restored(result.restored))
     for difference in result.comparison.differences[:_SHOWN_DIFFERENCES]:
         _line(console, "difference", str(difference))
     for surprise in result.surprises[:_SHOWN_DIFFERENCES]:
@@ -121,6 +126,13 @@ def _killed(kill: Kill | None) -> str:
         f"SIGKILL {kill.after_s:.1f} s after its start, at {kill.visible_offsets:,} visible offsets, "
         f"a transaction open on {topic_partitions}{more}"
     )
+
+
+def _restored(restored: RestoredTopic) -> str:
+    objects = f"{counted(restored.object_count, 'object')} of {restored.archived_bytes / 1e6:.1f} MB"
+    verdict = "as a consumer had seen them" if not restored.problems else "NOT as a consumer had seen them"
+    records = counted(restored.record_count, "record")
+    return f"{restored.topic} up to {restored.cut.isoformat()}, from {objects}: {records}, {verdict}"
 
 
 def _look_further(console: Console, *, conf: Path, tables: Path, is_kept: bool) -> None:
