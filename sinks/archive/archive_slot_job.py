@@ -41,8 +41,9 @@ def archived_topic(topic: str) -> ArchivedTopic:
 class ArchiveSlotJob(SlotJob):
     """A slot whose sink is an archive. `decision` is a version: `(run_epoch << 32) | n`.
 
-    A slot ends with the response in which its objects reach `object_bytes` together. `retention_classes` are patterns on topic
-    names: the first that matches counts. `storage_options` hold references, not secrets.
+    A slot is planned for `object_bytes`, and ends where its objects
+    have half as much again. `retention_classes` are patterns on topic names: the first that matches counts. `storage_options`
+    hold references, not secrets.
     """
 
     archive_id: str

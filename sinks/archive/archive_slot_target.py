@@ -23,6 +23,8 @@ from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.types import Segment, SourcePartition
 
 _PAUSES_S = (0.1, 0.5, 2.0)
+_OVERRUN = 1.5
+"""Plans are estimates of bytes: a slot that ended at `object_bytes` exactly would leave small objects for another round."""
 _DECISION_MASK = (1 << 32) - 1
 
 
@@ -73,7 +75,8 @@ class ArchiveSlotWriter:
 
     @property
     def is_due(self) -> bool:
-        return self._size_bytes >= self._job.object_bytes or (self._until is not None and self._until.is_over())
+        is_full = self._size_bytes >= self._job.object_bytes * _OVERRUN
+        return is_full or (self._until is not None and self._until.is_over())
 
     @property
     def until(self) -> Deadline | None:
