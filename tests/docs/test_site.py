@@ -182,7 +182,7 @@ def test_prose_wraps_at_100_columns(repository: Path) -> None:
 
 
 def test_the_readme_fits_on_three_screens(repository: Path) -> None:
-    assert len((repository / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
+    assert len((repository / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_python_files_that_pages_name_exist(repository: Path) -> None:
