@@ -60,14 +60,19 @@ def _broken_promises(piece: Piece) -> Iterable[Difference]:
     visible = {digest.tobytes() for digest in piece.target.digests}
     for record in piece.written:
         if record.outcome is Outcome.OK and record.digest not in visible:
-            kind = DifferenceKind.LOST
+            yield lost_write(record)
         elif record.outcome is Outcome.FAILED and record.digest in visible:
-            kind = DifferenceKind.ABORTED_VISIBLE
-        else:
-            continue
-        yield Difference(
-            kind=kind, topic_partition=piece.place, source_offset=record.offset, detail=f"its writer was told {record.outcome}"
-        )
+            yield _broken_promise(DifferenceKind.ABORTED_VISIBLE, record)
+
+
+def lost_write(record: Written) -> Difference:
+    """Return the difference of a record that was acknowledged to its writer, and that no reader finds."""
+    return _broken_promise(DifferenceKind.LOST, record)
+
+
+def _broken_promise(kind: DifferenceKind, record: Written) -> Difference:
+    detail = f"its writer was told {record.outcome}"
+    return Difference(kind=kind, topic_partition=record.place, source_offset=record.offset, detail=detail)
 
 
 def _holes(piece: Piece, translate: RowTranslation) -> Iterable[str]:
@@ -160,7 +165,7 @@ class Checker:
         target = read_histories(
             self._target, self._topics, committed, _ignore, starts=self._target_until, ends=moment.target_ends
         )
-        written = self._written_below(ends)
+        written = self._written_below(ends, target)
         return [
             Piece(
                 place=place,
@@ -174,12 +179,27 @@ class Checker:
             for place, end in sorted(ends.items())
         ]
 
-    def _written_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[Written]]:
-        """Return what was written below `ends`; the rest waits for a later check."""
+    def not_found(self) -> list[str]:
+        """Return a difference for each acknowledged record that no check has found. To be called after the last one."""
+        return [str(lost_write(record)) for record in (*self._later, *self._take_written()) if record.outcome is Outcome.OK]
+
+    def _written_below(
+        self, ends: Mapping[TopicPartition, int], target: Mapping[TopicPartition, History]
+    ) -> dict[TopicPartition, list[Written]]:
+        """Return what was written below `ends`; the rest waits for a later check.
+
+        So does a record that was acknowledged without an offset, while it is not in what the target shows: a leader that was
+        elected meanwhile answers a repeated request so, and the record may lie behind `ends`.
+        """
+        visible = {place: {digest.tobytes() for digest in history.digests} for place, history in target.items()}
         written_below: dict[TopicPartition, list[Written]] = {}
         later: list[Written] = []
         for record in (*self._later, *self._take_written()):
-            if record.offset is not None and record.offset >= ends.get(record.place, 0):
+            if record.offset is None:
+                is_later = record.outcome is Outcome.OK and record.digest not in visible.get(record.place, ())
+            else:
+                is_later = record.offset >= ends.get(record.place, 0)
+            if is_later:
                 later.append(record)
             else:
                 written_below.setdefault(record.place, []).append(record)

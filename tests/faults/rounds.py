@@ -220,6 +220,8 @@ class Scene:
         differences = [str(difference) for difference in compared.differences] + [
             f"map: {overlap}" for overlap in rows.overlaps()
         ]
+        wait([self._checks.submit(_nothing)])
+        differences += [*self._checker.check(self._checker.look()).differences, *self._checker.not_found()]
         if code != 0:
             differences.append(f"the mirror's exit code is {code}:\n{mirror.log()[-2000:]}")
         return Finish(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from tests.faults.check import Piece, differences_of
+from tests.faults.check import Checker, Piece, differences_of
 from tests.faults.writers import Outcome, Written
 
 from shallow_mirror.demo.history import History
@@ -123,3 +124,15 @@ def test_a_map_with_a_hole_or_an_overlap_is_bad(rows: Sequence[MapRow]) -> None:
 
 def test_a_row_that_is_recorded_twice_is_bad() -> None:
     assert "map" in kinds(replace(GOOD, rows=[*GOOD.rows, GOOD.rows[2]]))
+
+
+def test_a_record_that_was_acknowledged_without_an_offset_waits_until_it_is_found() -> None:
+    reported = [written(None, "behind the end"), written(None, "in this piece"), written(None, "y", Outcome.UNKNOWN)]
+    checker = Checker("source", "target", ["orders"], Path("tables"), lambda: [reported.pop() for _ in range(len(reported))])
+    below = checker._written_below({PLACE: 17}, {PLACE: history((5, "in this piece"))})
+    assert {record.digest for record in below[PLACE]} == {digest("in this piece"), digest("y")}
+    assert checker._written_below({PLACE: 20}, {PLACE: history((6, "other"))}) == {}
+    assert [difference.split(":")[0] for difference in checker.not_found()] == ["lost"]
+    below = checker._written_below({PLACE: 30}, {PLACE: history((7, "behind the end"))})
+    assert [record.digest for record in below[PLACE]] == [digest("behind the end")]
+    assert checker.not_found() == []
