@@ -15,7 +15,9 @@ import pyarrow as pa
 from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
@@ -32,6 +34,30 @@ class RestoreStep:
 
     rows: Mapping[SourcePartition, Sequence[ArchiveRow]]
     last_decision: int
+
+
+def require_same_restore(decided: RestoreRanges, config: RestoreConfig, archive_id: str) -> None:
+    """Raise ConfigError where the file has another archive or cut than at the first start."""
+    problems = []
+    if decided.archive_id != archive_id:
+        problems.append(f"archive: this restore began from archive {decided.archive_id}, here is {archive_id}")
+    if decided.until != config.until.model_dump_json():
+        problems.append(f"until: this restore began with {decided.until}")
+    if problems:
+        raise ConfigError([f"{problem}: for another one give another `restore` name and other `tables`" for problem in problems])
+
+
+def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:
+    """Return the description of each topic that is restored, as it was at the cut. Raise ConfigError where there is none.
+
+    `storage`: of the archive.
+    """
+    known = ArchivedTopics.of(storage).latest(decided.last_decision)
+    ids = {source.topic: source.topic_id for source in decided.ranges}
+    missing = sorted(topic for topic, topic_id in ids.items() if topic_id not in known)
+    if missing:
+        raise ConfigError(f"the table archive_topics does not describe {', '.join(missing)}: restore it from a copy")
+    return {topic: known[topic_id] for topic, topic_id in ids.items()}
 
 
 class RestorePlanner:

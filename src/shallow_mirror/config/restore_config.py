@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from shallow_mirror import routing
 from shallow_mirror.checkpoints.table_location import TableLocation
@@ -43,11 +43,13 @@ class RestoreTopicSettings(Section):
 
 
 class Cut(Section):
-    """Where the restore ends in every partition: at most one of these; none: where the archive ends at the first start."""
+    """Where the restore ends in every partition: at most one of time, decision and offsets; none: where the archive ends at the
+    first start. `whole_transactions` lowers these ends until they tear no transaction."""
 
     time: Start | None = None
     decision: int | None = Field(default=None, ge=1)
     offsets: dict[str, dict[int, int]] = Field(default={})
+    whole_transactions: bool = False
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
@@ -107,6 +109,10 @@ class RestoreConfig(Section):
         """Return what messages call the target cluster."""
         return f"target cluster {self.target.alias}"
 
+    def target_topic(self, topic: str) -> str:
+        """Return the name of the target topic of an archived topic."""
+        return routing.target_topic_name(self.topics.target_name, self.archive.alias, topic)
+
     @property
     def storage_options(self) -> Mapping[str, str]:
         """Return the options of the store of all tables and objects, references unresolved."""
@@ -132,6 +138,24 @@ class RestoreConfig(Section):
         """Return the settings of the restore file `path`. Raise ConfigError with every problem of the file."""
         path = Path(path)
         return cls.from_document(read_yaml(path, "restore file"), folder=path.resolve().parent)
+
+    def with_cut(
+        self, *, time: str | None = None, decision: int | None = None, is_whole_transactions: bool = False
+    ) -> RestoreConfig:
+        """Return the settings with options of the command line in the place of `until`. Raise ConfigError."""
+        if time is not None and decision is not None:
+            raise ConfigError("--until and --at-decision exclude each other")
+        whole = is_whole_transactions or self.until.whole_transactions
+        if time is None and decision is None:
+            cut = self.until.model_copy(update={"whole_transactions": whole})
+        else:
+            given = {"time": time} if decision is None else {"decision": decision}
+            try:
+                cut = Cut.model_validate({**given, "whole_transactions": whole})
+            except ValidationError as error:
+                option = "--until" if decision is None else "--at-decision"
+                raise ConfigError([f"{option}: {problem['msg']}" for problem in error.errors()]) from error
+        return self.model_copy(update={"until": cut})
 
     @classmethod
     def from_document(cls, document: object, *, folder: Path) -> RestoreConfig:
