@@ -23,6 +23,7 @@ from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
 from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,8 @@ class RestorePlanner:
         problems += self._unknown_partitions(archived)
         if problems:
             raise ConfigError(problems)
+        if until.whole_transactions:
+            ranges = WholeTransactions(self._table, self._store).lower(ranges)
         return RestoreRanges(
             archive_id=self._table.archive_id, until=until.model_dump_json(), last_decision=last_decision, ranges=ranges
         )
