@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
@@ -59,6 +61,28 @@ def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str
     if missing:
         raise ConfigError(f"the table archive_topics does not describe {', '.join(missing)}: restore it from a copy")
     return {topic: known[topic_id] for topic, topic_id in ids.items()}
+
+
+def time_of_cut(table: ArchiveTable, decided: RestoreRanges, until: Cut, now: datetime) -> datetime:
+    """Return up to which time positions of groups belong to a cut: its own, or that of its decision.
+
+    Where the restore ends with the archive it is the time of the next decision, or `now`: groups go on reading what was archived.
+    """
+    if until.time_ms is not None:
+        return datetime.fromtimestamp(until.time_ms / 1000, UTC)
+    if until.decision is not None or until.offsets:
+        times = _decision_times(table, Comparison("micro_batch", "<=", decided.last_decision))
+        return max(times, default=now)
+    return min(_decision_times(table, Comparison("micro_batch", ">", decided.last_decision)), default=now)
+
+
+def _decision_times(table: ArchiveTable, condition: Comparison) -> list[datetime]:
+    """Return times of decisions, each at least once in a file of the table."""
+    return [
+        at.as_py().astimezone(UTC)
+        for piece in table.pieces((condition,), ["decided_at"])
+        for at in pc.unique(piece["decided_at"])
+    ]
 
 
 class RestorePlanner:

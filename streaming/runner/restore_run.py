@@ -6,7 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from shallow_mirror.broker.cluster.connectivity import named_cluster
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
@@ -22,6 +25,8 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -43,6 +48,7 @@ from shallow_mirror.streaming.planning.restore_planner import (
     RestoreStep,
     described_topics,
     require_same_restore,
+    time_of_cut,
 )
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
@@ -205,7 +211,9 @@ class _RestoreRun:
                 return False
             self._copy_step(spark, sink, kafka, owner, decided, step, number)
         owner.settle()
-        return self._require_complete(owner, decided)
+        self._require_complete(owner, decided)
+        self._commit_groups(decided)
+        return True
 
     def _copy_step(
         self,
@@ -258,8 +266,8 @@ class _RestoreRun:
         if starts:
             decide_first_rows(owner, rows_at(starts, targets))
 
-    def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> bool:
-        """Return True. Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
+    def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> None:
+        """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
         positions = owner.positions()
         left = {source: offsets.end for source, offsets in decided.ranges.items() if positions[source].offset < offsets.end}
         if left:
@@ -270,7 +278,20 @@ class _RestoreRun:
                 "(retention?): shallow-mirror archive verify"
             )
         _log.info("restored: %s up to the cut", counted(len(decided.ranges), "partition"))
-        return True
+
+    def _commit_groups(self, decided: RestoreRanges) -> None:
+        """Commit the offsets of groups at the cut. A failure is raised: the next start tries again."""
+        config = self._config
+        if config.groups.commit == "off":
+            return
+        self._reporter.start_step("committing the offsets of consumer groups")
+        tables = MirrorStorage.of(config.archive_table_location).best_effort_tables()
+        at = time_of_cut(self._table, decided, config.until, datetime.now(UTC))
+        positions = noted_positions(tables, at)
+        offset_map = OffsetMap.open(self._storage.to_read(), mirror=config.mirror)
+        with closing(GroupClient(config.target.client, config.target_cluster_name, REQUEST_S)) as target:
+            groups = restore_groups(config, positions, decided.ranges, offset_map, target)
+        report_groups(groups)
 
     def _report(self, report: MicroBatchReport) -> None:
         assert self._owner is not None

@@ -16,7 +16,13 @@ from shallow_mirror.config import values
 from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
 from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
-from shallow_mirror.config.sections import ClusterSettings, MetricsSettings, StorageSettings, WriteSettings
+from shallow_mirror.config.sections import (
+    ClusterSettings,
+    MetricsSettings,
+    RestoreGroupSettings,
+    StorageSettings,
+    WriteSettings,
+)
 from shallow_mirror.config.values import Isolation, LogAppendTime, Name, OrOff, Pattern, Section, Start, Tables, TargetName
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
@@ -89,6 +95,7 @@ class RestoreConfig(Section):
     until: Cut = Cut()
     read: RestoreReadSettings = RestoreReadSettings()
     write: WriteSettings = WriteSettings()
+    groups: RestoreGroupSettings = RestoreGroupSettings()
     metrics: MetricsSettings = MetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
