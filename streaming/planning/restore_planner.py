@@ -9,18 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
 from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -32,6 +37,52 @@ class RestoreStep:
 
     rows: Mapping[SourcePartition, Sequence[ArchiveRow]]
     last_decision: int
+
+
+def require_same_restore(decided: RestoreRanges, config: RestoreConfig, archive_id: str) -> None:
+    """Raise ConfigError where the file has another archive or cut than at the first start."""
+    problems = []
+    if decided.archive_id != archive_id:
+        problems.append(f"archive: this restore began from archive {decided.archive_id}, here is {archive_id}")
+    if decided.until != config.until.model_dump_json():
+        problems.append(f"until: this restore began with {decided.until}")
+    if problems:
+        raise ConfigError([f"{problem}: for another one give another `restore` name and other `tables`" for problem in problems])
+
+
+def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:
+    """Return the description of each topic that is restored, as it was at the cut. Raise ConfigError where there is none.
+
+    `storage`: of the archive.
+    """
+    known = ArchivedTopics.of(storage).latest(decided.last_decision)
+    ids = {source.topic: source.topic_id for source in decided.ranges}
+    missing = sorted(topic for topic, topic_id in ids.items() if topic_id not in known)
+    if missing:
+        raise ConfigError(f"the table archive_topics does not describe {', '.join(missing)}: restore it from a copy")
+    return {topic: known[topic_id] for topic, topic_id in ids.items()}
+
+
+def time_of_cut(table: ArchiveTable, decided: RestoreRanges, until: Cut, now: datetime) -> datetime:
+    """Return up to which time positions of groups belong to a cut: its own, or that of its decision.
+
+    Where the restore ends with the archive it is the time of the next decision, or `now`: groups go on reading what was archived.
+    """
+    if until.time_ms is not None:
+        return datetime.fromtimestamp(until.time_ms / 1000, UTC)
+    if until.decision is not None or until.offsets:
+        times = _decision_times(table, Comparison("micro_batch", "<=", decided.last_decision))
+        return max(times, default=now)
+    return min(_decision_times(table, Comparison("micro_batch", ">", decided.last_decision)), default=now)
+
+
+def _decision_times(table: ArchiveTable, condition: Comparison) -> list[datetime]:
+    """Return times of decisions, each at least once in a file of the table."""
+    return [
+        at.as_py().astimezone(UTC)
+        for piece in table.pieces((condition,), ["decided_at"])
+        for at in pc.unique(piece["decided_at"])
+    ]
 
 
 class RestorePlanner:
@@ -66,6 +117,8 @@ class RestorePlanner:
         problems += self._unknown_partitions(archived)
         if problems:
             raise ConfigError(problems)
+        if until.whole_transactions:
+            ranges = WholeTransactions(self._table, self._store).lower(ranges)
         return RestoreRanges(
             archive_id=self._table.archive_id, until=until.model_dump_json(), last_decision=last_decision, ranges=ranges
         )

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TopicRecreatedError
+from shallow_mirror.groups.archived_groups import GroupNoting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
@@ -137,8 +139,10 @@ class _ArchiveRun:
         try:
             owner = self._supervisor.retry_forever("take-over", self._take_over)
             self._reporter.on_takeover(owner, self._storage.background_tables())
-            with raising_lost_jvm(self._config.spark_log):
+            with raising_lost_jvm(self._config.spark_log), self._group_noting() as noting:
                 self._supervisor.retry_forever("query", lambda: self._query(owner, spark))
+                if noting is not None:
+                    noting.is_last_wanted = True
             outcome = "stopped" if self._supervisor.is_over() else "done"
             if self._available_now and outcome == "done":
                 self._reporter.on_caught_up(owner.positions())
@@ -150,6 +154,12 @@ class _ArchiveRun:
             raise
         finally:
             self._reporter.on_end(outcome, ended_by)
+
+    def _group_noting(self) -> AbstractContextManager[GroupNoting | None]:
+        interval_s = self._config.groups.interval_s
+        if interval_s is None:
+            return nullcontext()
+        return GroupNoting(self._config, interval_s, self._storage.best_effort_tables())
 
     def _take_over(self) -> OffsetMapOwner:
         if self._owner is None:

@@ -6,23 +6,27 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import MirrorError
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -30,6 +34,7 @@ from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.targets.filled_topics import refuse_filled_topics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
@@ -38,7 +43,13 @@ from shallow_mirror.sinks.slots.archive_readings import ArchiveInput
 from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.restore_planner import RestorePlanner, RestoreStep
+from shallow_mirror.streaming.planning.restore_planner import (
+    RestorePlanner,
+    RestoreStep,
+    described_topics,
+    require_same_restore,
+    time_of_cut,
+)
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
@@ -169,9 +180,9 @@ class _RestoreRun:
         self._table.refresh()
         planner = RestorePlanner(config, self._table, self._store)
         decided = self._ranges(planner)
-        topics = self._described(decided)
+        topics = described_topics(MirrorStorage.of(config.archive_table_location), decided)
         targets = TargetTopics(
-            config, _ConfigsOfArchive(topics), self._target, positions=owner.positions(), route=self._target_name_of
+            config, _ConfigsOfArchive(topics), self._target, positions=owner.positions(), route=config.target_topic
         )
         self._register(owner, targets, topics, decided)
         job = KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
@@ -200,7 +211,9 @@ class _RestoreRun:
                 return False
             self._copy_step(spark, sink, kafka, owner, decided, step, number)
         owner.settle()
-        return self._require_complete(owner, decided)
+        self._require_complete(owner, decided)
+        self._commit_groups(decided)
+        return True
 
     def _copy_step(
         self,
@@ -233,35 +246,19 @@ class _RestoreRun:
             decided = planner.decide_ranges()
             table.write(decided)
             return decided
-        problems = []
-        if decided.archive_id != self._table.archive_id:
-            problems.append(f"archive: this restore began from archive {decided.archive_id}, here is {self._table.archive_id}")
-        if decided.until != self._config.until.model_dump_json():
-            problems.append(f"until: this restore began with {decided.until}")
-        if problems:
-            raise ConfigError(
-                [f"{problem}: for another one give another `restore` name and other `tables`" for problem in problems]
-            )
+        require_same_restore(decided, self._config, self._table.archive_id)
         return decided
-
-    def _described(self, decided: RestoreRanges) -> dict[str, TopicDescription]:
-        """Return the description of each topic that is restored, as it was at the cut. Raise ConfigError where there is none."""
-        storage = MirrorStorage.of(self._config.archive_table_location)
-        known = ArchivedTopics.of(storage).latest(decided.last_decision)
-        ids = {source.topic: source.topic_id for source in decided.ranges}
-        missing = sorted(topic for topic, topic_id in ids.items() if topic_id not in known)
-        if missing:
-            raise ConfigError(f"the table archive_topics does not describe {', '.join(missing)}: restore it from a copy")
-        return {topic: known[topic_id] for topic, topic_id in ids.items()}
-
-    def _target_name_of(self, topic: str) -> str:
-        return routing.target_topic_name(self._config.topics.target_name, self._config.archive.alias, topic)
 
     def _register(
         self, owner: OffsetMapOwner, targets: TargetTopics, topics: Mapping[str, TopicDescription], decided: RestoreRanges
     ) -> None:
-        """Create the target topics, and write the first row of every partition. Raise ConfigError."""
+        """Create the target topics, and write the first row of every partition. Raise ConfigError.
+
+        A topic without such rows was never written by this restore: it has to be empty.
+        """
         deadline = self._supervisor.deadline()
+        begun = {source.topic for source in owner.positions()}
+        refuse_filled_topics(self._target, {topic: self._config.target_topic(topic) for topic in topics.keys() - begun}, deadline)
         self._reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
         targets.prepare({name: description.partitions for name, description in topics.items()}, deadline)
         positions = owner.positions()
@@ -269,8 +266,8 @@ class _RestoreRun:
         if starts:
             decide_first_rows(owner, rows_at(starts, targets))
 
-    def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> bool:
-        """Return True. Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
+    def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> None:
+        """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
         positions = owner.positions()
         left = {source: offsets.end for source, offsets in decided.ranges.items() if positions[source].offset < offsets.end}
         if left:
@@ -281,7 +278,20 @@ class _RestoreRun:
                 "(retention?): shallow-mirror archive verify"
             )
         _log.info("restored: %s up to the cut", counted(len(decided.ranges), "partition"))
-        return True
+
+    def _commit_groups(self, decided: RestoreRanges) -> None:
+        """Commit the offsets of groups at the cut. A failure is raised: the next start tries again."""
+        config = self._config
+        if config.groups.commit == "off":
+            return
+        self._reporter.start_step("committing the offsets of consumer groups")
+        tables = MirrorStorage.of(config.archive_table_location).best_effort_tables()
+        at = time_of_cut(self._table, decided, config.until, datetime.now(UTC))
+        positions = noted_positions(tables, at)
+        offset_map = OffsetMap.open(self._storage.to_read(), mirror=config.mirror)
+        with closing(GroupClient(config.target.client, config.target_cluster_name, REQUEST_S)) as target:
+            groups = restore_groups(config, positions, decided.ranges, offset_map, target)
+        report_groups(groups)
 
     def _report(self, report: MicroBatchReport) -> None:
         assert self._owner is not None

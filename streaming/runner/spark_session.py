@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.storage import choose_writer
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT
 from shallow_mirror.checkpoints.table_protocol import WriterName
-from shallow_mirror.config import ArchiveConfig, MirrorConfig
+from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
@@ -158,12 +158,14 @@ def check_delta(spark: Any, tables: str) -> None:
 
 
 @contextlib.contextmanager
-def session_for_tables(config: MirrorConfig | ArchiveConfig, submitted: Any = None, *, is_writing: bool = False) -> Iterator[Any]:
+def session_for_tables(
+    config: MirrorConfig | ArchiveConfig | RestoreConfig, submitted: Any = None, *, is_writing: bool = False
+) -> Iterator[Any]:
     """Yield the session of a command that does not mirror: None where the tables need no Spark, else `submitted` or a local one.
 
     Raise ConfigError; JarFetchError where Delta's jars are not cached and cannot be fetched.
     """
-    name, layout = (config.mirror, OFFSET_MAP_LAYOUT) if isinstance(config, MirrorConfig) else (config.archive, ARCHIVE_LAYOUT)
+    name, layout = (config.archive, ARCHIVE_LAYOUT) if isinstance(config, ArchiveConfig) else (config.mirror, OFFSET_MAP_LAYOUT)
     is_needed = config.table_location.is_read_by_spark
     if is_writing and not is_needed:
         is_needed = choose_writer(config.table_location, config.tables_writer, layout) == "spark"

@@ -45,3 +45,16 @@ def offsets_without_hole(segments: Sequence[StoredSegment]) -> Iterator[tuple[in
             start, end = segment.source_start, segment.source_end
     if start is not None and end is not None:
         yield start, end
+
+
+def cut_batch(store: ObjectStore, segments: Sequence[StoredSegment], bound: int) -> tuple[int, int] | None:
+    """Return [base offset, end) of the batch of records that `bound` lies inside of; None where it lies between batches.
+
+    A batch of an aborted transaction counts too. `segments` are those of one partition. Raises as `SegmentReader`.
+    """
+    for batches in SegmentReader(store, segments, bound, bound + 1):
+        base, end = batches.index.headers["base_offset"], batches.index.last_offset + 1
+        is_control = (batches.index.headers["attributes"] & CONTROL_BIT) != 0
+        for i in np.flatnonzero((base < bound) & (end > bound) & ~is_control).tolist():
+            return int(base[i]), int(end[i])
+    return None

@@ -3,33 +3,70 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shallow_mirror.commands import sessions
-from shallow_mirror.commands.signals import stop_on_signals
+from shallow_mirror.commands.exit_codes import EXIT_REFUSED
+from shallow_mirror.commands.signals import interruptible, stop_on_signals
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
 from shallow_mirror.stderr_capture import stderr_as_json
+
+if TYPE_CHECKING:
+    from shallow_mirror.config import RestoreConfig
 
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The restore file (YAML).")],
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME", help="ISO-8601 with zone: end before the first newer record. Overrides `until`."),
+    ] = None,
+    at_decision: Annotated[
+        int | None, typer.Option("--at-decision", metavar="N", min=1, help="End where decision N did. Overrides `until`.")
+    ] = None,
+    whole_transactions: Annotated[
+        bool, typer.Option("--whole-transactions", help="End earlier where a transaction would be torn.")
+    ] = False,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be restored. Nothing is written, and Spark is not started.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
     log_format: Annotated[
         LogFormat,
         typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: one JSON document per line, also for errors."),
     ] = "text",
 ) -> None:
     """Restore an archive up to the cut of the file. Ctrl-C stops it at a micro-batch boundary; the next call goes on there."""
+    from shallow_mirror.config import RestoreConfig
+
+    config = RestoreConfig.load(file).with_cut(time=until, decision=at_decision, is_whole_transactions=whole_transactions)
+    if as_json and not is_dry_run:
+        raise ConfigError("--json requires --dry-run: a restore prints no result, it logs")
+    if is_dry_run:
+        _show_dry_run(config, as_json=as_json)
+        return
     os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers read it
     with stderr_as_json(logging.getLogger().level) if log_format == "json" else contextlib.nullcontext():
         from shallow_mirror.streaming.runner.restore_run import Restore
 
-        running = Restore.from_file(file)
-        config = running.config
+        running = Restore(config)
         logging.getLogger(__name__).info("restore %s: from %s, tables %s", config.restore, config.archive.tables, config.tables)
         stop_on_signals(running)
         running.run(sessions.submitted_session())
+
+
+def _show_dry_run(config: RestoreConfig, *, as_json: bool) -> None:
+    from shallow_mirror.operations.restore_dry_run import dry_run
+
+    with interruptible("nothing was changed"), sessions.session_for(config) as spark:
+        report = dry_run(config, spark)
+    print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
+    if not report.is_fine:
+        raise typer.Exit(EXIT_REFUSED)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from shallow_mirror.commands.import_blocker import ImportBlocker
 
 if TYPE_CHECKING:
-    from shallow_mirror.config import ArchiveConfig, MirrorConfig
+    from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 
 
 @contextlib.contextmanager
-def session_for(config: MirrorConfig | ArchiveConfig, *, is_writing: bool = False) -> Iterator[Any]:
+def session_for(config: MirrorConfig | ArchiveConfig | RestoreConfig, *, is_writing: bool = False) -> Iterator[Any]:
     """Yield the session; None for tables that need no Spark, and then nothing of it is imported."""
     if not is_writing and not config.table_location.is_read_by_spark:
         yield None

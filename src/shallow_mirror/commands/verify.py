@@ -1,20 +1,21 @@
-"""`verify`: comparison of both clusters through the offset map."""
+"""`verify`: comparison of both clusters, or of an archive and a cluster, through the offset map."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
-from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.options import AsJson
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.commands.signals import interruptible
 
 
 def verify(
-    conf: Conf,
+    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file, or a restore file (YAML).")],
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
     ] = None,
@@ -22,22 +23,30 @@ def verify(
     from_start: Annotated[bool, typer.Option("--from-start", help="Do not continue an interrupted run of verify.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read both clusters through the offset map and report every difference (exit code 1)."""
+    """Read both clusters through the offset map and report every difference (exit code 1).
+
+    Of a restore file: read the archive and the target cluster.
+    """
     from rich.console import Console
 
-    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.config import MirrorConfig, RestoreConfig
     from shallow_mirror.progress import progress_on
-    from shallow_mirror.verify import verify_mirror
+    from shallow_mirror.verify import verify_mirror, verify_restore
 
-    config = MirrorConfig.load(conf)
+    config = RestoreConfig.load(conf) if RestoreConfig.is_restore_file(conf) else MirrorConfig.load(conf)
     with (
         interruptible("what was verified is kept: the same command continues from there"),
         session_for(config) as spark,
         progress_on(Console(stderr=True), "verify") as on_progress,
     ):
-        report = verify_mirror(
-            config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark
-        )
+        if isinstance(config, RestoreConfig):
+            report = verify_restore(
+                config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark
+            )
+        else:
+            report = verify_mirror(
+                config, topics=topics, is_deep=is_deep, from_start=from_start, on_progress=on_progress, spark=spark
+            )
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if not report.is_equal:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
-from shallow_mirror.config.sections import ClusterSettings, MetricsSettings, StorageSettings
+from shallow_mirror.config.sections import ArchiveGroupSettings, ClusterSettings, MetricsSettings, StorageSettings
 from shallow_mirror.config.values import (
     Duration,
     Interval,
@@ -96,6 +96,7 @@ class ArchiveConfig(Section):
     objects: str = Field(min_length=1)
     object_bytes: int = Field(default=256 << 20, ge=1 << 20, le=1 << 35)
     retention: dict[Pattern, RetentionSettings] = Field(default={})
+    groups: ArchiveGroupSettings = ArchiveGroupSettings()
     metrics: MetricsSettings = MetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from shallow_mirror import routing
 from shallow_mirror.checkpoints.table_location import TableLocation
@@ -16,7 +16,13 @@ from shallow_mirror.config import values
 from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
 from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
-from shallow_mirror.config.sections import ClusterSettings, MetricsSettings, StorageSettings, WriteSettings
+from shallow_mirror.config.sections import (
+    ClusterSettings,
+    MetricsSettings,
+    RestoreGroupSettings,
+    StorageSettings,
+    WriteSettings,
+)
 from shallow_mirror.config.values import Isolation, LogAppendTime, Name, OrOff, Pattern, Section, Start, Tables, TargetName
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
@@ -43,11 +49,13 @@ class RestoreTopicSettings(Section):
 
 
 class Cut(Section):
-    """Where the restore ends in every partition: at most one of these; none: where the archive ends at the first start."""
+    """Where the restore ends in every partition: at most one of time, decision and offsets; none: where the archive ends at the
+    first start. `whole_transactions` lowers these ends until they tear no transaction."""
 
     time: Start | None = None
     decision: int | None = Field(default=None, ge=1)
     offsets: dict[str, dict[int, int]] = Field(default={})
+    whole_transactions: bool = False
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
@@ -87,6 +95,7 @@ class RestoreConfig(Section):
     until: Cut = Cut()
     read: RestoreReadSettings = RestoreReadSettings()
     write: WriteSettings = WriteSettings()
+    groups: RestoreGroupSettings = RestoreGroupSettings()
     metrics: MetricsSettings = MetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
@@ -106,6 +115,10 @@ class RestoreConfig(Section):
     def target_cluster_name(self) -> str:
         """Return what messages call the target cluster."""
         return f"target cluster {self.target.alias}"
+
+    def target_topic(self, topic: str) -> str:
+        """Return the name of the target topic of an archived topic."""
+        return routing.target_topic_name(self.topics.target_name, self.archive.alias, topic)
 
     @property
     def storage_options(self) -> Mapping[str, str]:
@@ -132,6 +145,30 @@ class RestoreConfig(Section):
         """Return the settings of the restore file `path`. Raise ConfigError with every problem of the file."""
         path = Path(path)
         return cls.from_document(read_yaml(path, "restore file"), folder=path.resolve().parent)
+
+    @staticmethod
+    def is_restore_file(path: str | Path) -> bool:
+        """Return whether a file names a restore. Raise ConfigError where it cannot be read."""
+        document = read_yaml(Path(path), "file")
+        return isinstance(document, dict) and "restore" in document
+
+    def with_cut(
+        self, *, time: str | None = None, decision: int | None = None, is_whole_transactions: bool = False
+    ) -> RestoreConfig:
+        """Return the settings with options of the command line in the place of `until`. Raise ConfigError."""
+        if time is not None and decision is not None:
+            raise ConfigError("--until and --at-decision exclude each other")
+        whole = is_whole_transactions or self.until.whole_transactions
+        if time is None and decision is None:
+            cut = self.until.model_copy(update={"whole_transactions": whole})
+        else:
+            given = {"time": time} if decision is None else {"decision": decision}
+            try:
+                cut = Cut.model_validate({**given, "whole_transactions": whole})
+            except ValidationError as error:
+                option = "--until" if decision is None else "--at-decision"
+                raise ConfigError([f"{option}: {problem['msg']}" for problem in error.errors()]) from error
+        return self.model_copy(update={"until": cut})
 
     @classmethod
     def from_document(cls, document: object, *, folder: Path) -> RestoreConfig:

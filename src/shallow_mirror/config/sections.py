@@ -115,13 +115,21 @@ class WriteSettings(Section):
         return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
 
 
-class GroupSettings(Section):
+class GroupPatterns(Section):
+    include: list[Pattern] = Field(default=[".*"], min_length=1)
+    exclude: list[Pattern] = Field(default=[])
+
+    def is_included(self, group: str) -> bool:
+        if any(re.fullmatch(pattern, group) for pattern in self.exclude):
+            return False
+        return any(re.fullmatch(pattern, group) for pattern in self.include)
+
+
+class GroupSettings(GroupPatterns):
     """Consumer groups. `sync`: how often a running mirror commits translated offsets. `keep`: age of their history."""
 
     sync: SyncInterval = "off"
     keep: Interval = "30 days"
-    include: list[Pattern] = Field(default=[".*"], min_length=1)
-    exclude: list[Pattern] = Field(default=[])
 
     @property
     def sync_s(self) -> float | None:
@@ -131,10 +139,21 @@ class GroupSettings(Section):
     def keep_s(self) -> float:
         return values.parse_interval(self.keep)
 
-    def is_included(self, group: str) -> bool:
-        if any(re.fullmatch(pattern, group) for pattern in self.exclude):
-            return False
-        return any(re.fullmatch(pattern, group) for pattern in self.include)
+
+class ArchiveGroupSettings(GroupPatterns):
+    """Consumer groups of the source. `interval`: how often a running archive notes their offsets."""
+
+    interval: SyncInterval = "60 seconds"
+
+    @property
+    def interval_s(self) -> float | None:
+        return values.parse_sync(self.interval)
+
+
+class RestoreGroupSettings(GroupPatterns):
+    """Consumer groups whose noted offsets are committed at the target once everything is restored."""
+
+    commit: Annotated[Literal["at-end", "off"], OrOff] = "at-end"
 
 
 class MetricsSettings(Section):

@@ -36,100 +36,13 @@ class Committed:
     topic_id: str | None = None
 
 
-class GroupOffsets:
-    """The offsets of all groups. `side` is the origin: the source, or the target when failing back. Not thread-safe."""
+class GroupCommits:
+    """Evaluates offsets and commits them on one cluster, `other`. `side` is where they come from. Not thread-safe."""
 
-    def __init__(self, config: MirrorConfig, side: Side = "source", *, timeout_s: float | None = None) -> None:
-        self._config, self.side = config, side
-        self.source = GroupClient(config.source.client, config.source_cluster_name, timeout_s)
-        self.target = GroupClient(config.target.client, config.target_cluster_name, timeout_s)
-        self.origin, self.other = (self.source, self.target) if side == "source" else (self.target, self.source)
-
+    def __init__(self, other: GroupClient, side: Side = "source") -> None:
+        self.other = other
+        self.side: Side = side
         self._active: set[str] = set()
-
-    def close(self) -> None:
-        self.source.close()
-        self.target.close()
-
-    def require(self, view: GroupClient, offset_map: OffsetMap) -> None:
-        """Raise RetriableError where the cluster does not answer, ConfigError where the map is not of this cluster."""
-        if view is self.source:
-            offset_map.require_clusters(source=view.cluster_id())
-        else:
-            offset_map.require_clusters(target=view.cluster_id())
-
-    def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
-        """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors."""
-        listed = self.origin.listed()
-        names = [name for name in sorted(listed) if self._config.groups.is_included(name) and is_wanted(name)]
-        self._active = {name for name in names if not listed[name].is_free}
-        return [
-            Committed(group, offset.topic_partition, offset.offset, offset.metadata)
-            for group, offsets in self.origin.committed(names).items()
-            if not any(is_receipt(offset.metadata) or Origin.parse(offset.metadata) is not None for offset in offsets)
-            for offset in offsets
-        ]
-
-    def resolve_sources(self, committed: Iterable[Committed], offset_map: OffsetMap) -> list[SourceCommit]:
-        """Return the offsets with the incarnation of the source partition that each is of."""
-        committed = list(committed)
-        if self.side == "target":
-            return self._held_on_target(committed, offset_map)
-        unknown = {commit.topic_partition.topic for commit in committed if commit.topic_id is None}
-        topics = self._config.topics
-        reasons = {topic: _left_out(topic, is_included=topics.is_included(topic)) for topic in unknown}
-        ids = self.source.topic_ids(topic for topic in unknown if not reasons[topic])
-        source_commits = []
-        for commit in committed:
-            topic_id = commit.topic_id or ids.get(commit.topic_partition.topic)
-            source = (
-                None
-                if topic_id is None
-                else SourcePartition(commit.topic_partition.topic, topic_id, commit.topic_partition.partition)
-            )
-            reason = (
-                "" if source is not None else reasons[commit.topic_partition.topic] or "the source does not show such a topic"
-            )
-            source_commits.append(
-                SourceCommit(commit.group, commit.topic_partition, commit.offset, commit.metadata, source, reason)
-            )
-        return source_commits
-
-    def _held_on_target(self, committed: Sequence[Committed], offset_map: OffsetMap) -> list[SourceCommit]:
-        sources: defaultdict[TopicPartition, list[SourcePartition]] = defaultdict(list)
-        for source, position in offset_map.positions().items():
-            sources[position.target.topic_partition].append(source)
-        ids = self.source.topic_ids(source.topic for commit in committed for source in sources.get(commit.topic_partition, ()))
-        source_commits = []
-        for commit in committed:
-            mirrored = sources.get(commit.topic_partition, [])
-            current = next((source for source in mirrored if ids.get(source.topic) == source.topic_id), None)
-            reason = "this mirror does not write there"
-            if mirrored and current is None:
-                reason = f"the source has no topic {mirrored[0].topic} any more that is in the map"
-            source_commits.append(
-                SourceCommit(
-                    commit.group,
-                    commit.topic_partition,
-                    commit.offset,
-                    commit.metadata,
-                    current,
-                    "" if current is not None else reason,
-                )
-            )
-        return source_commits
-
-    def clusters(self, source_commits: Sequence[SourceCommit], offset_map: OffsetMap, *, asks_origin: bool = True) -> Clusters:
-        """Return where logs begin on the origin, and where rows begin that may still be removed. To be called first."""
-        topic_partitions = {commit.topic_partition for commit in source_commits if commit.source is not None}
-        unsettled: dict[TopicPartition, int] = {}
-        for row in offset_map.unsettled_rows() if self.side == "target" else ():
-            start, topic_partition = row.segment.target_start, row.segment.target.topic_partition
-            if start is not None:
-                unsettled[topic_partition] = min(start, unsettled.get(topic_partition, start))
-        return Clusters(
-            origin_starts=self.origin.offsets(topic_partitions, EARLIEST_TIMESTAMP) if asks_origin else {}, unsettled=unsettled
-        )
 
     def evaluate(
         self, source_commits: Iterable[SourceCommit], translator: CommitTranslator, clusters: Clusters
@@ -201,6 +114,106 @@ class GroupOffsets:
             else partition
             for partition in steps
         ]
+
+
+class GroupOffsets(GroupCommits):
+    """The offsets of all groups. `side` is the origin: the source, or the target when failing back. Not thread-safe."""
+
+    def __init__(self, config: MirrorConfig, side: Side = "source", *, timeout_s: float | None = None) -> None:
+        self._config = config
+        self.source = GroupClient(config.source.client, config.source_cluster_name, timeout_s)
+        self.target = GroupClient(config.target.client, config.target_cluster_name, timeout_s)
+        self.origin = self.source if side == "source" else self.target
+        super().__init__(self.target if side == "source" else self.source, side)
+
+    def close(self) -> None:
+        self.source.close()
+        self.target.close()
+
+    def require(self, view: GroupClient, offset_map: OffsetMap) -> None:
+        """Raise RetriableError where the cluster does not answer, ConfigError where the map is not of this cluster."""
+        if view is self.source:
+            offset_map.require_clusters(source=view.cluster_id())
+        else:
+            offset_map.require_clusters(target=view.cluster_id())
+
+    def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
+        """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors."""
+        listed = self.origin.listed()
+        names = [name for name in sorted(listed) if self._config.groups.is_included(name) and is_wanted(name)]
+        self._active = {name for name in names if not listed[name].is_free}
+        return committed_offsets(self.origin, names)
+
+    def resolve_sources(self, committed: Iterable[Committed], offset_map: OffsetMap) -> list[SourceCommit]:
+        """Return the offsets with the incarnation of the source partition that each is of."""
+        committed = list(committed)
+        if self.side == "target":
+            return self._held_on_target(committed, offset_map)
+        unknown = {commit.topic_partition.topic for commit in committed if commit.topic_id is None}
+        topics = self._config.topics
+        reasons = {topic: _left_out(topic, is_included=topics.is_included(topic)) for topic in unknown}
+        ids = self.source.topic_ids(topic for topic in unknown if not reasons[topic])
+        source_commits = []
+        for commit in committed:
+            topic_id = commit.topic_id or ids.get(commit.topic_partition.topic)
+            source = (
+                None
+                if topic_id is None
+                else SourcePartition(commit.topic_partition.topic, topic_id, commit.topic_partition.partition)
+            )
+            reason = (
+                "" if source is not None else reasons[commit.topic_partition.topic] or "the source does not show such a topic"
+            )
+            source_commits.append(
+                SourceCommit(commit.group, commit.topic_partition, commit.offset, commit.metadata, source, reason)
+            )
+        return source_commits
+
+    def _held_on_target(self, committed: Sequence[Committed], offset_map: OffsetMap) -> list[SourceCommit]:
+        sources: defaultdict[TopicPartition, list[SourcePartition]] = defaultdict(list)
+        for source, position in offset_map.positions().items():
+            sources[position.target.topic_partition].append(source)
+        ids = self.source.topic_ids(source.topic for commit in committed for source in sources.get(commit.topic_partition, ()))
+        source_commits = []
+        for commit in committed:
+            mirrored = sources.get(commit.topic_partition, [])
+            current = next((source for source in mirrored if ids.get(source.topic) == source.topic_id), None)
+            reason = "this mirror does not write there"
+            if mirrored and current is None:
+                reason = f"the source has no topic {mirrored[0].topic} any more that is in the map"
+            source_commits.append(
+                SourceCommit(
+                    commit.group,
+                    commit.topic_partition,
+                    commit.offset,
+                    commit.metadata,
+                    current,
+                    "" if current is not None else reason,
+                )
+            )
+        return source_commits
+
+    def clusters(self, source_commits: Sequence[SourceCommit], offset_map: OffsetMap, *, asks_origin: bool = True) -> Clusters:
+        """Return where logs begin on the origin, and where rows begin that may still be removed. To be called first."""
+        topic_partitions = {commit.topic_partition for commit in source_commits if commit.source is not None}
+        unsettled: dict[TopicPartition, int] = {}
+        for row in offset_map.unsettled_rows() if self.side == "target" else ():
+            start, topic_partition = row.segment.target_start, row.segment.target.topic_partition
+            if start is not None:
+                unsettled[topic_partition] = min(start, unsettled.get(topic_partition, start))
+        return Clusters(
+            origin_starts=self.origin.offsets(topic_partitions, EARLIEST_TIMESTAMP) if asks_origin else {}, unsettled=unsettled
+        )
+
+
+def committed_offsets(origin: GroupClient, groups: Iterable[str]) -> list[Committed]:
+    """Return the offsets of these groups, without those of mirrors."""
+    return [
+        Committed(group, offset.topic_partition, offset.offset, offset.metadata)
+        for group, offsets in origin.committed(groups).items()
+        if not any(is_receipt(offset.metadata) or Origin.parse(offset.metadata) is not None for offset in offsets)
+        for offset in offsets
+    ]
 
 
 def add_rows(translator: CommitTranslator | RepeatCounter, offset_map: OffsetMap, topics: Collection[str], first: int) -> None:

@@ -5,6 +5,6 @@ from __future__ import annotations
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind
 from shallow_mirror.verify.report import VerifyReport
-from shallow_mirror.verify.runner import VerifyProgress, verify_mirror
+from shallow_mirror.verify.runner import VerifyProgress, verify_mirror, verify_restore
 
-__all__ = ["Difference", "DifferenceKind", "Unchecked", "VerifyProgress", "VerifyReport", "verify_mirror"]
+__all__ = ["Difference", "DifferenceKind", "Unchecked", "VerifyProgress", "VerifyReport", "verify_mirror", "verify_restore"]

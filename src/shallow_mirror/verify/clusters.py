@@ -110,6 +110,11 @@ class ClusterReader:
             clock=self._clock,
         )
 
+    def readers(self, topic_partition: TopicPartition, starts: Longs) -> tuple[PartitionReader, PartitionReader]:
+        """Return a reader, and one of the same log over connections of its own."""
+        reader = self.reader(topic_partition, starts)
+        return reader, reader.with_cluster(self.second_connection)
+
     def _describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicView]:
         listed = self.cluster.metadata(names, self._deadline()).topics if names else {}
         self.refused = tuple(self._refusals(names, listed))

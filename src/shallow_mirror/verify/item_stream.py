@@ -10,7 +10,7 @@ import numpy as np
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.verify.fingerprints import Items, RecordItems, batch_items, damaged_item, joined, no_items
 from shallow_mirror.verify.map_index import Bools
-from shallow_mirror.verify.partition_reader import Chunk, PartitionReader, Skipped
+from shallow_mirror.verify.partition_reader import Chunk, LogReader, Skipped
 from shallow_mirror.wire.batches.admission import Verdict
 from shallow_mirror.wire.batches.batch_bounds import has_an_end
 from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
@@ -38,7 +38,7 @@ class OpenedCount:
     batches: int = 0
 
 
-def pieces_of(chunk: Chunk | Skipped, reader: PartitionReader, locate: Locate, opened: OpenedCount) -> Iterator[Piece]:
+def pieces_of(chunk: Chunk | Skipped, reader: LogReader, locate: Locate, opened: OpenedCount) -> Iterator[Piece]:
     """Yield the visible batches of a chunk, and the damaged ones whatever they seem to be."""
     if isinstance(chunk, Skipped):
         yield Piece(_located(damaged_item(chunk.start, chunk.end), locate), chunk.end)
@@ -53,7 +53,7 @@ def pieces_of(chunk: Chunk | Skipped, reader: PartitionReader, locate: Locate, o
 
 
 def opened_pieces(
-    chunk: Chunk, batches: Sequence[int], reader: PartitionReader, locate: Locate, beside: Sequence[Items] = ()
+    chunk: Chunk, batches: Sequence[int], reader: LogReader, locate: Locate, beside: Sequence[Items] = ()
 ) -> Iterator[Piece]:
     """Yield the records of these batches of a chunk, with the items `beside` them. Raises BatchRefusedError, ConfigError."""
     collected = RecordItems()
@@ -88,7 +88,7 @@ def _damaged_of(chunk: Chunk) -> Items:
     return joined(damaged)
 
 
-def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: PartitionReader, damaged: list[Items]) -> Iterator[int]:
+def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: LogReader, damaged: list[Items]) -> Iterator[int]:
     """Yield up to which offset one batch was opened, record by record; the rest of it is damaged where it cannot be read."""
     start, size, header = int(chunk.index.pos[i]), int(chunk.index.size_bytes[i]), chunk.index.headers[i]
     base, end = int(header["base_offset"]), int(chunk.index.last_offset[i]) + 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from shallow_mirror.deadline import Deadline, Silence
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLossError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, OffsetRange, TopicPartition
 from shallow_mirror.verify.classify import SideFacts
-from shallow_mirror.verify.map_index import Bools, Longs
+from shallow_mirror.verify.map_index import BEHIND_ALL, Bools, Longs
 from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
 from shallow_mirror.wire.batches.batch_bounds import has_an_end
 from shallow_mirror.wire.batches.batch_index import BatchIndex
@@ -78,6 +79,31 @@ class LogView:
         return SideFacts(self.log_start, self.is_compacted, self.damages, self.unreadable)
 
 
+class LogReader(Protocol):
+    """One side of a partition: a log of a cluster, or of an archive.
+
+    `records_until`: records from this offset on do not belong to the comparison, also of a batch that begins below it.
+    """
+
+    topic_partition: TopicPartition
+    log: LogView
+    fetch_bytes: int
+    read_bytes: int
+    records_until: int
+
+    def read(self, wanted: OffsetRange, bytes_per_offset: float, /, *, is_first: bool) -> Iterator[Chunk | Skipped]: ...
+
+
+def damaged_batches(log: LogView, index: BatchIndex, records: memoryview, admission: Admission) -> Bools:
+    """Return which batches equal nothing, and note in `log` why."""
+    bad_crc = ~verify_crcs(records, index.pos, index.headers)
+    base = index.headers["base_offset"]
+    damaged = bad_crc | (admission.verdicts == Verdict.REFUSE)
+    log.damages.update({refusal.base_offset: refusal.rule for refusal in admission.refusals})
+    log.damages.update(dict.fromkeys(base[bad_crc].tolist(), CRC_REASON))
+    return np.asarray(damaged, np.bool_)
+
+
 class PartitionReader:
     """`starts`: offsets, ascending, where the map knows that a batch begins. Not thread-safe.
 
@@ -98,6 +124,7 @@ class PartitionReader:
     ) -> None:
         self.topic_partition, self.log, self.fetch_bytes = topic_partition, log, fetch_bytes
         self.read_bytes = 0
+        self.records_until = BEHIND_ALL
         self._cluster, self._isolation, self._starts, self._clock = cluster, isolation, starts, clock
         self._buffer = buffer
         self._limits = BatchLimits(
@@ -178,15 +205,7 @@ class PartitionReader:
             aborted=part.aborted,
             limits=self._limits,
         )
-        return Chunk(index, part.records, admission, chosen, self._damaged(index, part.records, admission))
-
-    def _damaged(self, index: BatchIndex, records: memoryview, admission: Admission) -> Bools:
-        bad_crc = ~verify_crcs(records, index.pos, index.headers)
-        base = index.headers["base_offset"]
-        damaged = bad_crc | (admission.verdicts == Verdict.REFUSE)
-        self.log.damages.update({refusal.base_offset: refusal.rule for refusal in admission.refusals})
-        self.log.damages.update(dict.fromkeys(base[bad_crc].tolist(), CRC_REASON))
-        return np.asarray(damaged, np.bool_)
+        return Chunk(index, part.records, admission, chosen, damaged_batches(self.log, index, part.records, admission))
 
     def _skip_behind(self, chunk: Chunk, position: int, end: int) -> Skipped | None:
         """Return what to skip where the last batch of a response is damaged, and its end, where the reader is now, unknown."""

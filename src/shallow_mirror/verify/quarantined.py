@@ -19,7 +19,7 @@ from shallow_mirror.types import OffsetRange, Segment, TopicPartition
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind
 from shallow_mirror.verify.fingerprints import difference_of_records, record_content
-from shallow_mirror.verify.partition_reader import Chunk, PartitionReader
+from shallow_mirror.verify.partition_reader import Chunk, LogReader
 from shallow_mirror.wire.batches.admission import Verdict
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch
 
@@ -37,8 +37,8 @@ class QuarantineCheck:
     """
 
     quarantine: Quarantine
-    source: PartitionReader | None
-    target: PartitionReader | None
+    source: LogReader | None
+    target: LogReader | None
     differences: list[Difference] = field(default_factory=list)
     unchecked: Counter[Unchecked] = field(default_factory=Counter)
 
@@ -60,7 +60,7 @@ class QuarantineCheck:
         if entry.is_released and self.target is not None:
             self._compare_with_target(entry, kept, self.target)
 
-    def _compare_with_source(self, segment: Segment, kept: QuarantinedBatch, source: PartitionReader) -> None:
+    def _compare_with_source(self, segment: Segment, kept: QuarantinedBatch, source: LogReader) -> None:
         """Compare while the source has the batch; what its cleaner rewrote is another batch with the same records."""
         base_offset = int.from_bytes(kept.batch[:8], "big", signed=True)
         if source.log.is_compacted:
@@ -70,7 +70,7 @@ class QuarantineCheck:
                 reason = "the source holds another batch there than the table quarantine"
                 self._report_difference(segment, DifferenceKind.CHANGED, reason)
 
-    def _compare_with_target(self, entry: QuarantineEntry, kept: QuarantinedBatch, target: PartitionReader) -> None:
+    def _compare_with_target(self, entry: QuarantineEntry, kept: QuarantinedBatch, target: LogReader) -> None:
         max_bytes = OPENED_FETCHES * target.fetch_bytes
         originals = _contents(memoryview(kept.batch), kept.source.topic_partition, max_bytes)
         originals = {offset: content for offset, content in originals.items() if offset >= kept.source_start}
@@ -123,7 +123,7 @@ class QuarantineCheck:
         )
 
 
-def _batches(reader: PartitionReader, wanted: OffsetRange, size_bytes: int) -> Iterator[tuple[Chunk, int]]:
+def _batches(reader: LogReader, wanted: OffsetRange, size_bytes: int) -> Iterator[tuple[Chunk, int]]:
     """Yield batches that reach into `wanted`, as far as they can be read."""
     for chunk in reader.read(wanted, size_bytes / max(1, wanted.end - wanted.start), is_first=True):
         if isinstance(chunk, Chunk):

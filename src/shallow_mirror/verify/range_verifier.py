@@ -21,7 +21,7 @@ from shallow_mirror.verify.fingerprints import Items, joined, no_items
 from shallow_mirror.verify.item_stream import Locate, OpenedCount, Piece, opened_pieces, pieces_of
 from shallow_mirror.verify.map_index import BEHIND_ALL, Bools, Longs, MapRows, RangePair
 from shallow_mirror.verify.matcher import Leftovers, Matcher, overlapping_batches
-from shallow_mirror.verify.partition_reader import PartitionReader, Skipped, bytes_per_offset, runs_of
+from shallow_mirror.verify.partition_reader import LogReader, Skipped, bytes_per_offset, runs_of
 
 LEFT_RECORDS = 200_000
 """What finds no partner is classified when it holds so many records, or the range is read: memory is bounded, and a copy that
@@ -52,10 +52,10 @@ class PartitionReaders:
     `elsewhere`: target offsets [start, end) that rows of another incarnation of the source topic name, ascending.
     """
 
-    source: PartitionReader
-    target: PartitionReader
-    source_reopened: PartitionReader
-    target_reopened: PartitionReader
+    source: LogReader
+    target: LogReader
+    source_reopened: LogReader
+    target_reopened: LogReader
     rows: MapRows
     elsewhere: tuple[Longs, Longs]
     is_deep: bool
@@ -164,7 +164,9 @@ class _RangeVerifier:
         return self._rows.locate_target(items) | self._readers.is_deep
 
     def _without_uncopied(self, items: Items) -> Items:
-        """Drop what lies below the first position, where the mirror began behind it, and what was quarantined."""
+        """Drop what lies below the first position, where the mirror began behind it, what was quarantined, and what a cut of the
+        source leaves out."""
+        items = items[items["offset"] < self._readers.source.records_until]
         if not len(self._rows):
             return items
         copied: Items = items[(items["end"] > self._rows.start[0]) & ~self._rows.in_quarantine(items)]
@@ -197,7 +199,7 @@ class _RangeVerifier:
         self._opened.batches += len(source)
         self._matcher.count_with(matcher)
 
-    def _read_again(self, reader: PartitionReader, batches: Items, locate: Locate) -> Iterator[Piece]:
+    def _read_again(self, reader: LogReader, batches: Items, locate: Locate) -> Iterator[Piece]:
         batches = batches[np.argsort(batches["offset"], kind="stable")]
         wanted = set(batches["offset"].tolist())
         estimate = bytes_per_offset(int(batches["size_bytes"].sum()), int((batches["end"] - batches["offset"]).sum()))

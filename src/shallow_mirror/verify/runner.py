@@ -8,27 +8,33 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
+from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.checkpoints.verify_log import FLUSH_S, VerifiedRange, VerifyIdentity, VerifyLog, interrupted_verification
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.streaming.planning.restore_planner import described_topics
 from shallow_mirror.types import IsolationLevel, SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.classify import Unchecked
-from shallow_mirror.verify.clusters import ClusterReader
+from shallow_mirror.verify.clusters import ClusterReader, TopicView
 from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
-from shallow_mirror.verify.map_index import plan_range_pairs
+from shallow_mirror.verify.map_index import Longs, plan_range_pairs
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, PartitionPair, partition_pairs
+from shallow_mirror.verify.partition_reader import LogReader, LogView
 from shallow_mirror.verify.quarantined import QuarantineCheck
 from shallow_mirror.verify.range_verifier import OnPosition, PartitionReaders, RangeResult, verify_range
 from shallow_mirror.verify.report import SHOWN_DIFFERENCES, Tally, VerifyReport
@@ -111,13 +117,68 @@ def verify_mirror(
         return audit.run(topics, storage.best_effort_tables(), from_start=from_start)
 
 
+def verify_restore(
+    config: RestoreConfig,
+    *,
+    topics: Sequence[str] | None = None,
+    is_deep: bool = False,
+    from_start: bool = False,
+    on_progress: OnProgress = ignore_progress,
+    flush_s: float = FLUSH_S,
+    clock: Callable[[], float] = time.monotonic,
+    spark: Any = None,
+) -> VerifyReport:
+    """Compare the target with the archive, up to the cut of the restore, as `verify_mirror` compares two clusters.
+
+    Raises ConfigError also where the restore has not begun, and ArchiveFormatError, ObjectMissingError, StoreUnreachableError.
+    """
+    fetch_bytes = config.read.fetch_bytes
+    options = VerifyOptions(is_deep=is_deep, range_bytes=RANGE_FETCHES * fetch_bytes, flush_s=flush_s)
+    storage = MirrorStorage(config.table_location, spark)
+    archive_storage = MirrorStorage(config.archive_table_location, spark)
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    decided = RestoreRangesTable.of(storage).read()
+    if decided is None:
+        raise ConfigError("the restore has not begun: run `shallow-mirror restore` first")
+    table = ArchiveTable.open(archive_storage)
+    if table.archive_id != decided.archive_id:
+        raise ConfigError(f"archive: the restore was made from archive {decided.archive_id}, here is {table.archive_id}")
+    source = ArchiveSide(
+        table,
+        ObjectStore.open(config.archive.objects, config.storage_options),
+        decided,
+        described_topics(archive_storage, decided),
+        config.read.isolation_level,
+        fetch_bytes=fetch_bytes,
+    )
+    committed = IsolationLevel.READ_COMMITTED
+    where = config.target_cluster_name
+    with ClusterReader(config.target.client, where, committed, fetch_bytes=fetch_bytes, clock=clock) as target:
+        quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
+        verifier = _MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock)
+        return verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+
+
+class Side(Protocol):
+    """The source of a verification: a cluster, or an archive of one. As `ClusterReader`."""
+
+    @property
+    def refused(self) -> tuple[str, ...]: ...
+    def cluster_id(self) -> str: ...
+    def load_metadata(self, topic_partitions: Iterable[TopicPartition], /) -> None: ...
+    def topic(self, name: str, /) -> TopicView | None: ...
+    def has(self, topic_partition: TopicPartition, /) -> bool: ...
+    def log_view(self, topic_partition: TopicPartition, /) -> LogView: ...
+    def readers(self, topic_partition: TopicPartition, starts: Longs, /) -> tuple[LogReader, LogReader]: ...
+
+
 class _MirrorVerifier:
     def __init__(
         self,
-        config: MirrorConfig,
+        config: MirrorConfig | RestoreConfig,
         offset_map: OffsetMap,
         quarantine: Quarantine,
-        source: ClusterReader,
+        source: Side,
         target: ClusterReader,
         options: VerifyOptions,
         on_progress: OnProgress,
@@ -235,14 +296,14 @@ class _MirrorVerifier:
                 log.note(_verified_range(pair, result))
 
     def _readers(self, pair: PartitionPair) -> PartitionReaders:
-        source = self._source.reader(pair.source.topic_partition, pair.rows.start)
-        target = self._target.reader(pair.target.topic_partition, pair.rows.target_starts)
+        source, source_reopened = self._source.readers(pair.source.topic_partition, pair.rows.start)
+        target, target_reopened = self._target.readers(pair.target.topic_partition, pair.rows.target_starts)
         view = self._source.topic(pair.source.topic)
         return PartitionReaders(
             source=source,
             target=target,
-            source_reopened=source.with_cluster(self._source.second_connection),
-            target_reopened=target.with_cluster(self._target.second_connection),
+            source_reopened=source_reopened,
+            target_reopened=target_reopened,
             rows=pair.rows,
             elsewhere=pair.elsewhere,
             is_deep=self._options.is_deep or (view is not None and view.is_stamped_by_broker),
@@ -256,7 +317,7 @@ class _MirrorVerifier:
             Comparison("source_topic", "=", pair.source.topic),
             Comparison("source_partition", "=", pair.source.partition),
         )
-        source = self._source.reader(pair.source.topic_partition, pair.rows.start) if len(pair.rows) else None
+        source = self._source.readers(pair.source.topic_partition, pair.rows.start)[0] if len(pair.rows) else None
         target = None if self._is_target_gone(pair) else self._target.reader(pair.target.topic_partition, pair.rows.target_starts)
         check = QuarantineCheck(self._quarantine, source, target)
         for entry in self._quarantine.entries(of_pair):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from tests.support import archive_runs, restore_runs
 from tests.support.archive_traffic import PARTITIONS, write_transactions
 from tests.support.mirror_runs import (
@@ -22,6 +23,7 @@ from tests.support.mirror_runs import (
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.verify import verify_restore
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -103,3 +105,64 @@ def test_offsets_and_decisions_are_cuts_as_well(
     with pytest.raises(ConfigError) as raised:
         restore_runs.restore(beyond, spark)
     assert len(raised.value.problems) == 2
+
+
+def commit(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        partitions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        consumer.commit(offsets=partitions, asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def committed(bootstrap: str, group: str, topic: str) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        return [each.offset for each in consumer.committed(partitions, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def test_groups_go_on_where_they_were_at_the_cut_transactions_are_whole_and_verify_finds_no_difference(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target, restored = source_cluster.bootstrap, target_cluster.bootstrap, f"east.{topic_name}"
+    create_topic(source, topic_name, PARTITIONS)
+    write_transactions(source, topic_name)
+    reading, ahead = f"reading-{topic_name}", f"ahead-{topic_name}"
+    # In each partition: 20 committed records, a marker, 20 aborted ones, a marker, 20 committed ones at 42, a marker.
+    commit(source, reading, topic_name, {0: 5, 1: 30})
+    commit(source, ahead, topic_name, {0: 63, 1: 63})
+    archive = archive_runs.config(tmp_path, source, [topic_name])
+    archive_runs.archive_all(archive, spark)
+    cut = {"offsets": {topic_name: {0: 50, 1: 63}}, "whole_transactions": True}
+    settings = restore_runs.config(tmp_path, archive, target, until=cut, groups={"include": [f".*-{topic_name}"]})
+    restore_runs.restore(settings, spark)
+    first, second = values_of(target, restored)
+    assert first == [f"0-{i}" for i in range(20)]
+    assert second == [f"{number}-{i}" for number in (0, 2) for i in range(20)]
+    assert committed(target, reading, restored) == [5, 20]
+    assert committed(target, ahead, restored)[0] >= 20
+    report = verify_restore(settings)
+    assert report.is_equal, report.sentences()
+    assert report.record_count == 60
+    inside = restore_runs.config(
+        tmp_path,
+        archive,
+        target,
+        until={"offsets": {topic_name: {0: 50, 1: 7}}},
+        tables="inside",
+        topics={"target_name": "inside.{topic}"},
+        groups={"commit": "off"},
+    )
+    restore_runs.restore(inside, spark)
+    deep = verify_restore(inside, is_deep=True)
+    assert deep.is_equal, deep.sentences()
+    assert deep.record_count == 20 + 8 + 7
+    other = restore_runs.config(tmp_path, archive, target, tables="other", topics={"target_name": "inside.{topic}"})
+    with pytest.raises(ConfigError, match="holds records that this restore did not write"):
+        restore_runs.restore(other, spark)
+    write(target, restored, ["by another writer"], 0)
+    assert not verify_restore(settings, from_start=True).is_equal

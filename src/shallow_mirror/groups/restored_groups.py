@@ -1,0 +1,89 @@
+"""Driver: commit, where a restore went, the offsets that an archive noted of the source's groups: those at the cut."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.group_offset_history import GroupPosition, positions_as_of
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.config import RestoreConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.eligibility import Clusters, SourceCommit
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.report import Group, Step
+from shallow_mirror.groups.sync_plan import GroupCommits, translate, with_repeats
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import OffsetRange, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+REQUEST_S = 30.0
+"""Timeout of each request to the target."""
+
+
+def noted_positions(tables: BestEffortTables, at: datetime) -> tuple[GroupPosition, ...]:
+    """Return the positions that the archive noted last at or before a time; none, with a warning, where it noted none."""
+    try:
+        return positions_as_of(tables, at).positions
+    except ConfigError:
+        _log.warning(
+            "groups: the archive has noted no offsets of groups at or before %s (groups.interval of its file): none is committed",
+            at.isoformat(timespec="seconds"),
+        )
+        return ()
+
+
+def clamped(position: GroupPosition, offsets: OffsetRange) -> int:
+    """Return where a group continues in what was restored: behind the cut nothing is there that it could have read."""
+    assert position.offset is not None
+    return min(max(position.offset, offsets.start), offsets.end)
+
+
+def restore_groups(
+    config: RestoreConfig,
+    positions: Iterable[GroupPosition],
+    ranges: Mapping[SourcePartition, OffsetRange],
+    offset_map: OffsetMap,
+    target: GroupClient,
+) -> list[Group]:
+    """Commit the positions, translated by the map of the restore, for groups without members there. Nothing moves back.
+
+    All of the restore must be settled. Raises RetriableError, ConfigError; some groups may have been committed then.
+    """
+    wanted = [position for position in positions if position.source in ranges and config.groups.is_included(position.group)]
+    commits = GroupCommits(target)
+    source_commits = [
+        SourceCommit(
+            position.group,
+            position.source.topic_partition,
+            clamped(position, ranges[position.source]),
+            position.metadata,
+            position.source,
+            "",
+        )
+        for position in wanted
+    ]
+    if not source_commits:
+        return []
+    translator = translate(source_commits, Clusters(), offset_map, "source")
+    evaluated = with_repeats(commits.evaluate(source_commits, translator, Clusters()), translator, offset_map, "source")
+    return list(commits.plan_commits(evaluated, is_applied=True))
+
+
+def report_groups(groups: Collection[Group]) -> None:
+    """Log one line for each group, and one for each offset that was not committed."""
+    for group in groups:
+        steps = group.steps()
+        done = f"{counted(steps[Step.COMMITTED.value], 'offset')} committed"
+        if steps[Step.IN_PLACE.value]:
+            done += f", {steps[Step.IN_PLACE.value]:,} in place"
+        _log.info("group %s: %s of %s", group.name, done, counted(len(group.partitions), "partition"))
+        for partition in group.partitions:
+            if partition.step not in (Step.COMMITTED, Step.IN_PLACE):
+                why = partition.reason or partition.outcome.value
+                if partition.step is Step.FURTHER:
+                    why = f"the group has offset {partition.has:,} there, and is never moved back"
+                _log.warning("group %s: %s was not committed: %s", group.name, partition.topic_partition, why)

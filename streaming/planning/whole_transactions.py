@@ -1,0 +1,86 @@
+"""Driver: lower the ends of a restore until they tear no transaction, by the headers of the batches around them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from shallow_mirror.archive_reading.segment_reader import SegmentReader
+from shallow_mirror.archive_reading.transaction_cuts import TxnScan, whole_ends
+from shallow_mirror.checkpoints.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.archive_table import VISIBLE, ArchiveTable
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import OffsetRange, SourcePartition
+
+_log = logging.getLogger(__name__)
+
+MARGIN = timedelta(minutes=15)
+"""Parts of a transaction are looked for that were archived so long before or after a cut: transaction.max.timeout.ms."""
+
+
+class WholeTransactions:
+    """Lowers the ends of ranges. Reads what was archived around them, also behind the cut."""
+
+    def __init__(self, table: ArchiveTable, store: ObjectStore, margin: timedelta = MARGIN) -> None:
+        self._table = table
+        self._store = store
+        self._margin = margin
+
+    def lower(self, ranges: Mapping[SourcePartition, OffsetRange]) -> dict[SourcePartition, OffsetRange]:
+        """Return the ranges with ends that tear no transaction. Raises as `SegmentReader`."""
+        ends = {source: offsets.end for source, offsets in ranges.items()}
+        scanned_from: datetime | None = None
+        while (window := self._window(ends, ranges)) is not None and (scanned_from is None or window[0] < scanned_from):
+            scan = self._scan(ranges, *window)
+            scanned_from = window[0]
+            # A lowered end may tear a transaction that lies before what was read: read from there, too.
+            ends = whole_ends(ends, scan.parts())
+            _report(ranges, ends, scan)
+        return {source: OffsetRange(offsets.start, max(offsets.start, ends[source])) for source, offsets in ranges.items()}
+
+    def _window(
+        self, ends: Mapping[SourcePartition, int], ranges: Mapping[SourcePartition, OffsetRange]
+    ) -> tuple[datetime, datetime] | None:
+        """Return between which times that was decided which may hold parts of torn transactions; None without any record."""
+        times = [
+            row.decided_at_ms
+            for row in self._table.segments({source.topic for source in ends})
+            if (end := ends.get(row.segment.source)) is not None
+            and end > ranges[row.segment.source].start
+            and row.segment.source_start < end <= row.segment.source_end
+        ]
+        if not times:
+            return None
+        first, last = (datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in (min(times), max(times)))
+        return first - self._margin, last + self._margin
+
+    def _scan(self, ranges: Mapping[SourcePartition, OffsetRange], since: datetime, until: datetime) -> TxnScan:
+        scan = TxnScan()
+        condition = (Comparison("decided_at", ">", since), Comparison("decided_at", "<=", until))
+        for rows in self._table.decisions(condition, VISIBLE):
+            by_partition: dict[SourcePartition, list[ArchiveRow]] = {}
+            for row in rows:
+                if row.segment.source in ranges and row.stored is not None:
+                    by_partition.setdefault(row.segment.source, []).append(row)
+            for source, of_partition in sorted(by_partition.items()):
+                for batches in SegmentReader(self._store, of_partition, ranges[source].start, verifies=False):
+                    scan.add(batches)
+        return scan
+
+
+def _report(ranges: Mapping[SourcePartition, OffsetRange], ends: Mapping[SourcePartition, int], scan: TxnScan) -> None:
+    lowered = [offsets.end - ends[source] for source, offsets in ranges.items() if ends[source] < offsets.end]
+    if lowered:
+        _log.info(
+            "whole transactions: %s earlier, by %s", counted(len(lowered), "partition ends", "partitions end"),
+            counted(sum(lowered), "offset"),
+        )  # fmt: skip
+    if scan.unnamed_count:
+        _log.warning(
+            "whole transactions: %s around the cut of producers before transaction.version 2: they are kept whole in each "
+            "partition, but which of them belong together in several partitions cannot be known",
+            counted(scan.unnamed_count, "transaction is", "transactions are"),
+        )

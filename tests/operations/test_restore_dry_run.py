@@ -1,0 +1,121 @@
+"""A dry run says what a restore would create, copy and rebuild, and what stands against it. It writes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.strict_broker import StrictCluster
+from tests.support import restore_runs
+from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
+from tests.support.record_batches import batch
+
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.cli import main
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.operations.restore_dry_run import RestoreDryRun, dry_run
+
+OTHER = ORDERS._replace(partition=1)
+
+
+class Archived:
+    """An archive of two partitions of `orders`, two objects, and the cluster to restore into."""
+
+    def __init__(self, folder: Path, target: StrictCluster) -> None:
+        self.folder, self.target = folder, target
+        self.archive = ArchiveOfTest(archive_config(folder))
+        self.archive.archive({ORDERS: [batch(0, 10, timestamp=1_000), batch(10, 10, timestamp=2_000)], OTHER: [batch(0, 5)]})
+        self.archive.archive({ORDERS: [batch(20, 10, timestamp=3_000)]})
+        topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
+        configs = {"retention.ms": "77", "cleanup.policy": "delete"}
+        description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs=configs)
+        topics.record([description], run_epoch=1, micro_batch=1, at_ms=NOW_MS)
+
+    def document(self, **settings: Any) -> dict[str, Any]:
+        return restore_runs.document(self.archive.config, self.target.bootstrap, **settings)
+
+    def dry_run(self, **settings: Any) -> RestoreDryRun:
+        return dry_run(restore_runs.config(self.folder, self.archive.config, self.target.bootstrap, **settings))
+
+
+@pytest.fixture
+def archived(tmp_path: Path) -> Iterator[Archived]:
+    with StrictCluster(cluster_id="west-id") as target:
+        yield Archived(tmp_path, target)
+
+
+def test_topics_ranges_bytes_and_micro_batches_are_reported_and_nothing_is_written(archived: Archived) -> None:
+    report = archived.dry_run()
+    assert report.is_fine
+    (topic,) = report.topics
+    assert (topic.target, topic.partitions, topic.exists) == ("east.orders", 2, False)
+    assert topic.created_with is not None
+    assert topic.created_with["retention.ms"] == "77"
+    assert topic.created_with["compression.type"] == "producer"
+    ranges = [(each.partition, each.position, each.end, each.record_count, each.is_exact) for each in report.partitions]
+    assert ranges == [(0, 0, 30, 30, True), (1, 0, 5, 5, True)]
+    assert report.size_bytes == len(batch(0, 10)) * 3 + len(batch(0, 5))
+    assert (report.object_count, report.micro_batches) == (2, 1)
+    assert "nothing stands against it" in report.sentences()
+    assert not (archived.folder / "restore").exists()
+    assert archived.dry_run() == report
+
+
+def test_a_cut_inside_a_batch_is_named_with_the_batch_that_will_be_rebuilt(archived: Archived) -> None:
+    report = archived.dry_run(until={"offsets": {"orders": {0: 14, 1: 5}}})
+    first, second = report.partitions
+    assert [(each.base_offset, each.end_offset, each.start, each.end) for each in first.rebuilt] == [(10, 20, 10, 14)]
+    assert (first.end, first.is_exact, second.rebuilt) == (14, False, [])
+    assert "the batch at 10 will be rebuilt" in "\n".join(report.sentences())
+    assert report.object_count == 1
+
+
+def test_a_target_topic_that_holds_records_is_refused_with_the_remedy(archived: Archived) -> None:
+    archived.target.create_topic("east.orders", 2)
+    assert archived.dry_run().is_fine
+    archived.target.seed(("east.orders", 1), batch(0, 1))
+    report = archived.dry_run()
+    assert not report.is_fine
+    ((problem,),) = [topic.problems for topic in report.topics]
+    assert "target topic east.orders (for orders) holds records that this restore did not write" in problem
+
+
+def test_missing_and_short_objects_are_named(archived: Archived) -> None:
+    first, second = sorted((archived.folder / "objects").rglob("*.batches"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:10])
+    report = archived.dry_run()
+    assert not report.is_fine
+    missing, short = report.damaged_objects
+    assert first.name in missing
+    assert "is missing" in missing
+    assert "has 10 bytes" in short
+
+
+def test_the_command_prints_it_and_its_options_override_the_cut_of_the_file(
+    archived: Archived, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = archived.folder / "restore.yaml"
+    file.write_text(json.dumps(archived.document(until={"time": "2026-05-01T12:00:00Z"})))
+    with pytest.raises(SystemExit) as ended:
+        main(["restore", str(file), "--dry-run", "--json", "--until", "1970-01-01T00:00:02Z"])
+    assert ended.value.code == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["is_fine"]
+    assert [each["end"] for each in document["partitions"]] == [20, 5]
+    with pytest.raises(SystemExit) as ended:
+        main(["restore", str(file), "--dry-run", "--until", "1970-01-01T00:00:02Z", "--at-decision", "1"])
+    assert ended.value.code == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["restore", str(file), "--dry-run", "--until", "yesterday"])
+    assert ended.value.code == 2
+    assert "--until" in capsys.readouterr().err
+
+
+def test_a_decision_that_the_archive_does_not_have_is_refused(archived: Archived) -> None:
+    with pytest.raises(ConfigError, match=r"until\.decision: 99 is not in the archive"):
+        archived.dry_run(until={"decision": 99})

@@ -1,0 +1,71 @@
+"""A restore with whole transactions ends where no transaction is torn, whatever the cut was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support import restore_runs
+from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
+from tests.support.record_batches import batch, marker
+
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
+from shallow_mirror.types import OffsetRange
+
+OTHER = ORDERS._replace(partition=1)
+TXN = 0x10
+
+
+def data(offset: int, producer_id: int, epoch: int = -1) -> bytes:
+    """Return a batch of a transaction that has an epoch of its own: the markers of `record_batches` have epoch 0."""
+    return batch(offset, 2, attributes=TXN, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ArchiveOfTest:
+    """Three transactions of both partitions: 7 is committed, 8 is aborted, 9 is archived later in OTHER."""
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive(
+        {
+            ORDERS: [data(0, 7), marker(2, 1, 7), data(3, 8), marker(5, 0, 8), data(6, 9), marker(8, 1, 9)],
+            OTHER: [batch(0, 4), data(4, 7), marker(6, 1, 7), data(7, 8), marker(9, 0, 8)],
+        }
+    )
+    archive.archive({OTHER: [data(10, 9), marker(12, 1, 9), batch(13, 3)]})
+    return archive
+
+
+def ends(archive: ArchiveOfTest, folder: Path, **until: object) -> tuple[int, int]:
+    config = restore_runs.config(folder, archive.config, "127.0.0.1:1", until=until)
+    decided = RestorePlanner(config, ArchiveTable.open(archive.config.table_location), archive.store).decide_ranges()
+    assert {offsets.start for offsets in decided.ranges.values()} == {0}
+    assert isinstance(decided.ranges[ORDERS], OffsetRange)
+    return decided.ranges[ORDERS].end, decided.ranges[OTHER].end
+
+
+def test_a_transaction_that_is_cut_in_one_of_two_partitions_is_left_out_of_both(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    cut = {"orders": {0: 9, 1: 5}}
+    assert ends(archive, tmp_path, offsets=cut) == (9, 5)
+    assert ends(archive, tmp_path, offsets=cut, whole_transactions=True) == (0, 4)
+
+
+def test_the_other_part_of_a_transaction_may_be_archived_behind_the_cut(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    decision = min(row.micro_batch for row in ArchiveTable.open(archive.config.table_location).rows())
+    assert ends(archive, tmp_path, decision=decision) == (9, 10)
+    assert ends(archive, tmp_path, decision=decision, whole_transactions=True) == (6, 10)
+
+
+def test_aborted_transactions_and_whole_ones_lower_nothing(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    assert ends(archive, tmp_path, whole_transactions=True) == (9, 16)
+    assert ends(archive, tmp_path, offsets={"orders": {0: 4, 1: 8}}, whole_transactions=True) == (4, 8)
+
+
+def test_transactions_that_share_an_epoch_are_whole_in_each_partition_only_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [data(0, 7, 0), marker(2, 1, 7)], OTHER: [data(0, 7, 0), marker(2, 1, 7)]})
+    with caplog.at_level("WARNING"):
+        assert ends(archive, tmp_path, offsets={"orders": {0: 1, 1: 3}}, whole_transactions=True) == (0, 3)
+    assert "2 transactions are" in caplog.text

@@ -1,0 +1,76 @@
+"""The example of a restore file, its JSON schema, and the cut that options of the command give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from shallow_mirror.config import RestoreConfig, restore_json_schema
+from shallow_mirror.config.restore_config import Cut, RestoreReadSettings, RestoreTopicSettings
+from shallow_mirror.config.sections import MetricsSettings, RestoreGroupSettings, WriteSettings
+from shallow_mirror.errors import ConfigError
+
+CONF = Path(__file__).parent.parent / "conf"
+EXAMPLE = CONF / "restore-example.yaml"
+SECTIONS: dict[str, type[BaseModel]] = {
+    "read": RestoreReadSettings,
+    "topics": RestoreTopicSettings,
+    "until": Cut,
+    "write": WriteSettings,
+    "groups": RestoreGroupSettings,
+    "metrics": MetricsSettings,
+}
+
+
+def test_the_example_is_valid_and_says_the_defaults() -> None:
+    example = RestoreConfig.load(EXAMPLE)
+    for name, section in SECTIONS.items():
+        default = RestoreTopicSettings(include=["orders.*"]) if section is RestoreTopicSettings else section()
+        assert getattr(example, name) == default, name
+    assert example.tables_writer == "auto"
+    assert example.tables == str(CONF.parent.resolve() / "data/orders-back")
+    assert example.checkpoint == f"{example.tables}/_state"
+    assert example.archive.objects == str(CONF.parent.resolve() / "data/orders-backup-objects")
+
+
+def test_the_example_has_every_key_with_a_comment() -> None:
+    document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    assert set(document) == set(RestoreConfig.model_fields)
+    for name, section in SECTIONS.items():
+        assert set(document[name]) == set(section.model_fields), name
+    keys = [line for line in EXAMPLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    sections = {
+        "archive:",
+        "target:",
+        "topics:",
+        "read:",
+        "write:",
+        "storage:",
+        "alias: west",
+        "bootstrap.servers: 127.0.0.1:29092",
+    }
+    assert [line for line in keys if " # " not in line and line.strip() not in sections] == []
+
+
+def test_the_json_schema_is_current() -> None:
+    assert (CONF / "restore.schema.json").read_text(encoding="utf-8") == restore_json_schema()
+
+
+def test_options_replace_the_cut_of_the_file() -> None:
+    example = RestoreConfig.load(EXAMPLE)
+    by_offset = example.model_copy(update={"until": Cut(offsets={"orders": {0: 1}})})
+    assert by_offset.with_cut().until == by_offset.until
+    assert by_offset.with_cut(decision=7).until == Cut(decision=7)
+    assert by_offset.with_cut(time="2026-05-01T12:00:00Z").until == Cut(time="2026-05-01T12:00:00Z")
+    whole = by_offset.with_cut(is_whole_transactions=True)
+    assert whole.until == Cut(offsets={"orders": {0: 1}}, whole_transactions=True)
+    assert whole.with_cut(decision=7).until == Cut(decision=7, whole_transactions=True)
+
+
+@pytest.mark.parametrize("time", ["yesterday", "2026-05-01T12:00:00", "latest"])
+def test_a_time_without_zone_and_no_time_are_refused(time: str) -> None:
+    with pytest.raises(ConfigError, match="--until"):
+        RestoreConfig.load(EXAMPLE).with_cut(time=time)

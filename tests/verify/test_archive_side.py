@@ -1,0 +1,89 @@
+"""The source side of a restore: batches of an archive, up to the cut, with what is damaged or gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_config
+from tests.support.record_batches import batch
+
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import TopicDescription
+from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
+from shallow_mirror.errors import ObjectMissingError
+from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
+from shallow_mirror.verify.archive_side import ArchiveSide
+from shallow_mirror.verify.partition_reader import CRC_REASON, Chunk, LogReader
+
+PLACE = TopicPartition("orders", 0)
+NO_STARTS = np.zeros(0, np.int64)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ArchiveOfTest:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [batch(0, 10), batch(10, 10)]})
+    archive.archive({ORDERS: [batch(20, 10)]})
+    return archive
+
+
+def side(archive: ArchiveOfTest, start: int = 0, end: int = 30, configs: dict[str, str] | None = None) -> ArchiveSide:
+    table = ArchiveTable.open(archive.config.table_location)
+    newest = max(row.micro_batch for row in table.rows())
+    decided = RestoreRanges(archive_id=table.archive_id, until="", last_decision=newest, ranges={ORDERS: OffsetRange(start, end)})
+    described = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=1, configs=configs or {})
+    return ArchiveSide(table, archive.store, decided, {"orders": described}, IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 20)
+
+
+def read(reader: LogReader, start: int, end: int, *, is_first: bool = True) -> list[int]:
+    """Return the base offsets of the batches that belong to a range."""
+    bases: list[int] = []
+    for chunk in reader.read(OffsetRange(start, end), 1.0, is_first=is_first):
+        assert isinstance(chunk, Chunk)
+        bases += chunk.index.headers["base_offset"][chunk.chosen].tolist()
+    return bases
+
+
+def test_batches_of_a_range_are_read_up_to_the_cut(archive: ArchiveOfTest) -> None:
+    reader, second = side(archive, end=24).readers(PLACE, NO_STARTS)
+    assert read(reader, 0, 30) == [0, 10, 20]
+    assert read(second, 15, 20) == [10]
+    assert read(second, 15, 30, is_first=False) == [20]
+    assert (reader.records_until, reader.log.log_end) == (24, 24)
+    assert reader.read_bytes == len(batch(0, 10)) * 3
+
+
+def test_what_is_known_of_the_topic_comes_from_the_archive(archive: ArchiveOfTest) -> None:
+    stamped = side(archive, configs={"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"})
+    view = stamped.topic("orders")
+    assert view is not None
+    assert (view.topic_id, view.is_stamped_by_broker, view.is_compacted) == (ORDERS.topic_id, True, False)
+    assert stamped.cluster_id() == CLUSTER_ID
+    assert stamped.topic("others") is None
+    assert not stamped.has(TopicPartition("orders", 1))
+    assert stamped.log_view(TopicPartition("orders", 1)).log_end == 0
+
+
+def test_a_damaged_batch_is_reported_and_the_next_ones_are_read(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    first = min((tmp_path / "objects").rglob("*.batches"))
+    content = bytearray(first.read_bytes())
+    content[len(batch(0, 10)) - 1] ^= 1
+    first.write_bytes(content)
+    reader, _ = side(archive).readers(PLACE, NO_STARTS)
+    assert read(reader, 0, 30) == [0, 10, 20]
+    assert reader.log.damages == {0: CRC_REASON}
+
+
+def test_a_missing_object_ends_the_verification(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    min((tmp_path / "objects").rglob("*.batches")).unlink()
+    reader, _ = side(archive).readers(PLACE, NO_STARTS)
+    with pytest.raises(ObjectMissingError):
+        read(reader, 0, 30)
+
+
+def test_what_retention_of_the_archive_deleted_lies_below_the_start_of_the_log(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [batch(20, 10)]}, positions={ORDERS: 20})
+    assert side(archive, start=0).log_view(PLACE).log_start == 20
