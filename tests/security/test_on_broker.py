@@ -97,14 +97,14 @@ def test_who_does_not_fit_is_told_what_to_change(
 @pytest.mark.parametrize(
     ("listener", "protocol", "message"),
     [
-        ("PLAINTEXT", "ssl", "speaks neither TLS nor SASL at this port"),
+        ("PLAINTEXT", "ssl", "speaks neither TLS nor SASL on this port"),
         ("PLAINTEXT", "sasl_plaintext", "uses no SASL at this listener: set security.protocol: plaintext"),
         ("PLAINTEXT", "sasl_ssl", "set security.protocol: plaintext"),
         ("TLS", "plaintext", "speaks TLS without SASL on this port, not plaintext: set security.protocol: ssl"),
         ("TLS", "sasl_plaintext", "set security.protocol: ssl"),
         ("TLS", "sasl_ssl", "uses no SASL at this listener: set security.protocol: ssl"),
         ("MUTUAL", "plaintext", "speaks TLS on this port, not plaintext: set security.protocol: ssl"),
-        ("SCRAM", "plaintext", "speaks TLS and SASL at this port"),
+        ("SCRAM", "plaintext", "speaks TLS and SASL on this port"),
         ("SCRAM", "ssl", "speaks TLS and SASL on this port, not ssl: set security.protocol: sasl_ssl"),
         ("SCRAM", "sasl_plaintext", "set security.protocol: sasl_ssl"),
         ("PLAIN", "plaintext", "speaks SASL without TLS on this port, not plaintext"),
