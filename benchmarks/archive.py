@@ -3,8 +3,9 @@
     python -m benchmarks.archive --gb 1 --corpora zstd-big,lz4-small
 
 Each as a user starts it, with default settings: `archive run --available-now` into a folder and into an S3 server, `restore`
-out of both, `run --available-now`. CPU is that of the whole process tree, the JVM included, from the first bytes at the target
-to the last ones; `total_cpu_s` is that of the whole run. The server is that of the tests (versitygw on a folder of this machine);
+out of both, `run --available-now`. CPU is that of the whole process tree, the JVM included. `cpu_s_per_gb`: from 5 % to 95 % of
+the bytes at the target, as `make bench` measures copies; `copy_cpu_s_per_gb`: from the first bytes to the last ones;
+`total_cpu_s`: of the whole run, with the start of Spark. The server is that of the tests (versitygw on a folder of this machine);
 its own CPU is not counted. One JSON object a line; exit code 1 where a copy is not equal to the source.
 """
 
@@ -35,7 +36,7 @@ from benchmarks.meter import Meter
 from benchmarks.peers.peer import PeerFailedError
 from benchmarks.resource_check import require_room
 from benchmarks.topics import create_topic, delete_topic
-from benchmarks.window import Sample, Window, spent_in
+from benchmarks.window import NoWindowError, Sample, Window, spent_in, steady_window
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.errors import MirrorError
 
@@ -54,6 +55,7 @@ class Cost:
     gb: float
     mb_per_s: float
     cpu_s_per_gb: float
+    copy_cpu_s_per_gb: float
     total_cpu_s: float
     peak_mb: float
     seconds: float
@@ -139,13 +141,15 @@ class Run:
     def _cost(self, what: str, samples: Sequence[Sample]) -> Cost:
         begin = next(sample.at for sample in samples if sample.target_bytes)
         end = next(sample.at for sample in samples if sample.target_bytes == samples[-1].target_bytes)
-        gb = self._source.log_bytes / 1e9
+        gb, steady = self._source.log_bytes / 1e9, steady_window(samples, None)
+        whole = Window(begin, end, 1.0)
         return Cost(
             what=what,
             corpus=self._source.corpus.name,
             gb=gb,
             mb_per_s=gb * 1000 / (end - begin),
-            cpu_s_per_gb=spent_in(Window(begin, end, 1.0), samples, lambda sample: sample.copier_cpu_s) / gb,
+            cpu_s_per_gb=spent_in(steady, samples, _cpu_s_of) / (steady.share * gb),
+            copy_cpu_s_per_gb=spent_in(whole, samples, _cpu_s_of) / gb,
             total_cpu_s=samples[-1].copier_cpu_s,
             peak_mb=max(sample.pss_bytes for sample in samples) / 1e6,
             seconds=end - begin,
@@ -153,8 +157,8 @@ class Run:
         )
 
 
-def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path) -> Iterator[Cost]:
-    """Measure one corpus; `folder` is empty."""
+def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path, *, is_short: bool) -> Iterator[Cost]:
+    """Measure one corpus; `folder` is empty. `is_short`: without the restore from S3."""
     run = Run(clusters, source, folder)
     bucket, objects = f"s3://{BUCKET}/{source.topic}", folder / "objects"
     on_server = {"storage": {"options": options_for(f"http://127.0.0.1:{server.port}")}}
@@ -162,7 +166,12 @@ def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path)
     yield run.capture("capture to a folder", str(objects), lambda: _size_of(objects), {})
     yield run.capture("capture to S3", bucket, lambda: _size_of(server.folder), on_server)
     yield run.restore("restore from a folder", "capture to a folder", str(objects), {})
-    yield run.restore("restore from S3", "capture to S3", bucket, on_server)
+    if not is_short:
+        yield run.restore("restore from S3", "capture to S3", bucket, on_server)
+
+
+def _cpu_s_of(sample: Sample) -> float:
+    return sample.copier_cpu_s
 
 
 def _name(what: str) -> str:
@@ -195,6 +204,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=1.0, help="of each corpus in the source's log")
     parser.add_argument("--corpora", default="zstd-big,lz4-small")
+    parser.add_argument("--short", action="store_true", help="without the restore from S3")
     parser.add_argument("--json", type=Path, help="append the lines to this file too")
     chosen = parser.parse_args()
     end_on_sigterm()
@@ -209,14 +219,14 @@ def main() -> int:
                 for corpus in corpora:
                     source = written_source(corpus, chosen.gb, clusters, lambda message: print(message, file=sys.stderr))
                     (scratch / corpus.name).mkdir()
-                    for cost in costs(source, clusters, server, scratch / corpus.name):
+                    for cost in costs(source, clusters, server, scratch / corpus.name, is_short=chosen.short):
                         print(cost.line(), flush=True)
                         is_equal &= not cost.difference
                         if chosen.json is not None:
                             with chosen.json.open("a", encoding="utf-8") as file:
                                 file.write(f"{cost.line()}\n")
                     delete_topic(clusters.source.bootstrap, source.topic)
-    except MirrorError as error:
+    except (MirrorError, NoWindowError) as error:
         print(f"benchmarks.archive: {error}", file=sys.stderr)
         return 2
     return 0 if is_equal else 1
