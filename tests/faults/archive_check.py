@@ -107,7 +107,9 @@ class ArchivedRow:
 
 
 def load_archived_rows(tables: Path) -> list[ArchivedRow]:
-    """Read all rows, in the order of partitions and offsets."""
+    """Read all rows, in the order of partitions and offsets; none where the table is not there yet."""
+    if not DeltaTable.is_deltatable(str(tables / "archive_segments")):
+        return []
     rows = DeltaTable(str(tables / "archive_segments")).to_pyarrow_table().to_pylist()
     return sorted(map(_row_of, rows), key=lambda row: (row.place, row.start, row.end))
 
@@ -244,10 +246,25 @@ def object_differences(rows: Iterable[ArchivedRow]) -> list[str]:
     return differences
 
 
-def orphans(rows: Iterable[ArchivedRow], files: Iterable[str]) -> list[str]:
-    """Pure: files that no row names, besides rows that say that theirs was deleted."""
+def orphans(rows: Sequence[ArchivedRow], files: Iterable[str], run_epoch: int | None = None) -> list[str]:
+    """Pure: files that no row names, besides rows that say that theirs was deleted.
+
+    `run_epoch`: of the archive that runs now. What it wrote since its last decision is no orphan yet: a slot that failed leaves
+    the objects of the others, which can be told from those of a decision that is still to come when the next one is recorded.
+    """
     named = {row.object_name for row in rows if row.kind == "data" and row.state != DELETED}
-    return [f"orphan: {name}" for name in sorted(set(files) - named)]
+    last = max((_decision_of(row.object_name) for row in rows if row.object_name is not None), default=(0, 0))
+    return [
+        f"orphan: {name}"
+        for name in sorted(set(files) - named)
+        if _decision_of(name)[0] != run_epoch or _decision_of(name) <= last
+    ]
+
+
+def _decision_of(name: str) -> tuple[int, int]:
+    """Return run epoch and number of `id/epoch/number-...`; hidden files begin with a dot."""
+    _, run_epoch, file = name.split("/")
+    return int(run_epoch), int(file.lstrip(".").partition("-")[0])
 
 
 def retention_differences(rows: Iterable[ArchivedRow], keep_bytes: Mapping[str, int]) -> list[str]:
@@ -296,12 +313,19 @@ class ArchiveChecker:
         self._later: list[Written] = []
         self._records: dict[tuple[TopicPartition, int], int] = {}
 
-    def check(self) -> Checked:
-        """To be called while the archive stands between two micro-batches, or has ended, and after `archive clean`."""
+    def check(self, run_epoch: int | None = None) -> Checked:
+        """To be called while the archive stands between two micro-batches, or has ended, and after `archive clean`.
+
+        `run_epoch`: of the archive that runs; None: it has ended.
+        """
         rows, files = load_archived_rows(self._tables), load_files(self._objects)
         by_place = {place: list(group) for place, group in itertools.groupby(rows, key=lambda row: row.place)}
         known = self._written_below({place: group[-1].end for place, group in by_place.items()})
-        differences = [*object_differences(rows), *orphans(rows, files), *retention_differences(rows, self._keep_bytes)]
+        differences = [
+            *object_differences(rows),
+            *orphans(rows, files, run_epoch),
+            *retention_differences(rows, self._keep_bytes),
+        ]
         for place, group in by_place.items():
             differences += differences_of(group, files, self._log.batches(place))
             differences += unkept_promises(group, (record for record in known if record.place == place))

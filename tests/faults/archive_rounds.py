@@ -108,13 +108,14 @@ class ArchiveScene(Scene):
         """Clean, then compare everything. Tasks of a dead driver may still write objects: they are waited for."""
         if self.running_or_ended().pid not in {process.pid for process in self._harmed}:
             survivors(self._harmed, _GONE_WITHIN_S)
-        checked = self._checks.submit(self._cleaned_and_checked)
+        epochs = re.findall(r"run epoch (\d+) took over", self.running_or_ended().log())
+        checked = self._checks.submit(self._cleaned_and_checked, int(epochs[-1]))
         wait([checked])
         return checked
 
-    def _cleaned_and_checked(self) -> Checked:
+    def _cleaned_and_checked(self, run_epoch: int | None) -> Checked:
         clean(ArchiveConfig.load(self.conf))
-        return self._archive_checker.check()
+        return self._archive_checker.check(run_epoch)
 
     def finish(self) -> Finish:
         """Writers end, the archive catches up and is stopped; all of it is compared, and verified by its own command."""
@@ -127,7 +128,7 @@ class ArchiveScene(Scene):
         code = archive.stop()
         left = [f"process {process.pid}" for process in survivors(processes, _GONE_WITHIN_S)]
         left += [f"file {path.name}" for path in (self.folder / "scratch").iterdir()]
-        checked = self._cleaned_and_checked()
+        checked = self._cleaned_and_checked(None)
         differences = [*checked.differences]
         verified = verify_archive(ArchiveConfig.load(self.conf), is_deep=True)
         if not verified.is_equal:

@@ -169,6 +169,14 @@ def test_a_file_that_no_row_names_is_an_orphan_and_so_is_that_of_a_deleted_row()
     assert orphans(with_second(state="DELETE_SEGMENT_STARTED"), FILES) == []
 
 
+def test_what_a_run_wrote_since_its_last_decision_is_no_orphan_until_the_next_one_or_another_run() -> None:
+    pending = "a/00000001/0000000003-0000-00-cccccccc.batches"
+    assert orphans(ROWS, {**FILES, pending: b""}, 1) == []
+    assert orphans(ROWS, {**FILES, pending: b""}, 2) == [f"orphan: {pending}"]
+    earlier = OTHER.replace("bbbbbbbb", "cccccccc")
+    assert orphans(ROWS, {**FILES, earlier: b""}, 1) == [f"orphan: {earlier}"]
+
+
 def test_a_segment_that_expired_needs_no_file_and_still_covers_its_offsets() -> None:
     assert differences_of(with_second(state="DELETE_SEGMENT_FINISHED"), {OBJECT: FILES[OBJECT]}, SOURCE) == []
 
