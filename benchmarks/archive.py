@@ -162,9 +162,9 @@ def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path,
     run = Run(clusters, source, folder)
     bucket, objects = f"s3://{BUCKET}/{source.topic}", folder / "objects"
     on_server = {"storage": {"options": options_for(f"http://127.0.0.1:{server.port}")}}
-    yield run.mirror("mirror")
     yield run.capture("capture to a folder", str(objects), lambda: _size_of(objects), {})
     yield run.capture("capture to S3", bucket, lambda: _size_of(server.folder), on_server)
+    yield run.mirror("mirror")
     yield run.restore("restore from a folder", "capture to a folder", str(objects), {})
     if not is_short:
         yield run.restore("restore from S3", "capture to S3", bucket, on_server)
