@@ -52,7 +52,7 @@ class Comparison:
                 yield from self._of_corpus(corpus, clusters, scratch, say)
 
     def _of_corpus(self, corpus: Corpus, clusters: Clusters, scratch: Path, say: Say) -> Iterator[Result]:
-        source = _write(corpus, self.gb, clusters, say)
+        source = written_source(corpus, self.gb, clusters, say)
         for run in range(1, self.runs + 1):
             for peer in self.peers:
                 say(f"{corpus.name}, run {run} of {self.runs}: {peer.name}")
@@ -71,7 +71,8 @@ def running_clusters(folder: Path) -> Iterator[Clusters]:
         stop_clusters(nodes)
 
 
-def _write(corpus: Corpus, gb: float, clusters: Clusters, say: Say) -> Source:
+def written_source(corpus: Corpus, gb: float, clusters: Clusters, say: Say) -> Source:
+    """Write a corpus into the source, and return it as it lies there."""
     bootstrap, topic = clusters.source.bootstrap, corpus.name
     say(f"{corpus.name}: writing {gb:g} GB")
     write_corpus(bootstrap, topic, corpus, gb * 1e9)

@@ -1,6 +1,7 @@
 """Executor: one object of an archive while it is written: parts in which the batches of a partition are adjacent, then a footer.
 
-A part is collected in memory: PART_BYTES and one response at most, so memory does not grow with partitions or the object.
+A part is collected in a buffer of PART_BYTES, so memory does not grow with partitions or the object. What is large enough to be a
+run of the index by itself is written out of the receive buffer, without a copy.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from shallow_mirror.wire.batches.crc import crc32c
 from shallow_mirror.wire.batches.header import CONTROL_BIT
 
 PART_BYTES = 8 << 20
-"""Batches of so many bytes are sorted by partition before they are written."""
+"""Batches of so many bytes at most are sorted by partition before they are written."""
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """Adjacent batches of one partition of one response, copied out of the receive buffer."""
+    """Adjacent batches of one partition of one response."""
 
-    data: bytes
+    data: memoryview
     size_bytes: npt.NDArray[np.int64]
     base_offsets: npt.NDArray[np.int64]
     max_timestamps: npt.NDArray[np.int64]
@@ -65,11 +66,14 @@ class ObjectBuilder:
         self._retention_class = retention_class
         self._stored: dict[SourcePartition, _StoredPartition] = {}
         self._part: dict[SourcePartition, list[_Chunk]] = {}
+        self._buffer = memoryview(bytearray(PART_BYTES))
+        """One for all parts: memory that is new to the process costs more than the copy into it."""
         self._part_bytes = 0
+        """Of the buffer, in use."""
         self._position = 0
 
     def add(self, part: ReadPart, first: int, end: int, position: int) -> None:
-        """Add the batches `first` to `end` of a part of a response: a copy of them. `position`: where their row continues.
+        """Add the batches `first` to `end` of a part of a response, copied or written. `position`: where their row continues.
 
         Raises CorruptBatchError for a control batch that holds no control record.
         """
@@ -77,8 +81,9 @@ class ObjectBuilder:
         start, sizes = int(index.pos[first]), index.size_bytes[first:end]
         size = int(index.pos[end - 1] + index.size_bytes[end - 1]) - start
         stored = self._stored.setdefault(part.source, _StoredPartition())
+        is_run = size >= INDEX_BYTES
         chunk = _Chunk(
-            bytes(part.records[start : start + size]),
+            part.records[start : start + size] if is_run else self._copied(part.records[start : start + size]),
             sizes.copy(),
             headers["base_offset"].astype(np.int64),
             headers["max_timestamp"].astype(np.int64),
@@ -89,20 +94,30 @@ class ObjectBuilder:
         _note_leader_epochs(stored, headers["partition_leader_epoch"], chunk.base_offsets)
         _note_timestamps(stored, headers["base_timestamp"])
         _note_aborted(stored, part, first, end)
-        self._part_bytes += size
         self.size_bytes += size
-        if self._part_bytes >= PART_BYTES:
+        if is_run:
+            self._write_partition(part.source)
+
+    def _copied(self, records: memoryview) -> memoryview:
+        """Return a copy in the buffer, which is written first where there is no room left."""
+        if self._part_bytes + len(records) > PART_BYTES:
             self._write_part()
+        begin, self._part_bytes = self._part_bytes, self._part_bytes + len(records)
+        self._buffer[begin : self._part_bytes] = records
+        return self._buffer[begin : self._part_bytes]
 
     def _write_part(self) -> None:
-        for source, chunks in sorted(self._part.items()):
-            stored = self._stored[source]
-            stored.index += _index_of(chunks, self._position)
-            for chunk in chunks:
-                self._writer.write(chunk.data)
-                stored.crc32c = crc32c(chunk.data, stored.crc32c)
-                self._position += len(chunk.data)
-        self._part, self._part_bytes = {}, 0
+        for source in sorted(self._part):
+            self._write_partition(source)
+        self._part_bytes = 0
+
+    def _write_partition(self, source: SourcePartition) -> None:
+        chunks, stored = self._part.pop(source), self._stored[source]
+        stored.index += _index_of(chunks, self._position)
+        for chunk in chunks:
+            self._writer.write(chunk.data)
+            stored.crc32c = crc32c(chunk.data, stored.crc32c)
+            self._position += len(chunk.data)
 
     def close(self, header: ObjectHeader, segments: Sequence[Segment]) -> Mapping[SourcePartition, StoredBatches]:
         """Write what is left and the footer, and return where the batches of each partition are, once they are durable.

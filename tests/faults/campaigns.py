@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults import broker_faults, network_faults, process_faults, steps, storage_faults, three_brokers
+from tests.faults import (
+    archive_steps,
+    archive_store,
+    broker_faults,
+    network_faults,
+    process_faults,
+    steps,
+    storage_faults,
+    three_brokers,
+)
+from tests.faults.archive_rounds import PlainArchiveScene, PlainRestoreScene
+from tests.faults.archive_store import ArchiveStoreScene
 from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
 from tests.faults.network_faults import TARGET, NetworkScene
 from tests.faults.rounds import Fault, Scene
@@ -199,6 +210,31 @@ TEN_MINUTES_AWAY = Campaign(
     open=NetworkScene(WITHOUT_SPARK, checks_meanwhile=False),
 )
 
+ARCHIVE_KILLS = Campaign(
+    name="archive-kills",
+    engine=WITHOUT_SPARK,
+    rounds=150,
+    cases=[
+        *((fault, step) for fault in (KILL, process_faults.KillDriver()) for step in archive_steps.ALL),
+        *((process_faults.KillTask(), step) for step in archive_steps.IN_TASKS),
+    ],
+    open=PlainArchiveScene(),
+)
+ARCHIVE_STORE = Campaign(
+    name="archive-store",
+    engine=WITHOUT_SPARK,
+    rounds=3 * len(archive_store.CASES),
+    cases=archive_store.CASES,
+    open=ArchiveStoreScene(),
+)
+RESTORE_KILLS = Campaign(
+    name="restore-kills",
+    engine=WITHOUT_SPARK,
+    rounds=80,
+    cases=[(fault, step) for fault in (KILL, process_faults.KillDriver()) for step in steps.ALL],
+    open=PlainRestoreScene(),
+)
+
 ALL = (
     KILLS,
     SPARK_KILLS,
@@ -214,4 +250,7 @@ ALL = (
     THREE_BROKERS,
     AWAY,
     TEN_MINUTES_AWAY,
+    ARCHIVE_KILLS,
+    ARCHIVE_STORE,
+    RESTORE_KILLS,
 )

@@ -1,5 +1,7 @@
 """`shallow-mirror run CONF` that knocks at a gate at every point it passes. Arguments: CONF GATE CORES ENGINE.
 
+`archive run` and `restore` where CONF is the file of one.
+
 Beside the points of the mirror's own observer there are two of Spark's: `Planned` when it hands over a micro-batch, and
 `Returned` when that is done and Spark has yet to write so in its checkpoint.
 """
@@ -12,9 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pyspark.sql import SparkSession
 from tests.faults import without_spark
 from tests.faults.knock import Knock
@@ -22,10 +26,14 @@ from tests.faults.mirror_process import BUSY_CLUSTER, BUSY_WITHOUT_SPARK, LOCAL_
 
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.sinks.archive import expiry
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
+from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.runner import spark_session
+from shallow_mirror.streaming.runner.archive_run import Archive
 from shallow_mirror.streaming.runner.mirror import Mirror
+from shallow_mirror.streaming.runner.restore_run import Restore
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 
 
@@ -39,6 +47,26 @@ def knock_at_every_point(knock: Knock) -> None:
 
     MicroBatchSink.__call__ = observed  # type: ignore[method-assign,assignment]
     Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=knock)  # type: ignore[method-assign]
+    Archive.from_file = lambda path: Archive(ArchiveConfig.load(path), observer=knock)  # type: ignore[method-assign]
+    Restore.from_file = lambda path: Restore(RestoreConfig.load(path), observer=knock)  # type: ignore[method-assign]
+
+
+def let_archives_hurry() -> None:
+    """Make archives delete once a second, not once an hour, and use every slot for the little that there is to read."""
+    expiry.EXPIRE_EVERY_S = 1.0
+    of_archive = PlannerConfig.of_archive
+
+    def with_small_slots(config: ArchiveConfig, **more: Any) -> PlannerConfig:
+        return replace(of_archive(config, **more), slot_bytes=1024)
+
+    PlannerConfig.of_archive = with_small_slots  # type: ignore[method-assign]
+
+
+def command_of(conf: str) -> list[str]:
+    document = yaml.safe_load(Path(conf).read_text(encoding="utf-8"))
+    if "restore" in document:
+        return ["restore"]
+    return ["run"] if "mirror" in document else ["archive", "run"]
 
 
 def local_cluster(log_file: Path, executors: int, parallelism: int) -> Any:
@@ -74,14 +102,15 @@ def end_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the mirror; return the exit code."""
+    """Run the mirror, archive or restore; return the exit code."""
     conf, gate, cores, engine = arguments
     os.cpu_count = lambda: int(cores)  # a slot is used only where Spark has a core for it
     knock_at_every_point(Knock(gate))
+    let_archives_hurry()
     given = session_of(engine, conf, int(cores))
     sessions.submitted_session = lambda: given
     threading.Thread(target=end_with, args=(os.getppid(),), name="harness", daemon=True).start()
-    sys.argv = ["shallow-mirror", "run", conf]
+    sys.argv = ["shallow-mirror", *command_of(conf), conf]
     try:
         cli.main()
     except SystemExit as end:

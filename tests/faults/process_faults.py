@@ -58,6 +58,13 @@ class KillWorker(EndsByItself):
 
 
 @dataclass(frozen=True, slots=True)
+class KillTask(KillWorker):
+    """The process of the slot that stands at the step, without Spark."""
+
+    name: str = "SIGKILL of a task"
+
+
+@dataclass(frozen=True, slots=True)
 class KillExecutor(EndsByItself):
     """One executor of a local cluster: that of the task that stands at the step."""
 

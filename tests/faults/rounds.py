@@ -142,6 +142,16 @@ class Scene:
     def gate(self) -> Gate:
         return self._gate
 
+    @property
+    def between(self) -> Step:
+        """Return the step at which everything is compared."""
+        return BETWEEN_MICRO_BATCHES
+
+    @property
+    def written_bytes(self) -> int:
+        """Return what the source acknowledged to writers so far."""
+        return self._writers.acknowledged_bytes
+
     def running(self) -> MirrorProcess:
         """Return the mirror, which is started when it does not run."""
         if self.mirror is None or self.mirror.exit_code is not None:
@@ -184,7 +194,7 @@ class Scene:
         With `checks_meanwhile` it then stands between two micro-batches until it is sent on, otherwise it runs.
         """
         began = time.monotonic()
-        written_before = self._writers.acknowledged_bytes
+        written_before = self.written_bytes
         paused = self.reach(step)
         harmed = self.running()
         processes = harmed.everything()
@@ -201,7 +211,7 @@ class Scene:
             checked=checked,
             left_behind=tuple(f"process {process.pid}" for process in left),
             seconds=time.monotonic() - began,
-            written_bytes=self._writers.acknowledged_bytes - written_before,
+            written_bytes=self.written_bytes - written_before,
         )
 
     def finish(self) -> Finish:
@@ -254,7 +264,7 @@ class Scene:
 
     def _ending_after_recovery(self, harmed: MirrorProcess) -> str:
         """Return how the harmed mirror ended; it, or its successor, has recovered on return."""
-        self._gate.await_step(BETWEEN_MICRO_BATCHES)
+        self._gate.await_step(self.between)
         give_up_at = time.monotonic() + PATIENCE_S
         while harmed.exit_code is None and time.monotonic() < give_up_at:
             if self._gate.await_paused(0.05) is not None:
@@ -262,8 +272,8 @@ class Scene:
         code = harmed.exit_code
         if code is None:
             raise RoundFailedError(f"the mirror neither went on nor ended in {PATIENCE_S:.0f} s:\n{harmed.log()[-4000:]}")
-        self._gate.await_step(BETWEEN_MICRO_BATCHES)
-        self._wait_for(BETWEEN_MICRO_BATCHES, self.running())
+        self._gate.await_step(self.between)
+        self._wait_for(self.between, self.running())
         return "killed, started again" if code == -9 else f"ended with exit code {code}, started again"
 
     def _create_topics(self) -> Sequence[TopicPartition]:

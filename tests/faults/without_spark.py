@@ -39,6 +39,7 @@ class Session:
             workers, mp_context=multiprocessing.get_context("fork"), initializer=_end_after_the_driver
         )
         self.workers.submit(os.getpid).result()  # all are forked by it, before there is a thread or a Delta table
+        self.defaultParallelism = workers
         self.sparkContext = self.dataSource = self
         self.sources: dict[str, Any] = {}
         self.environment: dict[str, str] = {}
@@ -53,6 +54,28 @@ class Session:
     @property
     def readStream(self) -> _Builder:  # noqa: N802
         return _Builder(self)
+
+    @property
+    def read(self) -> _BatchBuilder:
+        return _BatchBuilder(self)
+
+
+class _BatchBuilder:
+    """`spark.read.….load()`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def format(self, name: str) -> Self:
+        self._source = self._session.sources[name]
+        return self
+
+    def options(self, **options: str) -> Self:
+        self._reader = self._source(options).reader(None)
+        return self
+
+    def load(self) -> _Planned:
+        return _Planned(self._session.workers, self._reader, self._reader.partitions())
 
 
 class _Builder:
