@@ -30,6 +30,7 @@ def test_a_killed_archive_has_every_batch_once_and_leaves_no_orphan(two_clusters
     assert endings == ["killed, started again"] * 2 + ["ended with exit code 1, started again"]
 
 
+@pytest.mark.long
 def test_a_killed_restore_continues_and_the_target_equals_the_source_up_to_the_cut(two_clusters: Any, tmp_path: Path) -> None:
     source, target = two_clusters.source, two_clusters.target
     with RestoreScene(

@@ -52,6 +52,7 @@ def timed(base_offset: int, count: int, seconds: int, codec: str = "none") -> by
     return batch(base_offset, count, payload=encode(block), attributes=attributes, timestamp=START_MS + 1_000 * seconds)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_it_shows_what_is_archived_finds_a_record_and_draws_bytes(path: Path, tmp_path: Path) -> None:

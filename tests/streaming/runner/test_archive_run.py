@@ -54,7 +54,10 @@ def test_an_archive_has_the_bytes_that_the_broker_has_and_goes_on_where_it_was(
     assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
 
 
-@pytest.mark.parametrize("point", ["task.stored", "done.RunSlots", "done.Decide"])
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param("task.stored", marks=pytest.mark.long), "done.RunSlots", pytest.param("done.Decide", marks=pytest.mark.long)],
+)
 def test_a_crash_leaves_an_object_that_no_row_names_or_a_decision_that_holds(
     source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any, point: str
 ) -> None:
@@ -80,6 +83,7 @@ def test_a_crash_leaves_an_object_that_no_row_names_or_a_decision_that_holds(
         assert footer.header.archive_id == parsed.archive_id
 
 
+@pytest.mark.long
 def test_an_open_transaction_is_archived_once_it_has_ended(
     source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:

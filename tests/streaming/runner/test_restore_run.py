@@ -74,6 +74,7 @@ def test_a_restore_ends_inside_a_batch_in_front_of_the_first_record_that_is_too_
         restore_runs.restore(other, spark)
 
 
+@pytest.mark.long
 def test_offsets_and_decisions_are_cuts_as_well(
     source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
