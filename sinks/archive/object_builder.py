@@ -81,7 +81,7 @@ class ObjectBuilder:
         start, sizes = int(index.pos[first]), index.size_bytes[first:end]
         size = int(index.pos[end - 1] + index.size_bytes[end - 1]) - start
         stored = self._stored.setdefault(part.source, _StoredPartition())
-        is_run = size >= INDEX_BYTES
+        is_run = size >= min(INDEX_BYTES, PART_BYTES)
         chunk = _Chunk(
             part.records[start : start + size] if is_run else self._copied(part.records[start : start + size]),
             sizes.copy(),
