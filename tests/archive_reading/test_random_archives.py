@@ -104,7 +104,7 @@ def make_archive(folder: Path, chance: random.Random) -> tuple[SmallArchive, dic
     return archive, models
 
 
-@pytest.fixture(params=range(25))
+@pytest.fixture(params=range(10))
 def chance(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> random.Random:
     chance = random.Random(request.param)
     monkeypatch.setattr(object_builder, "INDEX_BYTES", chance.choice([50, 100, 300, 2_000]))

@@ -61,7 +61,7 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
     assert noted.problem == "the source is away"
 
 
-@pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])
 def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
     tmp_path: Path, writer: WriterName, request: pytest.FixtureRequest
 ) -> None:

@@ -78,7 +78,7 @@ def test_a_try_that_was_not_decided_does_not_take_the_rest_of_its_decision_with_
     assert chosen(choose(footers, PARTITIONS)) == [(1, 2, 1, "2"), (1, 4, 0, "3")]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.integers(0, 1 << 32))
 def test_what_was_committed_is_chosen_whatever_crashes_left(seed: int) -> None:
     """A model of runs: slots with several tries, decisions that are lost, older runs that go on writing."""
