@@ -104,6 +104,19 @@ class PositionsAsOf:
     next_at: datetime | None
 
 
+def changed_positions(
+    before: Mapping[tuple[str, SourcePartition], GroupPosition],
+    after: Mapping[tuple[str, SourcePartition], GroupPosition],
+    *,
+    is_whole: bool,
+) -> list[GroupPosition]:
+    """Return positions that are not as they were recorded before, or with `is_whole` all, and those that are gone. Pure."""
+    departed = [
+        GroupPosition(group=group, source=source, offset=None) for group, source in before if (group, source) not in after
+    ]
+    return [position for key, position in after.items() if is_whole or before.get(key) != position] + departed
+
+
 def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
     rows = [_row(position, done.observed_at) for position in changed]
     if rows:

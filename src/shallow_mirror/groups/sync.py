@@ -7,16 +7,18 @@ tenth of the time at most, and every failure is reported and retried.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Self
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, delete_outdated, record_pass
+from shallow_mirror.checkpoints.group_offset_history import (
+    GroupPosition,
+    GroupSyncPass,
+    changed_positions,
+    delete_outdated,
+    record_pass,
+)
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
@@ -24,6 +26,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.offset_translation import CommitTranslator
+from shallow_mirror.groups.pass_thread import REQUEST_S, PassThread
 from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
 from shallow_mirror.groups.sync_plan import GroupOffsets, add_rows
 from shallow_mirror.plurals import counted
@@ -31,14 +34,8 @@ from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
-REQUEST_S = 10.0
-"""Timeout of each request to a cluster."""
-SHARE = 0.1
-"""Share of the time that passes may take; the pause behind a long one is longer."""
 WHOLE_EVERY_S = 3600.0
 TIDY_EVERY_PASSES = 200
-LAST_PASS_S, END_S = 15.0, 2.0
-"""How long the end of a run waits for its last pass, and for the current one where no further one is wanted."""
 
 
 class GroupSyncer:
@@ -93,16 +90,13 @@ class GroupSyncer:
         now = {position.key: position for partition in partitions for position in _position(partition)}
         pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
         now |= {key: position for key, position in self._noted.items() if key in pending}
-        departed = [
-            GroupPosition(group=group, source=source, offset=None) for group, source in self._noted if (group, source) not in now
-        ]
-        changed = [position for key, position in now.items() if is_whole or self._noted.get(key) != position]
+        changed = changed_positions(self._noted, now, is_whole=is_whole)
         self._noted = now
-        return [*changed, *departed]
+        return changed
 
 
-class GroupSync:
-    """Context manager: the thread. With `is_last_wanted` set, the end of the block waits for one more pass."""
+class GroupSync(PassThread[GroupSyncPass]):
+    """The thread of a mirror."""
 
     def __init__(
         self,
@@ -114,58 +108,30 @@ class GroupSync:
         report: Callable[[Problem, int], None] = log_problem,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`tell` is called with every pass that failed, and the level at which to log it."""
-        self._config, self._interval_s = config, interval_s
-        self._storage, self._history = storage, history
-        self._report, self._now = report, now
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="group-sync", daemon=True)
-        self._problem: str | None = None
-        self.is_last_wanted = False
+        """`report` is called with every pass that failed, and the level at which to log it."""
+        super().__init__(
+            "group-sync",
+            interval_s,
+            now,
+            abandoned="groups: the last synchronization did not end within %.0f s and was abandoned",
+            recovered="groups: synchronized again",
+        )
+        self._config, self._storage, self._history, self._report = config, storage, history, report
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def open_passes(self) -> GroupSyncer:
+        return GroupSyncer(self._config, self._storage, self._history)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop.set()
-        patience_s = LAST_PASS_S if self.is_last_wanted else END_S
-        self._thread.join(patience_s)
-        if self._thread.is_alive():
-            _log.warning("groups: the last synchronization did not end within %.0f s and was abandoned", patience_s)
+    def on_failure(self, error: Exception, problem: str, now: datetime, level: int) -> None:
+        occurrence = Problem(
+            kind=ProblemKind.GROUP,
+            text=f"groups: sync failed: {problem}",
+            remedy="do what the message says, if it asks for something; the sync is retried automatically",
+            error_name=type(error).__name__,
+        )
+        self._report(occurrence, level)
+        record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
 
-    def _run(self) -> None:
-        with closing(GroupSyncer(self._config, self._storage, self._history)) as syncer:
-            while True:
-                began = time.monotonic()
-                self._run_pass(syncer)
-                took = time.monotonic() - began
-                if self._stop.wait(max(self._interval_s - took, took * (1 - SHARE) / SHARE)):
-                    break
-            if self.is_last_wanted:
-                self._run_pass(syncer)
-
-    def _run_pass(self, syncer: GroupSyncer) -> None:
-        now = self._now()
-        try:
-            done = syncer.run_pass(now)
-        except Exception as error:  # noqa: BLE001 - no failure of the groups may end or delay the mirror
-            if self._stop.is_set() and not self.is_last_wanted:
-                return  # what it needs may be gone already
-            problem = f"{type(error).__name__}: {error}"
-            occurrence = Problem(
-                kind=ProblemKind.GROUP,
-                text=f"groups: sync failed: {problem}",
-                remedy="do what the message says, if it asks for something; the sync is retried automatically",
-                error_name=type(error).__name__,
-            )
-            self._report(occurrence, logging.DEBUG if problem == self._problem else logging.WARNING)
-            self._problem = problem
-            record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
-            return
-        if self._problem is not None:
-            _log.info("groups: synchronized again")
-        self._problem = None
+    def on_done(self, done: GroupSyncPass) -> None:
         if done.committed_count:
             _log.info(
                 "groups: %s of %s committed at the target, waiting: %d, not moved: %d",
