@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from shallow_mirror.config import ArchiveConfig, archive_json_schema
-from shallow_mirror.config.archive_config import ArchiveReadSettings, ArchiveTopicSettings
-from shallow_mirror.config.sections import MetricsSettings
+from shallow_mirror.config.archive_config import ArchiveReadSettings
+from shallow_mirror.config.sections import MetricsSettings, SourceTopicSettings
 
 CONF = Path(__file__).parent.parent / "conf"
 EXAMPLE = CONF / "archive-example.yaml"
@@ -18,7 +18,7 @@ def test_the_example_is_valid_and_says_the_defaults() -> None:
     example = ArchiveConfig.load(EXAMPLE)
     assert example.read == ArchiveReadSettings()
     assert example.metrics == MetricsSettings()
-    assert example.topics == ArchiveTopicSettings(include=["orders.*"])
+    assert example.topics == SourceTopicSettings(include=["orders.*"])
     for name in ("object_bytes", "retention", "tables_writer", "on_error", "storage", "trigger"):
         assert getattr(example, name) == ArchiveConfig.model_fields[name].get_default(call_default_factory=True), name
     assert example.tables == str(CONF.parent.resolve() / "data/orders-backup")
@@ -28,7 +28,7 @@ def test_the_example_is_valid_and_says_the_defaults() -> None:
 def test_the_example_has_every_key_with_a_comment() -> None:
     document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     assert set(document) == set(ArchiveConfig.model_fields)
-    for name, section in (("read", ArchiveReadSettings), ("topics", ArchiveTopicSettings), ("metrics", MetricsSettings)):
+    for name, section in (("read", ArchiveReadSettings), ("topics", SourceTopicSettings), ("metrics", MetricsSettings)):
         assert set(document[name]) == set(section.model_fields), name
     keys = [line for line in EXAMPLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     sections = {"source:", "topics:", "read:", "storage:", "alias: east", "bootstrap.servers: 127.0.0.1:19092"}

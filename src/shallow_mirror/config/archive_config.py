@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from shallow_mirror import routing
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import values
-from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
+from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
-from shallow_mirror.config.sections import ArchiveGroupSettings, ClusterSettings, MetricsSettings, StorageSettings
+from shallow_mirror.config.sections import (
+    ArchiveGroupSettings,
+    ClusterSettings,
+    MetricsSettings,
+    SourceReadSettings,
+    SourceTopicSettings,
+    StorageSettings,
+)
 from shallow_mirror.config.values import (
     Duration,
     Interval,
     Name,
     Pattern,
     Section,
-    SourcePattern,
-    Start,
-    StartRule,
     Tables,
-    TopicStart,
     parse_duration,
 )
 from shallow_mirror.errors import ConfigError
@@ -37,42 +38,10 @@ LEAST_WRITING_S = 20.0
 """A slot writes for the trigger interval before it hands over what it has, and for so long at least."""
 
 
-class ArchiveTopicSettings(Section):
-    include: list[SourcePattern] = Field(min_length=1)
-    exclude: list[Pattern] = Field(default=[])
-    discovery: Duration = "30 seconds"
-    start: dict[Pattern, TopicStart] = Field(default={})
-
-    @property
-    def start_rules(self) -> tuple[tuple[str, StartRule], ...]:
-        """Return patterns and the start of the topics that match, in the order of the file."""
-        return tuple(
-            (pattern, values.parse_start(start) if isinstance(start, str) else start) for pattern, start in self.start.items()
-        )
-
-    @property
-    def discovery_s(self) -> float:
-        return values.parse_duration(self.discovery)
-
-    def is_included(self, topic: str) -> bool:
-        return routing.is_included(topic, self.include, self.exclude)
-
-
-class ArchiveReadSettings(Section):
+class ArchiveReadSettings(SourceReadSettings):
     """An archive reads up to the last stable offset, and keeps the data of aborted transactions."""
 
-    start: Start = "earliest"
-    on_data_loss: Literal["stop", "continue"] = "stop"
-    fetch_bytes: int = Field(default=16 << 20, ge=64 << 10, le=1 << 30)
     slots: int = Field(default=4, ge=1, le=1000)
-
-    @property
-    def start_timestamp_ms(self) -> int:
-        return values.parse_start(self.start)
-
-    @property
-    def continues_after_data_loss(self) -> bool:
-        return self.on_data_loss == "continue"
 
 
 class RetentionSettings(Section):
@@ -91,7 +60,7 @@ class ArchiveConfig(Section):
 
     archive: Name
     source: ClusterSettings
-    topics: ArchiveTopicSettings
+    topics: SourceTopicSettings
     read: ArchiveReadSettings = ArchiveReadSettings()
     objects: str = Field(min_length=1)
     object_bytes: int = Field(default=256 << 20, ge=1 << 20, le=1 << 35)
@@ -122,7 +91,7 @@ class ArchiveConfig(Section):
     @property
     def storage_options(self) -> dict[str, str]:
         """Return the options of the store of tables and objects, references unresolved."""
-        return {name: option_text(value) for name, value in self.storage.options.items()}
+        return self.storage.option_texts
 
     @property
     def table_location(self) -> TableLocation:
@@ -135,12 +104,8 @@ class ArchiveConfig(Section):
 
     @property
     def spark_log(self) -> Path:
-        """Return the log file of a local session: beside the tables or the checkpoint, whichever is on this machine."""
-        if self.tables.startswith("/"):
-            return Path(self.tables) / "_spark.log"
-        if self.checkpoint.startswith("/"):
-            return Path(f"{self.checkpoint}.log")
-        return Path(tempfile.gettempdir()) / f"{self.archive}.spark.log"
+        """Return the log file of a local session."""
+        return spark_log_of(self.archive, self.tables, self.checkpoint)
 
     @classmethod
     def load(cls, path: str | Path) -> ArchiveConfig:

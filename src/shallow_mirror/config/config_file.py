@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,9 +47,13 @@ def absolute(location: str, folder: Path) -> str:
     return str((folder / Path(location).expanduser()).resolve())
 
 
-def option_text(value: object) -> str:
-    """Return the text of an option as YAML spells it: `true`, where Python says True."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def spark_log_of(name: str, tables: str, checkpoint: str) -> Path:
+    """Return the log file of a local session: beside the tables or the checkpoint, whichever is on this machine."""
+    if tables.startswith("/"):
+        return Path(tables) / "_spark.log"
+    if checkpoint.startswith("/"):
+        return Path(f"{checkpoint}.log")
+    return Path(tempfile.gettempdir()) / f"{name}.spark.log"
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Literal
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.table_location import TableLocation
-from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
-from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
+from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
     ClusterSettings,
@@ -69,16 +67,12 @@ class MirrorConfig(Section):
     @property
     def table_location(self) -> TableLocation:
         """Return the location of the tables and the options of their store."""
-        return TableLocation(self.tables, {name: option_text(value) for name, value in self.storage.options.items()})
+        return TableLocation(self.tables, self.storage.option_texts)
 
     @property
     def spark_log(self) -> Path:
-        """Return the log file of a local session: beside the tables or the checkpoint, whichever is on this machine."""
-        if self.tables.startswith("/"):
-            return Path(self.tables) / "_spark.log"
-        if self.checkpoint.startswith("/"):
-            return Path(f"{self.checkpoint}.log")
-        return Path(tempfile.gettempdir()) / f"{self.mirror}.spark.log"
+        """Return the log file of a local session."""
+        return spark_log_of(self.mirror, self.tables, self.checkpoint)
 
     @classmethod
     def load(cls, path: str | Path) -> MirrorConfig:
@@ -103,7 +97,8 @@ class MirrorConfig(Section):
         if config is not None and schema_of(config.tables) is not None:
             problems += _catalog_problems(config)
         if config is not None:
-            config, interval_problems = _with_commit_interval(config)
+            write, interval_problems = config.write.with_fitting_interval()
+            config = config.model_copy(update={"write": write})
             problems += interval_problems
         if problems or config is None:
             raise ConfigError(problems)
@@ -118,16 +113,6 @@ class MirrorConfig(Section):
     @classmethod
     def from_json(cls, text: str) -> MirrorConfig:
         return cls.model_validate_json(text)
-
-
-def _with_commit_interval(config: MirrorConfig) -> tuple[MirrorConfig, list[str]]:
-    """Return `config` with a default that fits a short transaction timeout; an interval of the file is kept, or a problem."""
-    write = config.write
-    if "commit_interval" not in write.model_fields_set:
-        interval = default_commit_interval(write.transaction_timeout_ms)
-        return config.model_copy(update={"write": write.model_copy(update={"commit_interval": interval})}), []
-    problem = commit_interval_problem(write.commit_interval_s, write.transaction_timeout_ms)
-    return config, [] if problem is None else [f"write.commit_interval: {problem}"]
 
 
 def _catalog_problems(config: MirrorConfig) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -13,8 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from shallow_mirror import routing
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import values
-from shallow_mirror.config.commit_interval import commit_interval_problem, default_commit_interval
-from shallow_mirror.config.config_file import absolute, option_text, read_yaml, validate
+from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
     ClusterSettings,
@@ -123,7 +121,7 @@ class RestoreConfig(Section):
     @property
     def storage_options(self) -> Mapping[str, str]:
         """Return the options of the store of all tables and objects, references unresolved."""
-        return {name: option_text(value) for name, value in self.storage.options.items()}
+        return self.storage.option_texts
 
     @property
     def table_location(self) -> TableLocation:
@@ -136,9 +134,7 @@ class RestoreConfig(Section):
     @property
     def spark_log(self) -> Path:
         """Return the log file of a local session."""
-        if self.tables.startswith("/"):
-            return Path(self.tables) / "_spark.log"
-        return Path(tempfile.gettempdir()) / f"{self.restore}.spark.log"
+        return spark_log_of(self.restore, self.tables, checkpoint="")
 
     @classmethod
     def load(cls, path: str | Path) -> RestoreConfig:
@@ -182,8 +178,9 @@ class RestoreConfig(Section):
         problems += client_problems(document, ("target",))
         problems += storage_problems(document)
         if config is not None:
-            config, interval_problem = _with_commit_interval(config)
-            problems += [] if interval_problem is None else [f"write.commit_interval: {interval_problem}"]
+            write, interval_problems = config.write.with_fitting_interval()
+            config = config.model_copy(update={"write": write})
+            problems += interval_problems
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)
@@ -192,15 +189,6 @@ class RestoreConfig(Section):
         )
         checkpoint = absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_state"
         return config.model_copy(update={"tables": tables, "archive": archive, "checkpoint": checkpoint})
-
-
-def _with_commit_interval(config: RestoreConfig) -> tuple[RestoreConfig, str | None]:
-    """Return `config` with a default that fits a short transaction timeout; an interval of the file is kept, or a problem."""
-    write = config.write
-    if "commit_interval" in write.model_fields_set:
-        return config, commit_interval_problem(write.commit_interval_s, write.transaction_timeout_ms)
-    interval = default_commit_interval(write.transaction_timeout_ms)
-    return config.model_copy(update={"write": write.model_copy(update={"commit_interval": interval})}), None
 
 
 def restore_json_schema() -> str:

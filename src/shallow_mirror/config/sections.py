@@ -10,7 +10,7 @@ from pydantic import Field
 from shallow_mirror import routing
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.config import values
-from shallow_mirror.config.commit_interval import DEFAULT_COMMIT_INTERVAL
+from shallow_mirror.config.commit_interval import DEFAULT_COMMIT_INTERVAL, commit_interval_problem, default_commit_interval
 from shallow_mirror.config.values import (
     BytesPerSecond,
     Duration,
@@ -44,16 +44,13 @@ class ClusterSettings(Section):
         return ClientConfig.from_properties(self.properties, where="client")
 
 
-class TopicSettings(Section):
+class SourceTopicSettings(Section):
+    """Which topics of the source are read, and where those without positions begin."""
+
     include: list[SourcePattern] = Field(min_length=1)
     exclude: list[Pattern] = Field(default=[])
-    target_name: TargetName = "{topic}"
-    create: bool = True
-    replication_factor: int | None = Field(default=None, ge=1, le=32767)
-    configs: Annotated[Literal["create", "sync", "off"], OrOff] = "create"
     discovery: Duration = "30 seconds"
     start: dict[Pattern, TopicStart] = Field(default={})
-    bytes_per_second: dict[Pattern, BytesPerSecond] = Field(default={})
 
     @property
     def start_rules(self) -> tuple[tuple[str, StartRule], ...]:
@@ -70,15 +67,20 @@ class TopicSettings(Section):
         return routing.is_included(topic, self.include, self.exclude)
 
 
-class ReadSettings(Section):
+class TopicSettings(SourceTopicSettings):
+    target_name: TargetName = "{topic}"
+    create: bool = True
+    replication_factor: int | None = Field(default=None, ge=1, le=32767)
+    configs: Annotated[Literal["create", "sync", "off"], OrOff] = "create"
+    bytes_per_second: dict[Pattern, BytesPerSecond] = Field(default={})
+
+
+class SourceReadSettings(Section):
+    """How a source is read, whatever becomes of its batches. `fetch_bytes`: the receive buffer of a task."""
+
     start: Start = "earliest"
-    isolation_level: Isolation = IsolationLevel.READ_COMMITTED
-    transfer: Literal["direct", "through-spark"] = "direct"
     on_data_loss: Literal["stop", "continue"] = "stop"
-    log_append_time: LogAppendTime = LogAppendTimePolicy.KEEP
-    micro_batch_bytes: int = Field(default=1 << 30, ge=1 << 20, le=1 << 40)
     fetch_bytes: int = Field(default=16 << 20, ge=64 << 10, le=1 << 30)
-    max_segments: int = Field(default=200_000, ge=1, le=10_000_000)
 
     @property
     def start_timestamp_ms(self) -> int:
@@ -87,6 +89,14 @@ class ReadSettings(Section):
     @property
     def continues_after_data_loss(self) -> bool:
         return self.on_data_loss == "continue"
+
+
+class ReadSettings(SourceReadSettings):
+    isolation_level: Isolation = IsolationLevel.READ_COMMITTED
+    transfer: Literal["direct", "through-spark"] = "direct"
+    log_append_time: LogAppendTime = LogAppendTimePolicy.KEEP
+    micro_batch_bytes: int = Field(default=1 << 30, ge=1 << 20, le=1 << 40)
+    max_segments: int = Field(default=200_000, ge=1, le=10_000_000)
 
 
 class WriteSettings(Section):
@@ -106,6 +116,13 @@ class WriteSettings(Section):
     @property
     def commit_interval_s(self) -> float:
         return values.parse_interval(self.commit_interval)
+
+    def with_fitting_interval(self) -> tuple[WriteSettings, list[str]]:
+        """Return these with a default interval that fits a short transaction timeout; one of the file is kept, or a problem."""
+        if "commit_interval" not in self.model_fields_set:
+            return self.model_copy(update={"commit_interval": default_commit_interval(self.transaction_timeout_ms)}), []
+        problem = commit_interval_problem(self.commit_interval_s, self.transaction_timeout_ms)
+        return self, [] if problem is None else [f"write.commit_interval: {problem}"]
 
     @property
     def quarantine_limits(self) -> QuarantineLimits | None:
@@ -173,3 +190,8 @@ class StorageSettings(Section):
     """The store that holds `tables`. `options`: those of deltalake and obstore; secrets by reference only."""
 
     options: dict[str, str | int | float | bool] = Field(default={}, repr=False)
+
+    @property
+    def option_texts(self) -> dict[str, str]:
+        """Return the options as YAML spells them (`true`, where Python says True), references unresolved."""
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in self.options.items()}
