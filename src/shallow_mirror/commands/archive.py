@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +12,10 @@ import typer
 
 from shallow_mirror.commands import sessions
 from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
-from shallow_mirror.commands.options import ArchiveFile, AsJson
+from shallow_mirror.commands.options import ArchiveFile, AsJson, AvailableNow, ForSeconds, LogFormatOption
+from shallow_mirror.commands.run_logging import logging_as
 from shallow_mirror.commands.signals import interruptible, stop_on_signals
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
-from shallow_mirror.stderr_capture import stderr_as_json
 
 archive = typer.Typer(
     help="Keep the record batches of a cluster in an object store, as they are, exactly once.", no_args_is_help=True
@@ -28,21 +25,12 @@ archive = typer.Typer(
 @archive.command()
 def run(
     file: ArchiveFile,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="Catch up to the log ends of the start, then stop.")
-    ] = False,
-    for_seconds: Annotated[
-        float | None,
-        typer.Option("--for", metavar="SECONDS", min=0.0, help="Stop after SECONDS, including the start of Spark."),
-    ] = None,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: one JSON document per line, also for errors."),
-    ] = "text",
+    available_now: AvailableNow = False,
+    for_seconds: ForSeconds = None,
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Archive until Ctrl-C or SIGTERM, which stop it at a micro-batch boundary (a second one stops it at once)."""
-    os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers read it
-    with stderr_as_json(logging.getLogger().level) if log_format == "json" else contextlib.nullcontext():
+    with logging_as(log_format):
         from shallow_mirror.streaming.runner.archive_run import Archive
 
         running = Archive.from_file(file)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +11,10 @@ import typer
 
 from shallow_mirror.commands import sessions
 from shallow_mirror.commands.exit_codes import EXIT_REFUSED
+from shallow_mirror.commands.options import LogFormatOption
+from shallow_mirror.commands.run_logging import logging_as
 from shallow_mirror.commands.signals import interruptible, stop_on_signals
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
-from shallow_mirror.stderr_capture import stderr_as_json
 
 if TYPE_CHECKING:
     from shallow_mirror.config import RestoreConfig
@@ -38,12 +36,9 @@ def restore(
         bool, typer.Option("--dry-run", help="Show what would be restored. Nothing is written, and Spark is not started.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: one JSON document per line, also for errors."),
-    ] = "text",
+    log_format: LogFormatOption = "text",
 ) -> None:
-    """Restore an archive up to the cut of the file. Ctrl-C stops it at a micro-batch boundary; the next call goes on there."""
+    """Restore an archive up to the cut of the file. Ctrl-C stops it at a micro-batch boundary; the next call continues there."""
     from shallow_mirror.config import RestoreConfig
 
     config = RestoreConfig.load(file).with_cut(time=until, decision=at_decision, is_whole_transactions=whole_transactions)
@@ -52,8 +47,7 @@ def restore(
     if is_dry_run:
         _show_dry_run(config, as_json=as_json)
         return
-    os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers read it
-    with stderr_as_json(logging.getLogger().level) if log_format == "json" else contextlib.nullcontext():
+    with logging_as(log_format):
         from shallow_mirror.streaming.runner.restore_run import Restore
 
         running = Restore(config)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from shallow_mirror.commands import sessions
-from shallow_mirror.commands.options import Conf
+from shallow_mirror.commands.options import AvailableNow, Conf, ForSeconds, LogFormatOption
+from shallow_mirror.commands.run_logging import logging_as
 from shallow_mirror.commands.signals import stop_on_signals
-from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
-from shallow_mirror.stderr_capture import stderr_as_json
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
@@ -21,21 +16,12 @@ if TYPE_CHECKING:
 
 def run(
     conf: Conf,
-    available_now: Annotated[
-        bool, typer.Option("--available-now", help="Catch up to the log ends of the start, then stop.")
-    ] = False,
-    for_seconds: Annotated[
-        float | None,
-        typer.Option("--for", metavar="SECONDS", min=0.0, help="Stop after SECONDS, including the start of Spark."),
-    ] = None,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option("--log-format", envvar=LOG_FORMAT_VARIABLE, help="json: one JSON document per line, also for errors."),
-    ] = "text",
+    available_now: AvailableNow = False,
+    for_seconds: ForSeconds = None,
+    log_format: LogFormatOption = "text",
 ) -> None:
     """Run the mirror until Ctrl-C or SIGTERM, which stop it at a micro-batch boundary (a second one stops it at once)."""
-    os.environ[LOG_FORMAT_VARIABLE] = log_format  # Spark's Python workers read it
-    with stderr_as_json(logging.getLogger().level) if log_format == "json" else contextlib.nullcontext():
+    with logging_as(log_format):
         from shallow_mirror.streaming.runner.mirror import Mirror
 
         mirror = Mirror.from_file(conf)
