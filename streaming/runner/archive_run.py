@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, RetriableError, TopicRecreatedError
+from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.groups.archived_groups import GroupNoting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
@@ -42,7 +42,6 @@ from shallow_mirror.streaming.runner.partition_registration import PartitionRegi
 from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
-from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
 from shallow_mirror.streaming.sources import planned_ranges, stream_reader
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
@@ -74,9 +73,8 @@ class Archive:
         Use `spark`, or build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise
         FencedError, ConfigError, DataLossError, CorruptBatchError, SparkLostError.
         """
-        is_own_session = spark is None
         try:
-            with raising_lost_jvm(self.config.spark_log if is_own_session else None):
+            with raising_lost_jvm(self.config.spark_log if spark is None else None):
                 _ArchiveRun(self.config, self._observer, self._stop, available_now, for_seconds).run(spark)
         except StoppedError as stopped:
             _log.warning("stopped while waiting: %s", stopped)
@@ -102,7 +100,6 @@ class _ArchiveRun:
         self._slot_time = SlotTime(config.read.slots)
 
     def run(self, spark: Any) -> None:
-        own_session = None
         try:
             with self._reporter.serve_metrics():
                 config, retry = self._config, self._supervisor.retry_forever
@@ -114,46 +111,34 @@ class _ArchiveRun:
                 retry("conditional writes", self._storage.require_conditional_writes)
                 objects = ObjectStore.open(config.objects, config.storage_options)
                 retry("objects", objects.probe)
-                if spark is None:
-                    self._reporter.start_step("starting Spark", f" (its log: {config.spark_log})")
-                    own_session = spark = spark_session.open_local_session(
-                        f"shallow-mirror {config.archive}", config.spark_log, self._storage.writer
-                    )
-                spark_session.check_session(spark)
-                pass_secrets_to_workers(spark, (config.source.client, objects))
-                if self._storage.writer == "spark":
-                    spark_session.check_delta(spark, config.tables)
-                self._storage = self._storage.with_session(spark)
-                self._supervise(spark)
+                with spark_session.session_of_run(
+                    spark,
+                    self._storage,
+                    name=config.archive,
+                    log_file=config.spark_log,
+                    with_references=(config.source.client, objects),
+                    start_step=self._reporter.start_step,
+                ) as session:
+                    self._storage = session.storage
+                    self._supervise(session)
         finally:
             self._source.close()
-            if own_session is not None:
-                own_session.stop()
 
     def _id_of_source(self) -> str:
         with named_cluster(self._config.source_cluster_name):
             return self._source.cluster_id(self._supervisor.deadline(CONNECT_ATTEMPT_MS))
 
-    def _supervise(self, spark: Any) -> None:
-        outcome, ended_by = "failed", None
-        try:
+    def _supervise(self, session: spark_session.RunSession) -> None:
+        with self._reporter.recording_end() as end:
             owner = self._supervisor.retry_forever("take-over", self._take_over)
             self._reporter.on_takeover(owner, self._storage.background_tables())
-            with raising_lost_jvm(self._config.spark_log), self._group_noting() as noting:
-                self._supervisor.retry_forever("query", lambda: self._query(owner, spark))
+            with raising_lost_jvm(session.log_file), self._group_noting() as noting:
+                self._supervisor.retry_forever("query", lambda: self._query(owner, session.spark))
                 if noting is not None:
                     noting.is_last_wanted = True
-            outcome = "stopped" if self._supervisor.is_over() else "done"
-            if self._available_now and outcome == "done":
+            end.outcome = "stopped" if self._supervisor.is_over() else "done"
+            if self._available_now and end.outcome == "done":
                 self._reporter.on_caught_up(owner.positions())
-        except StoppedError:
-            outcome = "stopped"
-            raise
-        except MirrorError as error:
-            outcome, ended_by = type(error).__name__, error
-            raise
-        finally:
-            self._reporter.on_end(outcome, ended_by)
 
     def _group_noting(self) -> AbstractContextManager[GroupNoting | None]:
         interval_s = self._config.groups.interval_s

@@ -16,20 +16,19 @@ from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
+from shallow_mirror.errors import CorruptBatchError, DataLossError
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
-from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
 from shallow_mirror.streaming.runner.error_hints import with_remedy
 from shallow_mirror.streaming.runner.mirror_query import MirrorQuery
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
+from shallow_mirror.streaming.runner.spark_session import RunSession, session_of_run
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
-from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
 
 _log = logging.getLogger(__name__)
 
@@ -56,10 +55,9 @@ class Mirror:
         Use `spark`, or build a local session and stop it at the end. Unreachable clusters are waited for. Raise FencedError,
         ConfigError, BatchRefusedError, DataLossError, CorruptBatchError, RecoverNeededError, SparkLostError.
         """
-        own_session = spark is None
         try:
-            with raising_lost_jvm(self.config.spark_log if own_session else None):
-                _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark, own_session)
+            with raising_lost_jvm(self.config.spark_log if spark is None else None):
+                _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark)
         except StoppedError as stopped:
             _log.warning("stopped while waiting: %s", stopped)
         except (DataLossError, CorruptBatchError) as error:
@@ -79,15 +77,14 @@ class _Run:
         self.source = Cluster(config.source.client)
         self.target = Cluster(config.target.client)
         self.owner: OffsetMapOwner | None = None
-        self.spark_log: Path | None = None
         self.reporter = RunReporter(ReportedRun.of_mirror(config), self.identity)
         self.supervisor = Supervisor(stop, for_seconds, self.reporter)
 
-    def start_and_supervise(self, spark: Any, own_session: bool) -> None:
+    def start_and_supervise(self, spark: Any) -> None:
         with self.reporter.serve_metrics():
-            self._start_and_supervise(spark, own_session)
+            self._start_and_supervise(spark)
 
-    def _start_and_supervise(self, spark: Any, own_session: bool) -> None:
+    def _start_and_supervise(self, spark: Any) -> None:
         try:
             self.source_cluster_id: str = self.supervisor.retry_forever(
                 self.config.source_cluster_name, lambda: self._id_of(self.source, self.config.source_cluster_name)
@@ -103,46 +100,33 @@ class _Run:
             self.storage = self.supervisor.retry_forever("tables", lambda: MirrorStorage.to_write(location, setting))
             self.supervisor.retry_forever("conditional writes", self.storage.require_conditional_writes)
             self.supervisor.retry_forever("permissions", self._require_acls)
-            if spark is None:
-                self.spark_log = self.config.spark_log
-                self.reporter.start_step("starting Spark", f" (its log: {self.config.spark_log})")
-                spark = spark_session.open_local_session(
-                    f"shallow-mirror {self.config.mirror}", self.config.spark_log, self.storage.writer
-                )
-            spark_session.check_session(spark)
-            pass_secrets_to_workers(spark, (self.config.source.client, self.config.target.client))
-            if self.storage.writer == "spark":
-                spark_session.check_delta(spark, self.config.tables)
-            self.storage = self.storage.with_session(spark)
-            self._supervise(spark)
+            with session_of_run(
+                spark,
+                self.storage,
+                name=self.config.mirror,
+                log_file=self.config.spark_log,
+                with_references=(self.config.source.client, self.config.target.client),
+                start_step=self.reporter.start_step,
+            ) as session:
+                self.storage = session.storage
+                self._supervise(session)
         finally:
             self.source.close()
             self.target.close()
-            if own_session and spark is not None:
-                spark.stop()
 
-    def _supervise(self, spark: Any) -> None:
-        outcome, ended_by = "failed", None
-        try:
+    def _supervise(self, session: RunSession) -> None:
+        with self.reporter.recording_end() as end:
             owner = self.supervisor.retry_forever("take-over", self._take_over)
             tables = self.storage.background_tables()
             self.reporter.on_takeover(owner, tables)
-            with raising_lost_jvm(self.spark_log), self._group_sync(tables) as groups:
+            with raising_lost_jvm(session.log_file), self._group_sync(tables) as groups:
                 query = self._query(owner)
-                self.supervisor.retry_forever("query", lambda: query.recover_and_run(spark))
-                outcome = "stopped" if self.supervisor.is_over() else "done"
-                if self.available_now and outcome == "done":
+                self.supervisor.retry_forever("query", lambda: query.recover_and_run(session.spark))
+                end.outcome = "stopped" if self.supervisor.is_over() else "done"
+                if self.available_now and end.outcome == "done":
                     self.reporter.on_caught_up(owner.positions())
                 if groups is not None:
-                    groups.is_last_wanted = outcome == "done"
-        except StoppedError:
-            outcome = "stopped"
-            raise
-        except MirrorError as error:
-            outcome, ended_by = type(error).__name__, error
-            raise
-        finally:
-            self.reporter.on_end(outcome, ended_by)
+                    groups.is_last_wanted = end.outcome == "done"
 
     def _query(self, owner: OffsetMapOwner) -> MirrorQuery:
         return MirrorQuery(

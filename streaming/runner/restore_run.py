@@ -54,7 +54,6 @@ from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
-from shallow_mirror.streaming.runner.worker_secrets import pass_secrets_to_workers
 from shallow_mirror.streaming.sources import planned_ranges
 from shallow_mirror.types import PlannedRange, SourcePartition
 
@@ -78,14 +77,13 @@ class Restore:
         self._stop.set()
 
     def run(self, spark: Any = None) -> None:
-        """Restore up to the cut. A later call goes on where this one ended.
+        """Restore up to the cut. A later call continues where this one ended.
 
         Use `spark`, or build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise
         FencedError, ConfigError, BatchRefusedError, CorruptBatchError, ArchiveFormatError, ObjectMissingError, SparkLostError.
         """
-        is_own_session = spark is None
         try:
-            with raising_lost_jvm(self.config.spark_log if is_own_session else None):
+            with raising_lost_jvm(self.config.spark_log if spark is None else None):
                 _RestoreRun(self.config, self._observer, self._stop).run(spark)
         except StoppedError as stopped:
             _log.warning("stopped while waiting: %s", stopped)
@@ -106,7 +104,6 @@ class _RestoreRun:
         self._slot_time = SlotTime(config.write.slots)
 
     def run(self, spark: Any) -> None:
-        own_session = None
         config, retry = self._config, self._supervisor.retry_forever
         try:
             with self._reporter.serve_metrics():
@@ -114,40 +111,30 @@ class _RestoreRun:
                 self._target_cluster_id = retry(config.target_cluster_name, self._id_of_target)
                 self._storage = retry("tables", lambda: MirrorStorage.to_write(config.table_location, config.tables_writer))
                 retry("conditional writes", self._storage.require_conditional_writes)
-                if spark is None:
-                    self._reporter.start_step("starting Spark", f" (its log: {config.spark_log})")
-                    own_session = spark = spark_session.open_local_session(
-                        f"shallow-mirror {config.restore}", config.spark_log, self._storage.writer
-                    )
-                spark_session.check_session(spark)
-                pass_secrets_to_workers(spark, (config.target.client, self._store))
-                self._storage = self._storage.with_session(spark)
-                self._supervise(spark)
+                with spark_session.session_of_run(
+                    spark,
+                    self._storage,
+                    name=config.restore,
+                    log_file=config.spark_log,
+                    with_references=(config.target.client, self._store),
+                    start_step=self._reporter.start_step,
+                ) as session:
+                    self._storage = session.storage
+                    self._supervise(session)
         finally:
             self._target.close()
-            if own_session is not None:
-                own_session.stop()
 
     def _id_of_target(self) -> str:
         with named_cluster(self._config.target_cluster_name):
             return self._target.cluster_id(self._supervisor.deadline(CONNECT_ATTEMPT_MS))
 
-    def _supervise(self, spark: Any) -> None:
-        outcome, ended_by = "failed", None
-        try:
+    def _supervise(self, session: spark_session.RunSession) -> None:
+        with self._reporter.recording_end() as end:
             owner = self._supervisor.retry_forever("take-over", self._take_over)
             self._reporter.on_takeover(owner, self._storage.background_tables())
-            with raising_lost_jvm(self._config.spark_log):
-                is_done = self._supervisor.retry_forever("restore", lambda: self._copy(owner, spark))
-            outcome = "done" if is_done else "stopped"
-        except StoppedError:
-            outcome = "stopped"
-            raise
-        except MirrorError as error:
-            outcome, ended_by = type(error).__name__, error
-            raise
-        finally:
-            self._reporter.on_end(outcome, ended_by)
+            with raising_lost_jvm(session.log_file):
+                is_done = self._supervisor.retry_forever("restore", lambda: self._copy(owner, session.spark))
+            end.outcome = "done" if is_done else "stopped"
 
     def _take_over(self) -> OffsetMapOwner:
         config = self._config

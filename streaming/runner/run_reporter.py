@@ -35,6 +35,7 @@ from shallow_mirror.streaming.runner.error_hints import (
     problem_of_wait,
 )
 from shallow_mirror.streaming.runner.left_out_reporter import LeftOutReporter
+from shallow_mirror.streaming.runner.supervisor import StoppedError
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 from shallow_mirror.version import __version__
 
@@ -106,6 +107,13 @@ class ReportedRun:
             commit_interval=config.write.commit_interval,
             metrics=config.metrics,
         )
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """How a run ended, as `runs` has it."""
+
+    outcome: str = "failed"
 
 
 class RunReporter:
@@ -292,6 +300,21 @@ class RunReporter:
             lag_offsets=self._lag(positions),
             settled_at_ms=_now_ms(),
         )
+
+    @contextlib.contextmanager
+    def recording_end(self) -> Iterator[RunEnd]:
+        """Record how the block ended: with what it set as the outcome, or with its error."""
+        end, ended_by = RunEnd(), None
+        try:
+            yield end
+        except StoppedError:
+            end.outcome = "stopped"
+            raise
+        except MirrorError as error:
+            end.outcome, ended_by = type(error).__name__, error
+            raise
+        finally:
+            self.on_end(end.outcome, ended_by)
 
     def on_end(self, outcome: str, error: MirrorError | None) -> None:
         """Record the end of the run, and wait until all problems are written. Before the take-over there is no table."""

@@ -9,18 +9,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shallow_mirror.checkpoints.schema import schema_of
-from shallow_mirror.checkpoints.storage import choose_writer
+from shallow_mirror.checkpoints.storage import MirrorStorage, choose_writer
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT
-from shallow_mirror.checkpoints.table_protocol import WriterName
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
+from shallow_mirror.streaming.runner.worker_secrets import WithReferences, pass_secrets_to_workers
 
 _log = logging.getLogger(__name__)
 
@@ -64,10 +65,44 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 """
 
 
-def open_local_session(app_name: str, log_file: Path, writer: WriterName) -> Any:
-    """Return a session on all cores of this machine, with Delta where Spark writes the tables."""
-    jars = delta_jars() if writer == "spark" else ()
-    return local_session(app_name, log_file=log_file, cores=os.cpu_count() or 2, delta_jars=jars)
+@dataclass(frozen=True, slots=True)
+class RunSession:
+    """The session of a run, and its tables opened with it. `log_file`: None for a session that the run was given."""
+
+    spark: Any
+    storage: MirrorStorage
+    log_file: Path | None
+
+
+@contextlib.contextmanager
+def session_of_run(
+    spark: Any,
+    storage: MirrorStorage,
+    *,
+    name: str,
+    log_file: Path,
+    with_references: Iterable[WithReferences],
+    start_step: Callable[[str, str], None],
+) -> Iterator[RunSession]:
+    """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
+
+    `with_references`: settings whose secrets workers need. Raise ConfigError; JarFetchError as `session_for_tables`.
+    """
+    own_session = None
+    if spark is None:
+        start_step("starting Spark", f" (its log: {log_file})")
+        jars = delta_jars() if storage.writer == "spark" else ()
+        own_session = local_session(f"shallow-mirror {name}", log_file=log_file, cores=os.cpu_count() or 2, delta_jars=jars)
+    session = own_session if spark is None else spark
+    try:
+        check_session(session)
+        pass_secrets_to_workers(session, with_references)
+        if storage.writer == "spark":
+            check_delta(session, storage.location.root)
+        yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
+    finally:
+        if own_session is not None:
+            own_session.stop()
 
 
 def local_session(app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] = (), log_file: Path) -> Any:
