@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -92,6 +92,18 @@ class DecidedSegment:
     segment: Segment
     txn: SlotTxn | None
     stored: StoredBatches | None = None
+
+
+def first_rows_at(
+    starts: Mapping[SourcePartition, int], target_of: Callable[[SourcePartition], TargetPartition]
+) -> tuple[DecidedSegment, ...]:
+    """Return the zero-length first row of each partition, at its start."""
+    return tuple(
+        DecidedSegment(
+            Segment(source=source, source_start=start, source_end=start, kind=SegmentKind.GAP, target=target_of(source)), None
+        )
+        for source, start in sorted(starts.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)

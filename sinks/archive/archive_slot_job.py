@@ -26,11 +26,16 @@ _ANY_BATCH = BatchLimits(
 )
 
 
+def archived_partition(source: SourcePartition) -> TargetPartition:
+    """Return the target of a partition in an archive, which keeps offsets: the partition itself."""
+    return TargetPartition(*source)
+
+
 class ArchivedTopic(RoutedTopic):
-    """A topic whose offsets an archive keeps: the target of a partition is the partition itself."""
+    """A topic whose offsets an archive keeps."""
 
     def target_of(self, source: SourcePartition) -> TargetPartition:
-        return TargetPartition(*source)
+        return archived_partition(source)
 
 
 def archived_topic(topic: str) -> ArchivedTopic:

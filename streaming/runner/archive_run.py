@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
@@ -27,7 +27,7 @@ from shallow_mirror.groups.archived_groups import GroupNoting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
-from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
+from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
@@ -43,7 +43,7 @@ from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
 from shallow_mirror.streaming.sources import planned_ranges, stream_reader
-from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class _ArchiveRun:
             registration,
             owner,
             self._source,
-            first_archive_rows,
+            self._first_rows,
             deadline=self._supervisor.deadline,
             report=self._reporter.set_positions,
             observer=self._observer,
@@ -244,13 +244,24 @@ class _ArchiveRun:
         )
         offsets = SourceOffsets(PlannerConfig.of_archive(self._config), self._source)
         starts = offsets.start_offsets(positions, deadline, is_start=not self._has_begun)
-        rows = first_archive_rows(starts, deadline)
-        if rows:
-            self._reporter.start_step("registering new partitions", f": {len(rows):,}")
-            decide_first_rows(owner, rows)
+        topics = {source.topic for source in (*starts, *positions) if self._config.topics.is_included(source.topic)}
+        topic_ids = self._describe(topics, deadline)
+        if starts:
+            self._reporter.start_step("registering new partitions", f": {len(starts):,}")
+            decide_first_rows(owner, first_rows_at(starts, archived_partition))
         self._has_begun = True
-        topics = sorted({source.topic for source in (*starts, *positions) if self._config.topics.is_included(source.topic)})
-        listed = {name: topic for name, topic in self._source.metadata(topics, deadline).topics.items() if topic.error_code == 0}
+        return topic_ids
+
+    def _first_rows(self, starts: Mapping[SourcePartition, int], deadline: Deadline) -> tuple[DecidedSegment, ...]:
+        """Return the first rows of partitions that appeared while the archive runs. A restore needs their topics described."""
+        self._describe({source.topic for source in starts}, deadline)
+        return first_rows_at(starts, archived_partition)
+
+    def _describe(self, topics: Iterable[str], deadline: Deadline) -> dict[str, str]:
+        """Record partitions and settings of these topics where they changed. Return the ids of those that the source has."""
+        assert self._owner is not None
+        metadata = self._source.metadata(sorted(topics), deadline).topics
+        listed = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
         configs = self._source.topic_configs(sorted(listed), deadline) if listed else {}
         ArchivedTopics.of(self._storage).record(
             [
@@ -259,8 +270,8 @@ class _ArchiveRun:
                 )
                 for name, topic in listed.items()
             ],
-            run_epoch=owner.run_epoch,
-            micro_batch=owner.micro_batch,
+            run_epoch=self._owner.run_epoch,
+            micro_batch=self._owner.micro_batch,
             at_ms=int(time.time() * 1000),
         )
         return {name: topic.topic_id for name, topic in listed.items()}
@@ -275,14 +286,3 @@ class _ArchiveRun:
         seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
         measured = offset_planning.measure(segments, seconds, self._copied.totals, slot_seconds=slot_seconds)
         planner_state.write_measurements(planner_state.measurements_path(self._config.checkpoint), measured)
-
-
-def first_archive_rows(starts: Mapping[SourcePartition, int], _deadline: Deadline) -> tuple[DecidedSegment, ...]:
-    """Return the zero-length first row of each partition, at its start. Nothing has to be prepared for it."""
-    return tuple(
-        DecidedSegment(
-            Segment(source=source, source_start=start, source_end=start, kind=SegmentKind.GAP, target=TargetPartition(*source)),
-            None,
-        )
-        for source, start in sorted(starts.items())
-    )

@@ -22,9 +22,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import ArchiveConfig, MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.streaming.runner.archive_run import Archive
 from shallow_mirror.streaming.runner.mirror import Mirror
 
 PATIENCE_S = 120.0
@@ -101,10 +102,15 @@ def wait_for_run(process: subprocess.Popen[Any], what: str, condition: Callable[
 
 
 class Running:
-    """A mirror that runs on until the block ends, in a thread; its error is raised there."""
+    """A mirror or an archive that runs on until the block ends, in a thread; its error is raised there."""
 
-    def __init__(self, settings: MirrorConfig, spark: Any, observer: Observer = observe_nothing) -> None:
-        self._mirror, self._spark = Mirror(settings, observer=observer), spark
+    def __init__(self, settings: MirrorConfig | ArchiveConfig, spark: Any, observer: Observer = observe_nothing) -> None:
+        self._mirror: Mirror | Archive
+        if isinstance(settings, ArchiveConfig):
+            self._mirror = Archive(settings, observer=observer)
+        else:
+            self._mirror = Mirror(settings, observer=observer)
+        self._spark = spark
         self._thread = threading.Thread(target=self._run, name="mirror")
         self.error: BaseException | None = None
 

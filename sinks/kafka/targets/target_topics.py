@@ -12,7 +12,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.net.error_codes import error_name, is_forbidden, refusal
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -20,7 +20,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.types import BatchLimits, Segment, SegmentKind, SourcePartition
+from shallow_mirror.types import BatchLimits, SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -240,16 +240,4 @@ def first_rows(
 
 def rows_at(starts: Mapping[SourcePartition, int], targets: TargetTopics) -> tuple[DecidedSegment, ...]:
     """Return the zero-length first row of each partition, at its start. The targets of their topics are known."""
-    return tuple(
-        DecidedSegment(
-            Segment(
-                source=source_partition,
-                source_start=start,
-                source_end=start,
-                kind=SegmentKind.GAP,
-                target=targets.routes[source_partition.topic].target_of(source_partition),
-            ),
-            None,
-        )
-        for source_partition, start in sorted(starts.items())
-    )
+    return first_rows_at(starts, lambda source: targets.routes[source.topic].target_of(source))

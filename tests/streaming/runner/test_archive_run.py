@@ -9,12 +9,14 @@ import pytest
 from confluent_kafka import Producer
 from tests.support import archive_runs
 from tests.support.archive_traffic import PARTITIONS, write_transactions
-from tests.support.mirror_runs import CrashAt, CrashError, create_topic, high_watermark, last_stable_offset, write
+from tests.support.mirror_runs import CrashAt, CrashError, Running, create_topic, high_watermark, last_stable_offset, write
 
 from shallow_mirror.archive_format.object_footer import parse_footer
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.archive_expire import expire
@@ -105,6 +107,31 @@ def test_an_open_transaction_is_archived_once_it_has_ended(
     ends = ends_of(source, topic_name)
     assert archive_runs.covered(settings) == ends
     assert archive_runs.archived_bytes(settings) == archive_runs.source_bytes(source, ends)
+
+
+def test_a_topic_that_appears_while_the_archive_runs_is_archived_from_its_start_and_described(
+    source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, late = source_cluster.bootstrap, f"{topic_name}-late"
+    create_topic(source, topic_name)
+    write(source, topic_name, ["early"])
+    settings = archive_runs.config(tmp_path, source, [f"{topic_name}.*"])
+
+    def reached(topic: str) -> int:
+        position = _positions(settings).get(TopicPartition(topic, 0))
+        return 0 if position is None else position.offset
+
+    def described() -> dict[str, tuple[int, str]]:
+        topics = ArchivedTopics.of(MirrorStorage(settings.tables)).latest().values()
+        return {topic.topic: (topic.partitions, topic.configs["retention.ms"]) for topic in topics}
+
+    with Running(settings, spark) as archive:
+        archive.wait_for("the first topic", lambda: (tmp_path / "tables" / "archive_segments").exists() and reached(topic_name))
+        assert set(described()) == {topic_name}
+        create_topic(source, late, 2, {"retention.ms": "7654321"})
+        write(source, late, ["late"])
+        archive.wait_for("the late topic", lambda: reached(late) == 1)
+        assert described()[late] == (2, "7654321")
 
 
 def test_a_running_archive_deletes_what_its_retention_does_not_keep_and_the_commands_agree(
