@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shallow_mirror.errors import ConfigError, ObjectExistsError, ObjectMissingError, StoreUnreachableError
-from shallow_mirror.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore, folder_store
 
 NAME = "a1/00000003/0000000007-0001-00-deadbeef.batches"
 
@@ -45,6 +45,19 @@ def test_what_was_written_is_read_by_ranges(folder: ObjectStore) -> None:
     [info] = folder.list()
     assert (info.name, info.size_bytes) == (NAME, 10)
     assert info.last_modified_ms == (Path(folder.root) / NAME).stat().st_mtime_ns // 1_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told to drop pages")
+def test_a_growing_file_is_synced_in_between_and_every_page_is_dropped_once(
+    folder: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_store, "_SYNC_BYTES", 8)
+    steps: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: steps.append(("sync", os.fstat(descriptor).st_size, 0)))
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, size, advice: steps.append(("drop", start, size)))
+    assert written(folder, NAME, b"0123", b"45678", b"9", b"ABCDEFGHIJ") == 20
+    assert folder.read(NAME, 0, 20) == b"0123456789ABCDEFGHIJ"
+    assert steps[:6] == [("sync", 9, 0), ("drop", 0, 9), ("sync", 20, 0), ("drop", 9, 11), ("sync", 20, 0), ("drop", 20, 0)]
 
 
 def test_nothing_is_visible_before_close_and_nothing_is_left_by_abort(folder: ObjectStore) -> None:

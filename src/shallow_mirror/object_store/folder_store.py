@@ -10,6 +10,7 @@ import contextlib
 import errno
 import logging
 import os
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ _log = logging.getLogger(__name__)
 
 UNFINISHED = ".unfinished"
 """Ends the names of files that are being written, or whose writer was killed; they begin with a dot."""
+
+_SYNC_BYTES = 32 << 20
+"""A file that is being written is synced each time it has grown by so much, and its pages are given back to the system."""
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -102,7 +106,7 @@ class _FileWriter(ObjectWriter):
         self._name = name
         self._path = folder / name
         self._unfinished = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
-        self._size = 0
+        self._size = self._synced = 0
         self._descriptor: int | None = None
         with self._errors_raised():
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +120,21 @@ class _FileWriter(ObjectWriter):
                 count = os.write(descriptor, view)
                 self._size += count
                 view = view[count:]
+            if self._size - self._synced >= _SYNC_BYTES:
+                self._sync_and_drop_pages(descriptor)
+
+    def _sync_and_drop_pages(self, descriptor: int) -> None:
+        """Keep an archive out of the page cache: nothing reads it soon, and what it displaces (logs of a broker) is read."""
+        os.fsync(descriptor)
+        if sys.platform == "linux":
+            os.posix_fadvise(descriptor, self._synced, self._size - self._synced, os.POSIX_FADV_DONTNEED)
+        self._synced = self._size
 
     def close(self) -> int:
         descriptor = self._opened()
         try:
             with self._errors_raised():
-                os.fsync(descriptor)
+                self._sync_and_drop_pages(descriptor)
                 self._link()
                 self._unfinished.unlink()
                 self._sync_folders()
