@@ -3,10 +3,11 @@
     python -m benchmarks.archive --gb 1 --corpora zstd-big,lz4-small
 
 Each as a user starts it, with default settings: `archive run --available-now` into a folder and into an S3 server, `restore`
-out of both, `run --available-now`. CPU is that of the whole process tree, the JVM included. `cpu_s_per_gb`: from 5 % to 95 % of
-the bytes at the target, as `make bench` measures copies; `copy_cpu_s_per_gb`: from the first bytes to the last ones;
-`total_cpu_s`: of the whole run, with the start of Spark. The server is that of the tests (versitygw on a folder of this machine);
-its own CPU is not counted. One JSON object a line; exit code 1 where a copy is not equal to the source.
+out of both, `run --available-now`; and Spark's Kafka source into a Delta table in a folder, which keeps records, not batches.
+CPU is that of the whole process tree, the JVM included. `cpu_s_per_gb`: from 5 % to 95 % of the bytes at the target, as
+`make bench` measures copies; `copy_cpu_s_per_gb`: from the first bytes to the last ones; `total_cpu_s`: of the whole run, with
+the start of Spark. The server is that of the tests (versitygw on a folder of this machine); its own CPU is not counted. One JSON
+object a line; exit code 1 where a copy is not equal to the source.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ from benchmarks.equality import difference, topic_digest
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.meter import Meter
 from benchmarks.peers.peer import PeerFailedError
+from benchmarks.peers.spark_kafka import PROGRAM as SPARK_PROGRAM
 from benchmarks.resource_check import require_room
 from benchmarks.topics import create_topic, delete_topic
 from benchmarks.window import NoWindowError, Sample, Window, spent_in, steady_window
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.errors import MirrorError
+from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, delta_jars, jars_of
 
 _POLL_S = 0.1
 _TAIL = 3000
@@ -116,6 +119,21 @@ class Run:
             delete_topic(target, topic)
         return Cost(**{**asdict(cost), "difference": unequal})
 
+    def table(self, what: str) -> Cost:
+        """Copy the records with Spark's Kafka source into a Delta table, in a folder."""
+        folder = self._folder / _name(what)
+        folder.mkdir()
+        job = {
+            "source": self._clusters.source.bootstrap,
+            "source_topic": self._source.topic,
+            "codec": self._source.corpus.codec_name,
+            "jars": ",".join(str(jar) for jar in (*jars_of(SPARK_KAFKA_JAR_SET), *delta_jars())),
+            "folder": str(folder),
+            "table": str(folder / "table"),
+        }
+        arguments = [sys.executable, str(SPARK_PROGRAM), json.dumps(job)]
+        return self._watched(what, arguments, folder / "log.txt", lambda: _size_of(folder / "table"))
+
     def _written(self, what: str, document: Mapping[str, Any]) -> Path:
         conf = self._folder / _name(what) / "conf.yaml"
         conf.parent.mkdir()
@@ -123,9 +141,12 @@ class Run:
         return conf
 
     def _measured(self, what: str, conf: Path, before: Sequence[str], after: Sequence[str], size_of: Callable[[], int]) -> Cost:
-        log_file, before_bytes = conf.with_name("log.txt"), size_of()
+        return self._watched(what, [*command(), *before, str(conf), *after], conf.with_name("log.txt"), size_of)
+
+    def _watched(self, what: str, arguments: Sequence[str], log_file: Path, size_of: Callable[[], int]) -> Cost:
+        before_bytes = size_of()
         with log_file.open("wb") as log:
-            process = subprocess.Popen([*command(), *before, str(conf), *after], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             source_pid, target_pid = self._clusters.source.pid, self._clusters.target.pid
             with Meter(process.pid, source_pid, target_pid, lambda: size_of() - before_bytes) as meter:
@@ -158,24 +179,29 @@ class Run:
 
 
 def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path, *, is_short: bool) -> Iterator[Cost]:
-    """Measure one corpus; `folder` is empty. `is_short`: without the restore from S3."""
+    """Measure one corpus; `folder` is empty. `is_short`: without the restore from S3 and without the Delta table."""
     run = Run(clusters, source, folder)
     bucket, objects = f"s3://{BUCKET}/{source.topic}", folder / "objects"
-    on_server = {"storage": {"options": options_for(f"http://127.0.0.1:{server.port}")}}
+    on_server = {"storage": {"options": options_for(endpoint_of(server))}}
     yield run.capture("capture to a folder", str(objects), lambda: _size_of(objects), {})
     yield run.capture("capture to S3", bucket, lambda: _size_of(server.folder), on_server)
     yield run.mirror("mirror")
     yield run.restore("restore from a folder", "capture to a folder", str(objects), {})
     if not is_short:
         yield run.restore("restore from S3", "capture to S3", bucket, on_server)
+        yield run.table("Kafka source of Spark to a Delta table")
 
 
 def _cpu_s_of(sample: Sample) -> float:
     return sample.copier_cpu_s
 
 
+def endpoint_of(server: StoreServer) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
 def _name(what: str) -> str:
-    return what.replace(" ", "-")
+    return what.replace(" ", "-").lower()
 
 
 def _size_of(folder: Path) -> int:
@@ -204,7 +230,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=1.0, help="of each corpus in the source's log")
     parser.add_argument("--corpora", default="zstd-big,lz4-small")
-    parser.add_argument("--short", action="store_true", help="without the restore from S3")
+    parser.add_argument("--short", action="store_true", help="without the restore from S3 and without the Delta table")
     parser.add_argument("--json", type=Path, help="append the lines to this file too")
     chosen = parser.parse_args()
     end_on_sigterm()

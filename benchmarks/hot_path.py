@@ -2,6 +2,7 @@
 
     python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--profile]
 
+Each corpus is copied as by the slot of a mirror, and as by that of an archive into a folder.
 CPU is that of this process, without what it took to import and to connect; MB and GB are of the source's log.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import functools
 import pstats
 import statistics
 import sys
@@ -17,7 +19,9 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
+from benchmarks.archive_slot import ArchiveSlot, file_floor
 from benchmarks.baselines import Cost, checksum_floor, copy_floor, measured, socket_floor
 from benchmarks.comparison import running_clusters
 from benchmarks.copying import Clusters
@@ -142,19 +146,33 @@ def main() -> None:
             ("copy in memory", copy_floor),
         ):
             print(line(name, [floor() for _ in range(options.runs)]), flush=True)
+        with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as folder:
+            print(line("write and sync a file", [file_floor(Path(folder)) for _ in range(options.runs)]), flush=True)
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as folder:
         require_room(options.gb, Path(folder))
         with running_clusters(Path(folder)) as clusters:
             for corpus in chosen_corpora(options.corpora.split(",")):
                 write_corpus(clusters.source.bootstrap, corpus.name, corpus, options.gb * 1e9)
-                _of_corpus(clusters, corpus.name, options.runs, is_profiled=options.profile)
+                name, objects = corpus.name, Path(folder, "archive")
+                to_topic = functools.partial(OneSlot, clusters, name)
+                to_folder = functools.partial(ArchiveSlot, clusters, name, objects)
+                _of_slot(name, to_topic, options.runs, is_profiled=options.profile)
+                _of_slot(f"{name} to an archive", to_folder, options.runs, is_profiled=options.profile)
                 delete_topic(clusters.source.bootstrap, corpus.name)
 
 
-def _of_corpus(clusters: Clusters, topic: str, runs: int, *, is_profiled: bool) -> None:
+class Slot(Protocol):
+    """What is measured: `copy` returns bytes and batches."""
+
+    def copy(self) -> tuple[int, int]: ...
+
+    def remove(self) -> None: ...
+
+
+def _of_slot(what: str, new_slot: Callable[[], Slot], runs: int, *, is_profiled: bool) -> None:
     costs = []
     for _ in range(runs):
-        slot = OneSlot(clusters, topic)
+        slot = new_slot()
         if is_profiled:
             profile = cProfile.Profile()
             profile.runcall(slot.copy)
@@ -163,7 +181,7 @@ def _of_corpus(clusters: Clusters, topic: str, runs: int, *, is_profiled: bool) 
             costs.append(measured(slot.copy))
         slot.remove()
     if costs:
-        print(line(f"one slot, {topic}", costs), flush=True)
+        print(line(f"one slot, {what}", costs), flush=True)
 
 
 if __name__ == "__main__":

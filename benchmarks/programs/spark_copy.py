@@ -1,8 +1,8 @@
-"""Spark's own Kafka source and sink in one query, availableNow.
+"""Spark's own Kafka source and sink in one query, availableNow; or the source and a Delta table, as archives of records are made.
 
-    python spark_copy.py JOB, where JOB is that of confluent_copy.py, with "jars" and "folder" besides
+    python spark_copy.py JOB, where JOB is that of confluent_copy.py, with "jars" and "folder", and "table" for a Delta table
 
-The sink writes no timestamps: records get those of the copy. Every setting is in this file.
+The Kafka sink writes no timestamps: records get those of the copy. Every setting is in this file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import json
 import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 
 SESSION = {
     "spark.ui.enabled": "false",
@@ -37,27 +38,38 @@ SINK = {
     "kafka.send.buffer.bytes": "1048576",
 }
 """And the codec of the source."""
+DELTA_SESSION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+DELTA_CODEC = {"zstd": "zstd"}
+"""By the codec of the source; Spark's default for others."""
 
 
 def copy(job: dict[str, Any]) -> None:
     builder = SparkSession.builder.master(MASTER).appName("spark-kafka").config("spark.jars", job["jars"])
-    for name, value in (SESSION | {"spark.local.dir": f"{job['folder']}/local"}).items():
+    session = SESSION | {"spark.local.dir": f"{job['folder']}/local"}
+    if "table" in job:
+        session |= DELTA_SESSION | {"spark.sql.parquet.compression.codec": DELTA_CODEC.get(job["codec"], "snappy")}
+    for name, value in session.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     source = spark.readStream.format("kafka").options(
         **SOURCE, **{"kafka.bootstrap.servers": job["source"], "subscribe": job["source_topic"]}
     )
-    sink = (
-        source.load()
-        .select("key", "value", "headers", "partition")
-        .writeStream.format("kafka")
-        .options(**SINK, **{"kafka.bootstrap.servers": job["target"], "kafka.compression.type": job["codec"]})
-        .option("topic", job["target_topic"])
-        .option("checkpointLocation", f"{job['folder']}/checkpoint")
-        .trigger(availableNow=True)
-    )
-    sink.start().awaitTermination()
+    records = source.load()
+    sink = _to_table(records, job) if "table" in job else _to_topic(records, job)
+    sink.option("checkpointLocation", f"{job['folder']}/checkpoint").trigger(availableNow=True).start().awaitTermination()
     spark.stop()
+
+
+def _to_topic(records: DataFrame, job: dict[str, Any]) -> DataStreamWriter:
+    sink = records.select("key", "value", "headers", "partition").writeStream.format("kafka").option("topic", job["target_topic"])
+    return sink.options(**SINK, **{"kafka.bootstrap.servers": job["target"], "kafka.compression.type": job["codec"]})
+
+
+def _to_table(records: DataFrame, job: dict[str, Any]) -> DataStreamWriter:
+    return records.writeStream.format("delta").option("path", job["table"])
 
 
 if __name__ == "__main__":
