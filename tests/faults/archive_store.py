@@ -1,9 +1,7 @@
-"""Faults of the object store of an archive: requests that a proxy harms, and a server that is stopped for a while."""
+"""An archive whose objects are in an S3 server: which faults are injected at which steps."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,32 +9,15 @@ from pathlib import Path
 
 from tests.faults.archive_rounds import ArchiveScene
 from tests.faults.archive_steps import ANSWERED, BETWEEN, DECIDED, IN_DELETION, LAST_STORED, PRODUCED, STORED
-from tests.faults.gate import PausedProcess
 from tests.faults.mirror_process import WITHOUT_SPARK
-from tests.faults.process_faults import EndsByItself, KillAll, KillDriver
-from tests.faults.rounds import PATIENCE_S, RoundFailedError, Scene
+from tests.faults.process_faults import KillAll, KillDriver
+from tests.faults.rounds import Scene
 from tests.faults.steps import Step
-from tests.object_store.servers import BUCKET, SECRET_KEY, StoreProxy, StoreServer, options_for
+from tests.faults.store_faults import ENVIRONMENT, HarmedRequests, KilledWithLostAnswer, StoreOfScene, StoreStopped
+from tests.object_store.servers import BUCKET
 from tests.object_store.store_proxy import Harm, StoreFault
 
 from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
-
-QUICK = {"timeout": "2s", "retry_timeout": "2s", "max_retries": "1", "backoff_config.init_backoff": "10ms"}
-"""Requests fail sooner than by default, so that a round ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOfScene:
-    """In the scene's `more` by this class's name."""
-
-    server: StoreServer
-    proxy: StoreProxy
-
-    @staticmethod
-    def of(scene: Scene) -> StoreOfScene:
-        store = scene.more[StoreOfScene.__name__]
-        assert isinstance(store, StoreOfScene)
-        return store
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +26,10 @@ class ArchiveStoreScene:
 
     @contextmanager
     def __call__(self, folder: Path, name: str, seed: int) -> Iterator[Scene]:
-        os.environ["STORE_SECRET_KEY"] = SECRET_KEY
         with ExitStack() as opened:
             nodes = start_clusters(folder / "clusters", 1)
             opened.callback(stop_clusters, nodes)
-            server = StoreServer(folder / "store" / "objects")
-            opened.callback(server.stop)
-            server.start()
-            proxy = StoreProxy(server, folder)
-            opened.callback(proxy.stop)
-            proxy.start()
+            store = opened.enter_context(StoreOfScene.running(folder))
             yield opened.enter_context(
                 ArchiveScene(
                     folder / "archive",
@@ -62,73 +37,15 @@ class ArchiveStoreScene:
                     "",
                     name=name,
                     engine=WITHOUT_SPARK,
-                    groups={"storage": {"options": options_for(proxy.endpoint, **QUICK)}},
+                    groups={"storage": {"options": store.options}},
                     seed=seed,
-                    environment={"STORE_SECRET_KEY": SECRET_KEY},
-                    more={StoreOfScene.__name__: StoreOfScene(server, proxy)},
+                    environment=dict(ENVIRONMENT),
+                    more=store.more,
                     source_node=nodes[0],
                     location=f"s3://{BUCKET}/{name}",
-                    objects_folder=server.folder / BUCKET / name,
+                    objects_folder=store.server.folder / BUCKET / name,
                 )
             )
-
-
-@dataclass(frozen=True, slots=True)
-class HarmedRequests:
-    """Requests behind the step meet `fault`; it ends `seconds` after the first one did."""
-
-    fault: StoreFault
-    seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        how_long = f" for {self.seconds:.0f} s" if self.seconds else ""
-        return f"object store: {self.fault.method} {self.fault.harm.value}{how_long}"
-
-    def inject(self, scene: Scene, paused: PausedProcess) -> None:
-        StoreOfScene.of(scene).proxy.inject(self.fault)
-
-    def heal(self, scene: Scene) -> None:
-        proxy = StoreOfScene.of(scene).proxy
-        give_up_at = time.monotonic() + PATIENCE_S
-        while proxy.hits() == 0:
-            if time.monotonic() > give_up_at:
-                raise RoundFailedError(f"{self.name}: no request met it:\n{scene.running_or_ended().log()[-4000:]}")
-            time.sleep(0.05)
-        time.sleep(self.seconds)
-        proxy.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStopped:
-    """The server is gone for some seconds."""
-
-    seconds: float
-
-    @property
-    def name(self) -> str:
-        return f"object store: stopped for {self.seconds:.0f} s"
-
-    def inject(self, scene: Scene, paused: PausedProcess) -> None:
-        StoreOfScene.of(scene).server.stop()
-
-    def heal(self, scene: Scene) -> None:
-        time.sleep(self.seconds)
-        StoreOfScene.of(scene).server.start()
-
-
-@dataclass(frozen=True, slots=True)
-class KilledWithLostAnswer(EndsByItself):
-    """An object is applied, its answer is lost, and everything is killed before anybody asks again."""
-
-    name: str = "object store: answer of a PUT lost, then SIGKILL"
-
-    def inject(self, scene: Scene, paused: PausedProcess) -> None:
-        StoreOfScene.of(scene).proxy.inject(StoreFault(harm=Harm.LOSE_ANSWER, method="PUT"))
-
-    def heal(self, scene: Scene) -> None:
-        HarmedRequests(StoreFault(harm=Harm.LOSE_ANSWER, method="PUT")).heal(scene)
-        scene.running_or_ended().kill()
 
 
 def _put(harm: Harm, count: int | None = 1) -> StoreFault:

@@ -16,6 +16,7 @@ from tests.faults import (
     process_faults,
     steps,
     storage_faults,
+    table_store,
     three_brokers,
 )
 from tests.faults.archive_rounds import PlainArchiveScene, PlainRestoreScene
@@ -24,6 +25,7 @@ from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
 from tests.faults.network_faults import TARGET, NetworkScene
 from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
+from tests.faults.table_store import TableStoreScene
 
 from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
 
@@ -227,6 +229,13 @@ ARCHIVE_STORE = Campaign(
     cases=archive_store.CASES,
     open=ArchiveStoreScene(),
 )
+TABLE_STORE = Campaign(
+    name="table-store",
+    engine=WITHOUT_SPARK,
+    rounds=2 * len(table_store.CASES),
+    cases=table_store.CASES,
+    open=TableStoreScene(),
+)
 RESTORE_KILLS = Campaign(
     name="restore-kills",
     engine=WITHOUT_SPARK,
@@ -243,6 +252,7 @@ ALL = (
     SUSPENSIONS,
     CLOCKS,
     STORAGE,
+    TABLE_STORE,
     NETWORK,
     SPARK_NETWORK,
     ONLY_BROKER,

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.faults.mirror_process import BUSY_CLUSTER, BUSY_WITHOUT_SPARK, LOCAL_
 
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions
-from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.sinks.archive import expiry
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
@@ -46,9 +47,8 @@ def knock_at_every_point(knock: Knock) -> None:
         knock("Returned")
 
     MicroBatchSink.__call__ = observed  # type: ignore[method-assign,assignment]
-    Mirror.from_file = lambda path: Mirror(MirrorConfig.load(path), observer=knock)  # type: ignore[method-assign]
-    Archive.from_file = lambda path: Archive(ArchiveConfig.load(path), observer=knock)  # type: ignore[method-assign]
-    Restore.from_file = lambda path: Restore(RestoreConfig.load(path), observer=knock)  # type: ignore[method-assign]
+    for run in (Mirror, Archive, Restore):
+        run.__init__ = partialmethod(run.__init__, observer=knock)  # type: ignore[assignment,method-assign]
 
 
 def let_archives_hurry() -> None:

@@ -81,7 +81,8 @@ class Scene:
     Writers and checker use `source` and `target`. The mirror's file names `client` addresses, which may lead elsewhere (a
     proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it. With
     `checks_meanwhile` a round does not wait for its check: only where the clusters themselves are not harmed.
-    `replication_factor` and `topic_configs` are of the source's topics; the mirror creates those of the target.
+    `replication_factor` and `topic_configs` are of the source's topics; the mirror creates those of the target. `tables_uri` is
+    what the mirror's file calls its tables, where that is not `tables`, the folder in which they are files.
     """
 
     folder: Path
@@ -99,6 +100,8 @@ class Scene:
     environment: dict[str, str] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
     mirror: MirrorProcess | None = None
+    tables_uri: str = ""
+    tables_folder: Path | None = None
     _gate: Gate = field(init=False)
     _writers: Writers = field(init=False)
     _checker: Checker = field(init=False)
@@ -132,7 +135,7 @@ class Scene:
 
     @property
     def tables(self) -> Path:
-        return self.folder / "tables"
+        return self.tables_folder or self.folder / "tables"
 
     @property
     def checkpoint(self) -> Path:
@@ -292,7 +295,7 @@ class Scene:
             "topics": {"include": [name.replace(".", "\\.") for name in self.topics]},
             "read": {"micro_batch_bytes": 1 << 20},
             "write": {"slots": SLOTS, "slot_bytes": 1024, "request_bytes": 1, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS},
-            "tables": str(self.tables),
+            "tables": self.tables_uri or str(self.tables),
             "checkpoint": str(self.checkpoint),
             "trigger": "0 seconds",
         }
