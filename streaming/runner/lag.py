@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
@@ -53,7 +53,9 @@ class SourceView:
     problem: str | None = None
 
 
-def included_positions(config: MirrorConfig, positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, Position]:
+def included_positions(
+    config: MirrorConfig | RestoreConfig, positions: Mapping[SourcePartition, Position]
+) -> dict[SourcePartition, Position]:
     """Return `positions` without excluded topics, which keep their positions in the map but have no lag."""
     return {source: position for source, position in positions.items() if config.topics.is_included(source.topic)}
 
@@ -125,7 +127,7 @@ def query_source(
     return SourceView(ends=ends, later=later, open_transactions=open_transactions)
 
 
-def query_target(config: MirrorConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
+def query_target(config: MirrorConfig | RestoreConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
     """Return why the target does not answer; None where it does. A task that waits for it cannot report that itself."""
     with closing(Cluster(config.target.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), clock)

@@ -12,6 +12,7 @@ import typer
 
 from shallow_mirror.commands import sessions
 from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
+from shallow_mirror.commands.file_kinds import load_archive, require_kind
 from shallow_mirror.commands.options import ArchiveFile, AsJson, AvailableNow, ForSeconds, LogFormatOption
 from shallow_mirror.commands.run_logging import logging_as
 from shallow_mirror.commands.signals import interruptible, stop_on_signals
@@ -33,6 +34,7 @@ def run(
     with logging_as(log_format):
         from shallow_mirror.streaming.runner.archive_run import Archive
 
+        require_kind(file, "archive run")
         running = Archive.from_file(file)
         config = running.config
         logging.getLogger(__name__).info("archive %s: objects %s, tables %s", config.archive, config.objects, config.tables)
@@ -46,12 +48,11 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be remo
 @archive.command()
 def status(file: ArchiveFile, as_json: AsJson = False) -> None:
     """Show what is archived of each topic, the lag behind the source, the last decision and the run."""
-    from shallow_mirror.config import ArchiveConfig
     from shallow_mirror.operations import archive_status_view
     from shallow_mirror.operations.archive_status import gather_archive_status
     from shallow_mirror.operations.status_view import stdout_console
 
-    config = ArchiveConfig.load(file)
+    config = load_archive(file, "archive status")
     with sessions.session_for(config) as spark:
         archive_status_view.show(gather_archive_status(config, spark), stdout_console(), as_json=as_json)
 
@@ -78,14 +79,13 @@ def verify(
 
     Reads every byte of the archive, also while it runs.
     """
-    from shallow_mirror.config import ArchiveConfig
     from shallow_mirror.config.config_file import absolute
     from shallow_mirror.operations import archive_rebuild
     from shallow_mirror.operations.archive_verify import ProgressLines, verify_archive
 
     if rebuild is None and (accepts_holes or archive_id is not None):
         raise ConfigError("--accept-holes and --archive-id require --rebuild")
-    config = ArchiveConfig.load(file)
+    config = load_archive(file, "archive verify")
     if rebuild is not None:
         if is_deep:
             raise ConfigError("--deep and --rebuild exclude each other: verify the new table afterwards")
@@ -105,10 +105,9 @@ def verify(
 @archive.command()
 def clean(file: ArchiveFile, is_dry_run: DryRun = False) -> None:
     """Remove objects that interrupted runs left: those of a decision that is over, which no row names. Safe beside a run."""
-    from shallow_mirror.config import ArchiveConfig
     from shallow_mirror.operations import archive_clean
 
-    config = ArchiveConfig.load(file)
+    config = load_archive(file, "archive clean")
     with interruptible("the same command continues"), sessions.session_for(config) as spark:
         cleaned = archive_clean.clean(
             config,
@@ -128,10 +127,9 @@ def expire(
     ] = False,
 ) -> None:
     """Delete the objects that `retention` does not keep. A running archive does so by itself; this one must be stopped."""
-    from shallow_mirror.config import ArchiveConfig
     from shallow_mirror.operations import archive_expire
 
-    config = ArchiveConfig.load(file)
+    config = load_archive(file, "archive expire")
     with (
         interruptible("the same command, or the next run, continues"),
         sessions.session_for(config, is_writing=not is_dry_run) as spark,

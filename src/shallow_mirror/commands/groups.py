@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shallow_mirror.commands.exit_codes import EXIT_LEFT
+from shallow_mirror.commands.file_kinds import load_mirror
 from shallow_mirror.commands.options import AsJson, Conf
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.commands.times import parse_time
@@ -44,14 +45,13 @@ def groups(
 
     With --apply the exit code is 1 while offsets of a mirrored topic are not committed.
     """
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.groups import view
     from shallow_mirror.groups.sync_once import sync_groups
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_forced and not is_applied:
         raise ConfigError("--force requires --apply")
-    at, config = parse_time(as_of), MirrorConfig.load(conf)
+    at, config = parse_time(as_of), load_mirror(conf, "groups")
     with session_for(config) as spark:
         report = sync_groups(
             config,

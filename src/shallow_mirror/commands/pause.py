@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shallow_mirror.commands.file_kinds import load_mirror
 from shallow_mirror.commands.options import Conf
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.errors import ConfigError
@@ -25,7 +26,7 @@ def pause(conf: Conf, topics: Topics) -> None:
     A running mirror applies it within seconds and finishes what it is copying. What retention deletes at the source meanwhile is
     lost.
     """
-    with _controls(conf, topics) as controls:
+    with _controls(conf, "pause", topics) as controls:
         before = controls.paused()
         controls.add("pause", topics)
     for topic in topics:
@@ -34,7 +35,7 @@ def pause(conf: Conf, topics: Topics) -> None:
 
 def resume(conf: Conf, topics: Topics) -> None:
     """Resume paused topics from their positions."""
-    with _controls(conf, topics) as controls:
+    with _controls(conf, "resume", topics) as controls:
         before = controls.paused()
         controls.add("resume", topics)
     for topic in topics:
@@ -42,13 +43,12 @@ def resume(conf: Conf, topics: Topics) -> None:
 
 
 @contextmanager
-def _controls(conf: Path, topics: Sequence[str]) -> Iterator[Controls]:
+def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Controls]:
     """Yield the table of controls. Raise ConfigError with every topic that the mirror file does not include."""
     from shallow_mirror.checkpoints.controls import Controls
     from shallow_mirror.checkpoints.storage import MirrorStorage
-    from shallow_mirror.config import MirrorConfig
 
-    config = MirrorConfig.load(conf)
+    config = load_mirror(conf, command)
     unknown = [topic for topic in topics if not config.topics.is_included(topic)]
     if unknown:
         raise ConfigError(

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from shallow_mirror.commands.exit_codes import EXIT_REFUSED
+from shallow_mirror.commands.file_kinds import load_mirror
 from shallow_mirror.commands.options import AsJson, Conf
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.commands.signals import interruptible
@@ -28,7 +29,6 @@ def preflight(
     """
     from rich.console import Console
 
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations.status_view import stdout_console
     from shallow_mirror.preflight import DEFAULT_SAMPLE_BYTES, preflight_mirror, view
     from shallow_mirror.progress import progress_on
@@ -36,7 +36,7 @@ def preflight(
     if reads_all and sample_bytes is not None:
         raise ConfigError("--sample and --all exclude each other")
     sample_bytes = None if reads_all else sample_bytes or DEFAULT_SAMPLE_BYTES
-    config = MirrorConfig.load(conf)
+    config = load_mirror(conf, "preflight")
     with (
         session_for(config) as spark,
         interruptible("nothing was changed"),

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from shallow_mirror.commands.exit_codes import EXIT_REFUSED
-from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.file_kinds import load_mirror_or_restore
+from shallow_mirror.commands.options import AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.plurals import counted
 
@@ -21,15 +22,14 @@ All = Annotated[bool, typer.Option("--all", help="Include batches that were rele
 
 
 @quarantine.command("list")
-def quarantine_list(conf: Conf, is_all: All = False, as_json: AsJson = False) -> None:
+def quarantine_list(conf: MirrorOrRestore, is_all: All = False, as_json: AsJson = False) -> None:
     """List the batches in quarantine with the reason and the remedy of each."""
     from shallow_mirror.checkpoints.quarantine.entries import Quarantine
     from shallow_mirror.checkpoints.storage import MirrorStorage
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations.quarantine import show
     from shallow_mirror.operations.status_view import stdout_console
 
-    config = MirrorConfig.load(conf)
+    config = load_mirror_or_restore(conf, "quarantine list")
     with session_for(config) as spark:
         batches = Quarantine.open(MirrorStorage(config.table_location, spark), mirror=config.mirror)
         entries = [entry for entry in batches.entries() if is_all or not entry.is_released]
@@ -38,17 +38,16 @@ def quarantine_list(conf: Conf, is_all: All = False, as_json: AsJson = False) ->
 
 @quarantine.command("export")
 def quarantine_export(
-    conf: Conf,
+    conf: MirrorOrRestore,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; created if missing.")],
     is_all: All = False,
 ) -> None:
     """Write one file per batch with its bytes as the source sent them, and batches.jsonl with a line for each."""
     from shallow_mirror.checkpoints.quarantine.entries import Quarantine
     from shallow_mirror.checkpoints.storage import MirrorStorage
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations.quarantine import export
 
-    config = MirrorConfig.load(conf)
+    config = load_mirror_or_restore(conf, "quarantine export")
     with session_for(config) as spark:
         batches = Quarantine.open(MirrorStorage(config.table_location, spark), mirror=config.mirror)
         count = export(batches, [entry for entry in batches.entries() if is_all or not entry.is_released], folder)
@@ -57,7 +56,7 @@ def quarantine_export(
 
 @quarantine.command("retry")
 def quarantine_retry(
-    conf: Conf,
+    conf: MirrorOrRestore,
     topic: Annotated[str | None, typer.Option("--topic", metavar="T", help="Only of this source topic.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", metavar="P", help="Only of this partition.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="Only the batch that contains this offset.")] = None,
@@ -70,11 +69,10 @@ def quarantine_retry(
     They are appended to their partitions: their order relative to what was copied since is lost. The mirror must be stopped; it
     continues with its next start.
     """
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations.quarantine import Selection
     from shallow_mirror.operations.quarantine_retry import retry
 
-    config = MirrorConfig.load(conf)
+    config = load_mirror_or_restore(conf, "quarantine retry")
     selection = Selection(topic=topic, partition=partition, offset=offset)
     with session_for(config, is_writing=True) as spark:
         report = retry(config, selection, spark, takes_over=takes_over)

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from shallow_mirror.commands.exit_codes import EXIT_RECOVER
-from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.file_kinds import load_mirror_or_restore
+from shallow_mirror.commands.options import AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.errors import ConfigError
 
 
 def recover(
-    conf: Conf,
+    conf: MirrorOrRestore,
     is_commit: Annotated[
         bool, typer.Option("--commit", help="The records are on the target: keep their rows in the offset map.")
     ] = False,
@@ -25,7 +26,7 @@ def recover(
     as_json: AsJson = False,
 ) -> None:
     """Show a decision that `run` could not resolve (exit code 4), or resolve it with the operator's choice."""
-    from shallow_mirror.config import MirrorConfig
+    from shallow_mirror.config import RestoreConfig
     from shallow_mirror.operations import recover_view
     from shallow_mirror.operations.recover import inspect, resolve
     from shallow_mirror.operations.status_view import stdout_console
@@ -35,7 +36,7 @@ def recover(
         raise ConfigError("--commit and --redo exclude each other")
     if slots and not (is_commit or is_redo):
         raise ConfigError("--slot requires --commit or --redo")
-    config, is_choosing = MirrorConfig.load(conf), is_commit or is_redo
+    config, is_choosing = load_mirror_or_restore(conf, "recover"), is_commit or is_redo
     with session_for(config, is_writing=is_choosing) as spark:
         reports = inspect(config, spark)
         recover_view.show(reports, stdout_console(), as_json=as_json)
@@ -45,4 +46,5 @@ def recover(
         if needs_choice:
             resolve(config, reports, TxnFate.COMMITTED if is_commit else TxnFate.NOT_COMMITTED, slots or (), spark)
     if needs_choice:
-        print("resolved: `shallow-mirror run` continues", file=sys.stderr)
+        command = "restore" if isinstance(config, RestoreConfig) else "run"
+        print(f"resolved: `shallow-mirror {command}` continues", file=sys.stderr)

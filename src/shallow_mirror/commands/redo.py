@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from shallow_mirror.commands.file_kinds import load_mirror
 from shallow_mirror.commands.options import Conf
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.commands.signals import interruptible
@@ -37,13 +38,12 @@ def redo(
 
     Exactly once, with an offset map of its own, also beside the running mirror. The same command continues an interrupted copy.
     """
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.operations.redo import RedoRequest, redo_config
     from shallow_mirror.operations.redo import redo as copy_again
     from shallow_mirror.types import TopicPartition
 
     request = RedoRequest(TopicPartition(topic, partition), start, end, target)
-    config = redo_config(MirrorConfig.load(conf), request, None if tables is None else str(tables.resolve()))
+    config = redo_config(load_mirror(conf, "redo"), request, None if tables is None else str(tables.resolve()))
     with (
         interruptible("what was copied is kept: the same command continues from there"),
         session_for(config, is_writing=True) as spark,

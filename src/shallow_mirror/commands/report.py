@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.options import Conf
+from shallow_mirror.commands.file_kinds import load_mirror_or_restore
+from shallow_mirror.commands.options import MirrorOrRestore
 from shallow_mirror.commands.sessions import session_for
 
 
 def report(
-    conf: Conf,
+    conf: MirrorOrRestore,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Default: report-<mirror>.html in the current folder.")
     ] = None,
@@ -22,10 +23,9 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page: throughput, lag, time by step, batches, problems, a chart of the offset map."""
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.report.run import write_report
 
-    config = MirrorConfig.load(conf)
+    config = load_mirror_or_restore(conf, "report")
     path = Path(f"report-{config.mirror}.html") if out is None else out
     with session_for(config) as spark:
         write_report(config, path, topic=topic, partition=partition, spark=spark)

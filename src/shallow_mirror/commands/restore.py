@@ -11,6 +11,7 @@ import typer
 
 from shallow_mirror.commands import sessions
 from shallow_mirror.commands.exit_codes import EXIT_REFUSED
+from shallow_mirror.commands.file_kinds import load_restore
 from shallow_mirror.commands.options import LogFormatOption
 from shallow_mirror.commands.run_logging import logging_as
 from shallow_mirror.commands.signals import interruptible, stop_on_signals
@@ -39,9 +40,7 @@ def restore(
     log_format: LogFormatOption = "text",
 ) -> None:
     """Restore an archive up to the cut of the file. Ctrl-C stops it at a micro-batch boundary; the next call continues there."""
-    from shallow_mirror.config import RestoreConfig
-
-    config = RestoreConfig.load(file).with_cut(time=until, decision=at_decision, is_whole_transactions=whole_transactions)
+    config = load_restore(file, "restore").with_cut(time=until, decision=at_decision, is_whole_transactions=whole_transactions)
     if as_json and not is_dry_run:
         raise ConfigError("--json requires --dry-run: a restore prints no result, it logs")
     if is_dry_run:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from shallow_mirror.commands import sessions
+from shallow_mirror.commands.file_kinds import require_kind
 from shallow_mirror.commands.options import AvailableNow, Conf, ForSeconds, LogFormatOption
 from shallow_mirror.commands.run_logging import logging_as
 from shallow_mirror.commands.signals import stop_on_signals
@@ -24,6 +25,7 @@ def run(
     with logging_as(log_format):
         from shallow_mirror.streaming.runner.mirror import Mirror
 
+        require_kind(conf, "run")
         mirror = Mirror.from_file(conf)
         _log_settings(mirror.config)
         stop_on_signals(mirror)

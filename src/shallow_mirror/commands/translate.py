@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.file_kinds import load_mirror_or_restore
+from shallow_mirror.commands.options import AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.commands.times import parse_time
 
 
 def translate(
-    conf: Conf,
+    conf: MirrorOrRestore,
     topic: str,
     partition: int,
     offset: int,
@@ -28,10 +29,9 @@ def translate(
 ) -> None:
     """Translate a source offset to the target, or with --reverse back."""
     from shallow_mirror.checkpoints.offset_map import OffsetMap
-    from shallow_mirror.config import MirrorConfig
     from shallow_mirror.errors import ConfigError
 
-    at, config = parse_time(as_of), MirrorConfig.load(conf)
+    at, config = parse_time(as_of), load_mirror_or_restore(conf, "translate")
     with session_for(config) as spark:
         offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
         look_up = offset_map.reverse if reverse else offset_map.translate

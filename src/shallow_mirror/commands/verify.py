@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
-from shallow_mirror.commands.options import AsJson
+from shallow_mirror.commands.file_kinds import load_mirror_or_restore
+from shallow_mirror.commands.options import AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.commands.signals import interruptible
 
 
 def verify(
-    conf: Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file, or a restore file (YAML).")],
+    conf: MirrorOrRestore,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", metavar="T", help="Only this source topic; may be repeated.")
     ] = None,
@@ -29,11 +29,11 @@ def verify(
     """
     from rich.console import Console
 
-    from shallow_mirror.config import MirrorConfig, RestoreConfig
+    from shallow_mirror.config import RestoreConfig
     from shallow_mirror.progress import progress_on
     from shallow_mirror.verify import verify_mirror, verify_restore
 
-    config = RestoreConfig.load(conf) if RestoreConfig.is_restore_file(conf) else MirrorConfig.load(conf)
+    config = load_mirror_or_restore(conf, "verify")
     with (
         interruptible("what was verified is kept: the same command continues from there"),
         session_for(config) as spark,

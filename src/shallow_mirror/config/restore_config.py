@@ -142,12 +142,6 @@ class RestoreConfig(Section):
         path = Path(path)
         return cls.from_document(read_yaml(path, "restore file"), folder=path.resolve().parent)
 
-    @staticmethod
-    def is_restore_file(path: str | Path) -> bool:
-        """Return whether a file names a restore. Raise ConfigError where it cannot be read."""
-        document = read_yaml(Path(path), "file")
-        return isinstance(document, dict) and "restore" in document
-
     def with_cut(
         self, *, time: str | None = None, decision: int | None = None, is_whole_transactions: bool = False
     ) -> RestoreConfig:

@@ -10,11 +10,12 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.run_history import RunHistory
 from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
@@ -25,16 +26,16 @@ from shallow_mirror.version import __version__
 
 @dataclass(slots=True)
 class OperatorSession:
-    """`outcome` is recorded in `runs` when the block ends: set it there."""
+    """`outcome` is recorded in `runs` when the block ends: set it there. `source`: None for a restore, which reads no cluster."""
 
     run: RunIdentity
     owner: OffsetMapOwner
     performer: TxnPerformer
-    source: Cluster
+    source: Cluster | None
     target: Cluster
     outcome: str
 
-    def single_slot(self, config: MirrorConfig, observer: Observer) -> SingleSlot:
+    def single_slot(self, config: MirrorConfig | RestoreConfig, observer: Observer) -> SingleSlot:
         """Return the slot of the command, after the recovery: before, its transactional id may have an open transaction."""
         return SingleSlot(
             self.owner,
@@ -47,7 +48,7 @@ class OperatorSession:
 
 @contextmanager
 def open_operator_session(
-    config: MirrorConfig, command: str, deadline: Deadline, *, spark: Any, observer: Observer = observe_nothing
+    config: MirrorConfig | RestoreConfig, command: str, deadline: Deadline, *, spark: Any, observer: Observer = observe_nothing
 ) -> Iterator[OperatorSession]:
     """Take over the offset map for the block. `spark`: the session of `session_for_tables`.
 
@@ -56,11 +57,11 @@ def open_operator_session(
     storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
     run = RunIdentity.of_this_process()
     storage.require_conditional_writes()
-    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
+    with _source_of(config) as source, closing(Cluster(config.target.client)) as target:
         owner = OffsetMapOwner.take_over(
             storage,
             mirror=config.mirror,
-            source_cluster_id=reach(source, config.source_cluster_name, deadline).cluster_id,
+            source_cluster_id=_source_cluster_id(config, source, deadline, spark),
             target_cluster_id=reach(target, config.target_cluster_name, deadline).cluster_id,
             run=run,
             now_ms=lambda: int(time.time() * 1000),
@@ -74,3 +75,20 @@ def open_operator_session(
             yield session
         finally:
             observations.run_ended(owner.run_epoch, run, session.outcome)
+
+
+@contextmanager
+def _source_of(config: MirrorConfig | RestoreConfig) -> Iterator[Cluster | None]:
+    if config.source_client is None:
+        yield None
+        return
+    with closing(Cluster(config.source_client)) as source:
+        yield source
+
+
+def _source_cluster_id(config: MirrorConfig | RestoreConfig, source: Cluster | None, deadline: Deadline, spark: Any) -> str:
+    """Return the id of the source cluster; for a restore that of the cluster that was archived, as the archive records it."""
+    if isinstance(config, RestoreConfig):
+        return ArchiveTable.open(config.archive_table_location, spark).source_cluster_id
+    assert source is not None
+    return reach(source, config.source_cluster_name, deadline).cluster_id

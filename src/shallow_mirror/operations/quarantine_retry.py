@@ -14,7 +14,7 @@ from typing import Any
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineEntry
 from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.commit_interval import TASK_SHARE
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -43,7 +43,7 @@ ROUND_BYTES = 16 << 20
 
 
 def retry(
-    config: MirrorConfig,
+    config: MirrorConfig | RestoreConfig,
     selection: Selection,
     spark: Any = None,
     *,
@@ -76,7 +76,7 @@ def retry(
     return released
 
 
-def _require_stopped(config: MirrorConfig, spark: Any) -> None:
+def _require_stopped(config: MirrorConfig | RestoreConfig, spark: Any) -> None:
     run = read_run(config, spark)
     if run is not None and run.is_alive:
         raise ConfigError(
@@ -100,7 +100,7 @@ def _release_all(releaser: Releaser, quarantine: Quarantine, selection: Selectio
 class _QuarantineSlot:
     """Fills a slot with batches of the quarantine, as a task does with those of the source."""
 
-    def __init__(self, config: MirrorConfig, session: OperatorSession, observer: Observer) -> None:
+    def __init__(self, config: MirrorConfig | RestoreConfig, session: OperatorSession, observer: Observer) -> None:
         self._config = config
         self._session = session
         self._observer = observer

@@ -17,7 +17,7 @@ from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.broker.produce.transactions import CoordinatorState, describe_txn
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.operations.operator_session import open_operator_session
@@ -121,7 +121,7 @@ class SlotReport:
                 return None
 
 
-def inspect(config: MirrorConfig, spark: Any = None) -> tuple[SlotReport, ...]:
+def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[SlotReport, ...]:
     """Return a report for each transaction of the last decision, unless it is settled.
 
     `spark`: the session of `session_for_tables`. Raise ConfigError, OffsetMapConflictError, RetriableError.
@@ -159,7 +159,11 @@ def _describe_txn(target: Cluster, decided: DecidedTxn, deadline: Deadline) -> C
 
 
 def resolve(
-    config: MirrorConfig, reports: Sequence[SlotReport], fate: TxnFate, slots: Collection[int] = (), spark: Any = None
+    config: MirrorConfig | RestoreConfig,
+    reports: Sequence[SlotReport],
+    fate: TxnFate,
+    slots: Collection[int] = (),
+    spark: Any = None,
 ) -> None:
     """Resolve the last decision with `fate` for the slots that need a choice, only for `slots` where some are named.
 

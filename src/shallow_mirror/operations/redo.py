@@ -144,6 +144,8 @@ class _Copy:
         self._request = request
         self._session = session
         self._observer = observer
+        assert session.source is not None, "a mirror reads a cluster"
+        self._source_cluster = session.source
         self._offsets = SourceOffsets(PlannerConfig.of_mirror(config), session.source)
 
     def run(self, deadline: Deadline) -> bool:
@@ -195,7 +197,7 @@ class _Copy:
         return source
 
     def _targets(self, owner: OffsetMapOwner, deadline: Deadline) -> TargetTopics:
-        source, target, topic = self._session.source, self._session.target, self._request.topic_partition.topic
+        source, target, topic = self._source_cluster, self._session.target, self._request.topic_partition.topic
         targets = TargetTopics(
             self._config, source, target, positions=owner.positions(), route=lambda _: self._request.target_topic
         )
@@ -206,13 +208,13 @@ class _Copy:
     def _begin(self, source: SourcePartition, targets: TargetTopics, listing: LogEnds, deadline: Deadline) -> None:
         """Write the first row. A batch is never cut: the range begins with the batch that holds its first offset."""
         starts = self._offsets.align_to_batch_start({source: self._request.start}, listing, deadline)
-        rows = first_rows(targets, self._session.source, starts, deadline)
+        rows = first_rows(targets, self._source_cluster, starts, deadline)
         self._session.owner.next_decision()
         self._session.owner.decide(rows, highest_slot=-1)
         self._session.owner.settle()
 
     def _fill(self, planned: PlannedRange, targets: TargetTopics, decision: int, deadline: Deadline) -> SlotResult:
-        owner, source, target = self._session.owner, self._session.source, self._session.target
+        owner, source, target = self._session.owner, self._source_cluster, self._session.target
         template = KafkaSlotJob.of_mirror(
             self._config, map_id=owner.map_id, run_id=self._session.run.run_id, observer=self._observer
         )

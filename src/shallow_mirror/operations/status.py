@@ -1,4 +1,4 @@
-"""Driver, for the cli: positions, lag, recent micro-batches and waits of a mirror. Starts no JVM.
+"""Driver, for the cli: positions, lag, recent micro-batches and waits of a mirror or a restore. Starts no JVM.
 
 The tables are read first and the source is queried after that: a mirror that runs meanwhile can only seem to be further behind
 than it is, never ahead of its source.
@@ -24,14 +24,16 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
+from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
 from shallow_mirror.streaming.runner.lag import (
     PartitionStatus,
+    SourceView,
     copied_until,
     included_positions,
     partition_statuses,
@@ -92,6 +94,7 @@ class PausedTopic:
 class StatusReport:
     """`micro_batches`: the last few, newest last. `waiting_for` is None as well while no run is alive.
 
+    `is_restore`: the source is an archive, and the end of a partition is where the restore ends.
     `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`: when
     the planner wrote its state last.
     `starting`: the step of a start before its first plan.
@@ -104,6 +107,7 @@ class StatusReport:
     """
 
     mirror: str
+    is_restore: bool = False
     at_ms: int
     run: RunStatus | None
     source_problem: str | None
@@ -143,9 +147,9 @@ def _flat(entry: PartitionStatus | OpenTransaction) -> dict[str, Any]:
 
 
 def gather_status(
-    config: MirrorConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000), *, spark: Any = None
+    config: MirrorConfig | RestoreConfig, now_ms: Callable[[], int] = lambda: int(time.time() * 1000), *, spark: Any = None
 ) -> StatusReport:
-    """Return the state of a mirror. `spark`: the session for tables in a catalog; others are read without.
+    """Return the state of a mirror or a restore. `spark`: the session for tables in a catalog; others are read without.
 
     Raise ConfigError when the mirror never ran, or the tables are another mirror's; OffsetMapConflictError when the offset map is
     damaged.
@@ -163,12 +167,21 @@ def gather_status(
     planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
     topics = planner_state.read_topics_state(planner_state.topics_state_path(config.checkpoint))
     paused = Controls.open(storage).paused()
-    view = query_source(config, positions, copied_until_ms)
+    start = planner_state.read_start_state(planner_state.start_state_path(config.checkpoint))
+    if isinstance(config, RestoreConfig):
+        view = _ends_of_restore(storage)
+        # A restore has no planner that writes its state again: what came in front of the last micro-batch is over.
+        settled_at_ms = micro_batches[-1].settled_at_ms if micro_batches else 0
+        planned = None if planned is None or planned.at_ms <= settled_at_ms else planned
+        start = None if start is None or start.since_ms <= settled_at_ms else start
+    else:
+        view = query_source(config, positions, copied_until_ms)
     at_ms = now_ms()
     is_waiting = planned is not None and not (run is not None and run.is_over)
-    start = _current_start(planner_state.read_start_state(planner_state.start_state_path(config.checkpoint)), run, planned)
+    start = _current_start(start, run, planned)
     return StatusReport(
         mirror=config.mirror,
+        is_restore=isinstance(config, RestoreConfig),
         at_ms=at_ms,
         run=run,
         source_problem=view.problem,
@@ -186,10 +199,18 @@ def gather_status(
         topic_problems=() if topics is None else topics.problems,
         starting=None if start is None else start.step,
         starting_since_ms=None if start is None else start.since_ms,
-        groups=None if config.groups.sync_s is None else last_pass(tables, datetime.now(UTC)),
+        groups=None
+        if isinstance(config, RestoreConfig) or config.groups.sync_s is None
+        else last_pass(tables, datetime.now(UTC)),
         left_out=read_left_out(planner_state.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
         problems=() if recorded is None else read_problems(tables, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
+
+
+def _ends_of_restore(storage: MirrorStorage) -> SourceView:
+    """Return where the restore ends; nothing before its first start has decided that."""
+    decided = RestoreRangesTable.of(storage).read()
+    return SourceView(ends={} if decided is None else {source: offsets.end for source, offsets in decided.ranges.items()})
 
 
 def _current_start(
@@ -201,7 +222,7 @@ def _current_start(
     return None if planned is not None and planned.at_ms >= start.since_ms else start
 
 
-def read_run(config: MirrorConfig, spark: Any = None) -> RunStatus | None:
+def read_run(config: MirrorConfig | RestoreConfig, spark: Any = None) -> RunStatus | None:
     """Return the run that took over the map last. Raise as `gather_status`."""
     storage = MirrorStorage(config.table_location, spark)
     recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()

@@ -17,7 +17,6 @@ from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
-from shallow_mirror.streaming.runner.lag import PartitionStatus
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 
 _OPEN_SHOWN = 10
@@ -61,7 +60,8 @@ def watch(
 
 
 def render(report: StatusReport) -> RenderableType:
-    lines = [f"mirror {report.mirror}, {_time(report.at_ms)}", run_line(report.run), _lag_line(report.partitions)]
+    kind = "restore" if report.is_restore else "mirror"
+    lines = [f"{kind} {report.mirror}, {_time(report.at_ms)}", run_line(report.run), _lag_line(report)]
     if report.source_problem is not None:
         lines.append(f"the source does not answer: {report.source_problem}")
     if report.target_problem is not None:
@@ -69,7 +69,7 @@ def render(report: StatusReport) -> RenderableType:
     if report.starting is not None:
         lines.append(f"starting, since {_time(report.starting_since_ms)}: {report.starting}")
     if report.waiting_for is not None:
-        lines.append(f"the mirror waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
+        lines.append(f"the {kind} waits since {_time(report.waiting_since_ms)} for: {report.waiting_for}")
     if report.quarantined_batches:
         lines.append(
             f"in quarantine: {counted(report.quarantined_batches, 'batch')}, {counted(report.quarantined_bytes, 'byte')} "
@@ -87,7 +87,7 @@ def render(report: StatusReport) -> RenderableType:
     if report.micro_batches:
         parts.append(_micro_batch_table(report.micro_batches))
     if report.partitions:
-        parts.append(_partition_table(report.partitions))
+        parts.append(_partition_table(report))
     return Group(*parts)
 
 
@@ -102,8 +102,11 @@ def run_line(run: RunStatus | None) -> str:
     return f"{who}: running" if run.is_alive else f"{who}: not running; no exit was recorded (killed?)"
 
 
-def _lag_line(partitions: tuple[PartitionStatus, ...]) -> str:
+def _lag_line(report: StatusReport) -> str:
+    partitions = report.partitions
     offsets = total([partition.lag_offsets for partition in partitions])
+    if report.is_restore:
+        return f"{counted(len(partitions), 'partition')}, {counted(offsets, 'offset')} left to restore"
     ages = [partition.lag_ms for partition in partitions if partition.lag_ms is not None]
     oldest_ms = max(ages, default=0) if len(ages) == len(partitions) else None
     return f"{counted(len(partitions), 'partition')}, lag {counted(offsets, 'offset')}, {_number(oldest_ms)} ms"
@@ -172,10 +175,12 @@ def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:
     return table
 
 
-def _partition_table(partitions: tuple[PartitionStatus, ...]) -> Table:
-    table = _table("partitions", ("topic",), ("topic", "partition", "position", "log end", "lag_offsets", "lag_ms"))
-    for partition in partitions:
-        numbers = (partition.position, partition.end, partition.lag_offsets, partition.lag_ms)
+def _partition_table(report: StatusReport) -> Table:
+    of_source = ("end", "lag_offsets") if report.is_restore else ("log end", "lag_offsets", "lag_ms")
+    table = _table("partitions", ("topic",), ("topic", "partition", "position", *of_source))
+    for partition in report.partitions:
+        numbers = [partition.position, partition.end, partition.lag_offsets]
+        numbers += [] if report.is_restore else [partition.lag_ms]
         table.add_row(Text(partition.source.topic), str(partition.source.partition), *(_number(number) for number in numbers))
     return table
 

@@ -71,9 +71,13 @@ def page(content: ReportContent) -> str:
     )
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>{name}: mirror report</title><style>{STYLE}</style>'
+        f'<meta name="color-scheme" content="light dark"><title>{name}: {_kind(status)} report</title><style>{STYLE}</style>'
     )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body><main>{body}</main></body></html>\n'
+
+
+def _kind(status: StatusReport) -> str:
+    return "restore" if status.is_restore else "mirror"
 
 
 def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
@@ -85,7 +89,7 @@ def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
     if status.target_problem is not None:
         lines.append(f"The target does not answer: {status.target_problem}")
     if status.waiting_for is not None:
-        lines.append(f"The mirror waits since {_moment(status.waiting_since_ms)} for: {status.waiting_for}")
+        lines.append(f"The {_kind(status)} waits since {_moment(status.waiting_since_ms)} for: {status.waiting_for}")
     if status.quarantined_batches:
         lines.append(
             f"In quarantine: {counted(status.quarantined_batches, 'batch')}, {counted(status.quarantined_bytes, 'byte')}."

@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.report.offset_map_chart import COLUMNS, MapPicture, map_picture
@@ -28,7 +28,7 @@ MICRO_BATCHES_READ = 100_000
 
 
 def write_report(
-    config: MirrorConfig, out: Path, *, topic: str | None = None, partition: int | None = None, spark: Any = None
+    config: MirrorConfig | RestoreConfig, out: Path, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> None:
     """`topic` and `partition`: of the chart. Raises ConfigError (no map yet, no such partition, `out` cannot be written)."""
     text = page(gather_content(config, topic=topic, partition=partition, spark=spark))
@@ -41,7 +41,7 @@ def write_report(
 
 
 def gather_content(
-    config: MirrorConfig, *, topic: str | None = None, partition: int | None = None, spark: Any = None
+    config: MirrorConfig | RestoreConfig, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> ReportContent:
     storage = MirrorStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
@@ -52,7 +52,7 @@ def gather_content(
     recent = (Comparison("micro_batch", ">", newest - MICRO_BATCHES_READ),)
     return ReportContent(
         status=gather_status(config, spark=spark),
-        source=config.source.alias,
+        source=config.archive.alias if isinstance(config, RestoreConfig) else config.source.alias,
         target=config.target.alias,
         version=__version__,
         micro_batch_count=newest,
