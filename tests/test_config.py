@@ -42,7 +42,7 @@ def test_the_example_is_valid_and_says_the_defaults() -> None:
     assert example.read == config_module.ReadSettings()
     assert example.write == config_module.WriteSettings()
     assert example.groups == config_module.GroupSettings()
-    assert example.metrics == config_module.MetricsSettings()
+    assert example.metrics == config_module.LagMetricsSettings()
     assert example.trigger_s == 2.0
     assert example.tables == str(_CONF.parent.resolve() / "data/orders-east-west")
 

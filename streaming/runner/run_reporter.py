@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import ProblemLog, log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.config import ArchiveConfig, MetricsSettings, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig, LagMetricsSettings, MetricsSettings, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
@@ -156,7 +156,8 @@ class RunReporter:
                 f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics.port out"
             ) from error
         run = self._run
-        self._metrics = metrics.Metrics(run.name, settings.max_topics, version=__version__, source=run.source, target=run.target)
+        max_topics = settings.max_topics if isinstance(settings, LagMetricsSettings) else 0
+        self._metrics = metrics.Metrics(run.name, max_topics, version=__version__, source=run.source, target=run.target)
         if run.open_lag_monitor is not None:
             self._lag_monitor = run.open_lag_monitor(self._metrics.clusters)
         monitoring = contextlib.nullcontext() if self._lag_monitor is None else self._lag_monitor.running()

@@ -14,7 +14,7 @@ from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
     ClusterSettings,
     GroupSettings,
-    MetricsSettings,
+    LagMetricsSettings,
     ReadSettings,
     StorageSettings,
     TopicSettings,
@@ -37,7 +37,7 @@ class MirrorConfig(Section):
     read: ReadSettings = ReadSettings()
     write: WriteSettings = WriteSettings()
     groups: GroupSettings = GroupSettings()
-    metrics: MetricsSettings = MetricsSettings()
+    metrics: LagMetricsSettings = LagMetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
     on_error: Literal["stop", "isolate"] = "stop"

@@ -174,10 +174,15 @@ class RestoreGroupSettings(GroupPatterns):
 
 
 class MetricsSettings(Section):
-    """`port` None: no metrics are served. `max_topics`: topics with a lag series of their own; the others share one."""
+    """`port` None: no metrics are served."""
 
     port: int | None = Field(default=None, ge=1, le=65535)
     host: str = Field(default="127.0.0.1", min_length=1)
+
+
+class LagMetricsSettings(MetricsSettings):
+    """`max_topics`: topics with a lag series of their own; the others share one. Archives and restores have no such series."""
+
     max_topics: int = Field(default=100, ge=0, le=10_000)
     lag_interval: Interval = "15 seconds"
 
