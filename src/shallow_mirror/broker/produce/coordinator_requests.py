@@ -7,7 +7,14 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, refusal
+from shallow_mirror.broker.net.error_codes import (
+    COORDINATOR_NOT_AVAILABLE,
+    NOT_COORDINATOR,
+    ErrorClass,
+    error_class,
+    error_name,
+    refusal,
+)
 from shallow_mirror.broker.net.requests import call
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -16,7 +23,7 @@ from shallow_mirror.errors import (
     RetriableError,
 )
 
-_LOOK_FOR_COORDINATOR = frozenset({15, 16})
+_LOOK_FOR_COORDINATOR = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
 def ask_coordinator(

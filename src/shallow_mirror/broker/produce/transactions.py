@@ -13,7 +13,19 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, error_name, refusal
+from shallow_mirror.broker.net.error_codes import (
+    CONCURRENT_TRANSACTIONS,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_PRODUCER_ID_MAPPING,
+    INVALID_TRANSACTION_TIMEOUT,
+    INVALID_TXN_STATE,
+    OPERATION_NOT_ATTEMPTED,
+    PRODUCER_FENCED,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID_NOT_FOUND,
+    error_name,
+    refusal,
+)
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator, raise_for_code
 from shallow_mirror.deadline import Deadline
@@ -27,10 +39,8 @@ from shallow_mirror.errors import (
 )
 from shallow_mirror.types import SlotTxn, TopicPartition
 
-_AMBIGUOUS = frozenset({47, 48, 49, 90})
-_NOT_ATTEMPTED = 55
-_CONCURRENT_TRANSACTIONS = 51
-_TRANSACTIONAL_ID_NOT_FOUND = 105
+_AMBIGUOUS = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
+"""Answers to EndTxn that leave open whether it happened."""
 _ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 
 MARKER_PATIENCE_MS = 2_000
@@ -85,7 +95,7 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
         ),
         deadline,
     )
-    if response.error_code == 50:
+    if response.error_code == INVALID_TRANSACTION_TIMEOUT:
         raise ConfigError(
             f"write.transaction_timeout_ms: {transaction_timeout_ms} is above transaction.max.timeout.ms of the target's brokers"
         )
@@ -213,7 +223,7 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
         deadline,
         transactional_ids=[transactional_id],
     )
-    if code_of(response) == _TRANSACTIONAL_ID_NOT_FOUND:
+    if code_of(response) == TRANSACTIONAL_ID_NOT_FOUND:
         return None
     raise_for_code(code_of(response), "DescribeTransactions", f"DescribeTransactions of {transactional_id}", key=transactional_id)
     state = response.transaction_states[0]
@@ -249,7 +259,7 @@ def _retry_unless_blocked(cluster: Cluster, transactional_id: str, ask: Callable
         try:
             return ask(deadline.sooner(MARKER_PATIENCE_MS))
         except RetriableError as error:
-            is_ending = error.error_name == error_name(_CONCURRENT_TRANSACTIONS)
+            is_ending = error.error_name == error_name(CONCURRENT_TRANSACTIONS)
             blocked = blocked_txn(cluster, transactional_id, deadline) if is_ending else None
             if blocked is not None:
                 raise blocked from error
@@ -268,4 +278,4 @@ def _worst_code(response: Any) -> int:
         for topic in response.results_by_topic_v3_and_below
         for partition in topic.results_by_partition
     }
-    return max(codes - {0, _NOT_ATTEMPTED}, key=abs, default=max(codes, default=0))
+    return max(codes - {0, OPERATION_NOT_ATTEMPTED}, key=abs, default=max(codes, default=0))
