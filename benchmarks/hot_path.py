@@ -37,7 +37,7 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
-from shallow_mirror.sinks.slots.batch_sources import DirectReadings, ReadingLimits
+from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 
@@ -73,7 +73,7 @@ class OneSlot:
             PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
         ]
         limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self._deadline)
-        readings = DirectReadings(self._source, ranges, positions, limits)
+        readings = DirectReadingFactory(self._source, ranges, positions, limits)
         job = self._job(positions)
         target = KafkaSlotTarget(job, 0, self._target, self._deadline)
         done = fill_slot(job, SlotInput(number=0, readings=readings, positions=positions), target, self._deadline)

@@ -47,7 +47,7 @@ class SlotWriter(Protocol):
     ) -> Sequence[QuarantinedBatch]:
         """Write what the sink takes of one response, and give the fate of its batches to the segments.
 
-        Return copies of the batches that are set aside instead. Batches below the position of their builder were written before.
+        Return copies of the batches that are quarantined. Batches below the position of their builder were written before.
         Where `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
         behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """
@@ -145,10 +145,10 @@ class Sink(Protocol):
         """Raise FencedError where another run has taken the table over."""
 
     def settle(self) -> None:
-        """Record that all decisions hold, where that is not recorded yet."""
+        """Record that all decisions are settled, where that is not recorded yet."""
 
-    def look_again(self) -> None:
-        """Find out whether what of the target could not be used can be used again.
+    def recheck_unavailable(self) -> None:
+        """Check again the parts of the target that could not be used.
 
         Raises RetriableError where decided rows were removed: positions have fallen back. Raises OutcomeUnknownError.
         """

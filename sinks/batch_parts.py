@@ -34,7 +34,7 @@ class ReadPart:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedPart:
-    """One partition's part of a response, what becomes of its batches, what is sent of it, and copies of what is set aside."""
+    """One partition's part of a response, what becomes of its batches, what is sent of it, and copies of what is quarantined."""
 
     part: ReadPart
     admission: Admission
@@ -44,7 +44,7 @@ class AdmittedPart:
     def done_with(self, sent: int) -> int:
         """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
 
-        All in front of the first one that has yet to be sent: what is dropped or set aside there needs no sending. `sent` has to
-        be where no source batch was sent in part.
+        All in front of the first one that has yet to be sent: dropped and quarantined ones need no sending. `sent` has to be
+        where no source batch was sent in part.
         """
         return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)

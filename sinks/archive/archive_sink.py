@@ -67,7 +67,7 @@ class ArchiveSink:
     def settle(self) -> None:
         self._owner.settle()
 
-    def look_again(self) -> None:
+    def recheck_unavailable(self) -> None:
         """Delete what has expired. What of a store cannot be used is tried again with every round anyway."""
         self._expire()
 

@@ -36,8 +36,8 @@ _ABORT_PATIENCE_MS = 5_000
 _DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
 """What RefuseHangingTxns says of partitions that do answer."""
 
-LOOK_AGAIN_EVERY_S = 2.0
-LOOK_AGAIN_MS = 10_000
+RECHECK_EVERY_S = 2.0
+RECHECK_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
 
 
@@ -68,7 +68,7 @@ class KafkaSink:
         self._observer = observer
         self.open_input = open_input
         self._clock = clock
-        self._look_again_at = 0.0
+        self._recheck_at = 0.0
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     @property
@@ -92,19 +92,19 @@ class KafkaSink:
     def settle(self) -> None:
         self._owner.settle()
 
-    def look_again(self) -> None:
+    def recheck_unavailable(self) -> None:
         """Find out whether partitions and ids of the target that could not be used can be used again.
 
         Raises RetriableError where rows were removed: positions have fallen back. Raises OutcomeUnknownError.
         """
-        if self._performer.availability.is_complete or self._clock() < self._look_again_at:
+        if self._performer.availability.is_complete or self._clock() < self._recheck_at:
             return
         removed: Sequence[SlotTxn] = ()
         try:
-            removed = self._performer.look_again(Deadline.after_ms(LOOK_AGAIN_MS, self._clock))
+            removed = self._performer.recheck_unavailable(Deadline.after_ms(RECHECK_MS, self._clock))
         except RetriableError as error:
             _log.info("the target's unavailable partitions are checked again later: %s", error)
-        self._look_again_at = self._clock() + LOOK_AGAIN_EVERY_S
+        self._recheck_at = self._clock() + RECHECK_EVERY_S
         require_committed(removed)
 
     def task_of(self, round_: SlotRound) -> TaskFunction:

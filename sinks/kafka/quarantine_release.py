@@ -17,7 +17,7 @@ from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import Segment, SegmentKind
 
 FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
-"""Steps 3-5 for these batches, of one source topic, and a decision, in the single slot."""
+"""Do steps 3 to 5 of docs/design/exactly-once.md for these batches, of one source topic, and a decision, in the single slot."""
 
 
 @dataclass(slots=True)

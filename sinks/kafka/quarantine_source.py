@@ -9,25 +9,27 @@ from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import UnfinishedRange
-from shallow_mirror.sinks.slots.batch_sources import NO_LIMITS, SlotReading
+from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
 from shallow_mirror.types import PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
 
-class QuarantineReadings:
-    """`batches`: each partition's in order of offsets."""
+class QuarantineReadingFactory:
+    """Makes readings of `batches`: each partition's in order of offsets."""
 
     is_repeatable = True
 
     def __init__(self, batches: Sequence[QuarantinedBatch]) -> None:
         self._batches = batches
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+    def begin(
+        self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
+    ) -> SlotReading:
         batches = self._batches
         if ends is not None:
             batches = [batch for batch in batches if batch.source_end <= ends.get(batch.source, 0)]
-        if limits:
-            batches = [batch for batch in batches if batch.source_end <= limits.get(batch.source, batch.source_end)]
+        if highest_ends:
+            batches = [batch for batch in batches if batch.source_end <= highest_ends.get(batch.source, batch.source_end)]
         return _QuarantineReading(batches)
 
 

@@ -20,7 +20,7 @@ SINGLE_SLOT = 0
 _ABORT_PATIENCE_MS = 5_000
 
 Fill = Callable[[int, Deadline], SlotResult]
-"""Steps 3-5 for a decision, in SINGLE_SLOT."""
+"""Do steps 3 to 5 of docs/design/exactly-once.md for a decision, in SINGLE_SLOT."""
 
 
 class SingleSlot:

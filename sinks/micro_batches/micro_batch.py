@@ -31,7 +31,7 @@ from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows
 from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
 from shallow_mirror.sinks.micro_batches.truncated_logs import TruncatedLogs
 from shallow_mirror.sinks.slot_results import EarlyEnd, MicroBatchOutcome, SlotResult, UnfinishedRange, require_committed
-from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS, QuarantineBudget
+from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE, QuarantineBudget
 from shallow_mirror.sinks.slots.slot_task import RESULT_SCHEMA
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.types import QuarantineLimits, SourcePartition
@@ -92,7 +92,7 @@ class MicroBatchSink:
         observer: Observer,
         continues_after_data_loss: bool = False,
         quarantine: QuarantineTable | None = None,
-        quarantine_limits: QuarantineLimits = NO_LIMITS,
+        quarantine_limits: QuarantineLimits = UNLIMITED_QUARANTINE,
         left_out: LeftOutReport = refuse_left_out,
         register: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -131,7 +131,7 @@ class MicroBatchSink:
             pass
 
     def settle_if_idle(self, quiet_s: float) -> None:
-        """From another thread than Spark's: record that all rows hold once no micro-batch ran for `quiet_s` seconds.
+        """From another thread than Spark's: record that all rows are settled once no micro-batch ran for `quiet_s` seconds.
 
         Without it readers would not see the last micro-batch of a mirror that has nothing to do. Raises as `settle`.
         """
@@ -140,7 +140,7 @@ class MicroBatchSink:
         try:
             if self.failure is None and self._clock() - self._ended_at >= quiet_s:
                 self._sink.settle()
-                self._sink.look_again()
+                self._sink.recheck_unavailable()
         finally:
             self._running.release()
 
@@ -179,7 +179,7 @@ class MicroBatchSink:
         as done for Spark, which would otherwise replay its plan forever. Positions are in the map, and the planner sets Spark
         back to them.
         """
-        self._sink.look_again()
+        self._sink.recheck_unavailable()
         first_rows: tuple[DecidedSegment, ...] = ()
         self._unfinished = {}
         self._budget = QuarantineBudget(self._quarantine_limits)

@@ -13,7 +13,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import UnfinishedRange
-from shallow_mirror.sinks.slots.batch_sources import NO_LIMITS, SlotReading
+from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slots.slot_task import SlotInput, ranges_of
 from shallow_mirror.types import PlannedRange, SourcePartition
@@ -35,12 +35,12 @@ class ArchiveInput:
         wanted = [planned for planned in ranges if planned.source not in job.left_out]
         store = ObjectStore.open(self.objects, self.storage_options)
         positions = {planned.source: job.positions[planned.source] for planned in wanted}
-        readings = ArchiveReadings(store, wanted, positions, self.segments, read_ahead_bytes=job.fetch_bytes)
+        readings = ArchiveReadingFactory(store, wanted, positions, self.segments, read_ahead_bytes=job.fetch_bytes)
         return SlotInput(number=ranges[0].slot, readings=readings, positions=positions)
 
 
-class ArchiveReadings:
-    """Readings of planned ranges of an archive. Batches are cut at the end of their range."""
+class ArchiveReadingFactory:
+    """Makes readings of planned ranges of an archive. Batches are cut at the end of their range."""
 
     is_repeatable = True
 
@@ -59,11 +59,13 @@ class ArchiveReadings:
         self._segments = segments
         self._read_ahead_bytes = read_ahead_bytes
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+    def begin(
+        self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
+    ) -> SlotReading:
         planned = {each.source: each.end for each in self._ranges}
         if ends is not None:
             planned = {source: ends[source] for source in planned if source in ends}
-        planned = {source: min(end, limits.get(source, end)) for source, end in planned.items()}
+        planned = {source: min(end, highest_ends.get(source, end)) for source, end in planned.items()}
         return _ArchiveReading(self._store, self._positions, planned, self._segments, self._read_ahead_bytes)
 
 

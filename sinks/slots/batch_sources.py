@@ -22,13 +22,12 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
-from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
+from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
-_UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _NO_END = (1 << 63) - 1
 
-NO_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
+NO_END_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +67,24 @@ class SlotReading(Protocol):
     def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]: ...
 
 
-class Readings(Protocol):
-    """Where a slot's readings come from: each begins at the positions, and is another try of the same.
+class ReadingFactory(Protocol):
+    """Make the readings of a slot, one for each try. Each begins at the positions.
 
-    `ends`: how far to read each partition, none of the others; None for all that the slot has to read. Where that can be read
-    only once, `is_repeatable` is False, and up to given ends it can be read all the same. `limits`: no partition is read further
-    than its limit.
+    `is_repeatable` is False where all that the slot has to read can be read only once; up to given ends it can be read again.
     """
 
     @property
     def is_repeatable(self) -> bool: ...
 
     def begin(
-        self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS
-    ) -> SlotReading: ...
+        self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
+    ) -> SlotReading:
+        """Return a new reading.
+
+        `ends`: where to end in each partition; a partition that is not in it is not read. None: read all that the slot has to
+        read. `highest_ends`: no partition is read beyond its entry, whatever `ends` says.
+        """
+        ...
 
 
 class DirectReading:
@@ -218,7 +221,7 @@ class RowReading:
             if run.source in self._left_out:
                 continue
             if run.source not in self._positions:
-                self._leave(run)
+                self._record_unknown(run)
                 continue
             if run.source in together or self._is_behind(run):
                 yield tuple(together.values())
@@ -261,7 +264,7 @@ class RowReading:
         for source, left in direct.unfinished().items():
             self._reached[source], self._unfinished[source] = left.reached, left
 
-    def _leave(self, run: arrow_rows.RowRun) -> None:
+    def _record_unknown(self, run: arrow_rows.RowRun) -> None:
         unknown = self._unknown.get(run.source)
         if unknown is not None:
             self._unknown[run.source] = replace(unknown, end=run.end)
@@ -269,8 +272,8 @@ class RowReading:
         self._unknown[run.source] = _range(self._slot, run.source, run.start, run.end)
 
 
-class DirectReadings:
-    """Readings of planned ranges by the task's own Fetch requests."""
+class DirectReadingFactory:
+    """Makes readings of planned ranges by the task's own Fetch requests."""
 
     is_repeatable = True
 
@@ -286,32 +289,36 @@ class DirectReadings:
         self._positions = positions
         self._limits = limits
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+    def begin(
+        self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
+    ) -> SlotReading:
         ranges = self._ranges
         if ends is not None:
             ranges = [replace(planned, end=ends[planned.source]) for planned in ranges if planned.source in ends]
-        if limits:
-            ranges = [replace(planned, end=min(planned.end, limits.get(planned.source, planned.end))) for planned in ranges]
+        if highest_ends:
+            ranges = [replace(planned, end=min(planned.end, highest_ends.get(planned.source, planned.end))) for planned in ranges]
         return DirectReading(self._cluster, ranges, self._positions, self._limits)
 
 
-class RowReadings:
-    """The one reading of rows that Spark hands over; further tries read the source."""
+class RowReadingFactory:
+    """Returns the one reading of rows that Spark hands over, and then readings of the source."""
 
     is_repeatable = False
 
     def __init__(self, reading: RowReading) -> None:
         self._reading = reading
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
+    def begin(
+        self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
+    ) -> SlotReading:
         if ends is None:
             return self._reading
-        return self._reading.read_directly({source: min(end, limits.get(source, end)) for source, end in ends.items()})
+        return self._reading.read_directly({source: min(end, highest_ends.get(source, end)) for source, end in ends.items()})
 
 
 def _range(slot: int, source: SourcePartition, start: int, end: int) -> PlannedRange:
     """Return a range of which nothing else is known."""
-    return PlannedRange(slot=slot, source=source, start=start, end=end, bytes_per_offset=_UNKNOWN_BYTES_PER_OFFSET)
+    return PlannedRange(slot=slot, source=source, start=start, end=end, bytes_per_offset=UNKNOWN_BYTES_PER_OFFSET)
 
 
 def _part_of(run: arrow_rows.RowRun) -> ReadPart:

@@ -25,7 +25,7 @@ def ranges_to_isolate(
 
     With `read.on_data_loss: continue` also a partition whose log ends below its position: it waits there.
 
-    A topic that was created again is another one under the same name, and nothing that may be left for later.
+    A recreated topic is another one under the same name, and nothing that may be left for later.
     `reached` is where the next try has to end: in front of the batch that cannot be copied, where the error names one.
     """
     if job.continues_after_data_loss and isinstance(error, LogTruncatedError):

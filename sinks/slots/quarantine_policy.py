@@ -83,7 +83,7 @@ def _damage(batch: memoryview, topic_partition: TopicPartition, max_opened_bytes
     return None
 
 
-NO_LIMITS = QuarantineLimits(batches=1 << 62, size_bytes=1 << 62)
+UNLIMITED_QUARANTINE = QuarantineLimits(batches=1 << 62, size_bytes=1 << 62)
 
 
 class QuarantineBudget:

@@ -20,7 +20,7 @@ class SlotJob:
     `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
     never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
     another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
-    are set aside; None: what cannot be copied is an error.
+    are quarantined; None: what cannot be copied is an error.
 
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).

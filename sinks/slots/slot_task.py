@@ -36,18 +36,18 @@ from shallow_mirror.errors import (
 from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
 from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import (
-    DirectReadings,
+    DirectReadingFactory,
+    ReadingFactory,
     ReadingLimits,
-    Readings,
     RowReading,
-    RowReadings,
+    RowReadingFactory,
     SlotReading,
     routed_positions,
 )
 from shallow_mirror.sinks.slots.left_out_ranges import ranges_to_isolate
 from shallow_mirror.sinks.slots.quarantine_policy import QuarantineBudget
 from shallow_mirror.sinks.slots.slot_job import SlotJob
-from shallow_mirror.sinks.slots.truncation_check import CheckedReadings
+from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class SlotInput:
     """What one slot reads. `number`: of the slot. `positions`: from which source offsets."""
 
     number: int
-    readings: Readings
+    readings: ReadingFactory
     positions: Mapping[SourcePartition, int]
 
 
@@ -82,18 +82,20 @@ def open_source(job: SlotJob, rows: Iterator[pa.RecordBatch], is_planned_ranges:
     limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
     assert job.source is not None
     source = cluster_of_worker(job.source)
-    readings: Readings
+    readings: ReadingFactory
     if is_planned_ranges:
         every = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
         ranges = [planned for planned in every if planned.source not in job.left_out]
         starts = {planned.source: job.positions[planned.source] for planned in ranges if planned.source in job.positions}
         positions = routed_positions(starts, job.routes.keys())
-        number, readings = every[0].slot, DirectReadings(source, ranges, positions, limits)
+        number, readings = every[0].slot, DirectReadingFactory(source, ranges, positions, limits)
     else:
         positions = routed_positions(job.positions, job.routes.keys())
         number = _input_partition()
-        readings = RowReadings(RowReading(source, rows, number, positions, limits, job.left_out))
-    return SlotInput(number=number, readings=CheckedReadings(readings, source, job.epoch_ends, deadline), positions=positions)
+        readings = RowReadingFactory(RowReading(source, rows, number, positions, limits, job.left_out))
+    return SlotInput(
+        number=number, readings=CheckedReadingFactory(readings, source, job.epoch_ends, deadline), positions=positions
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +155,15 @@ def run_slot(
     open_target: OpenTarget,
     open_input: OpenInput = open_source,
 ) -> SlotResult:
-    """Do steps 3-5 of a micro-batch for one slot. Raises `MirrorError`s: what it wrote then is named by no decision."""
+    """Do steps 3 to 5 of docs/design/exactly-once.md for one slot.
+
+    Raises `MirrorError`s: what it wrote then is named by no decision.
+    """
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
-    source = open_input(job, rows, is_planned_ranges, deadline)
-    target = open_target(source.number, deadline)
+    slot_input = open_input(job, rows, is_planned_ranges, deadline)
+    target = open_target(slot_input.number, deadline)
     try:
-        return fill_slot(job, source, target, deadline, is_again=_spark_attempt() > 0)
+        return fill_slot(job, slot_input, target, deadline, is_again=_spark_attempt() > 0)
     except BaseException:
         target.abandon()
         raise
@@ -175,46 +180,48 @@ def _input_partition() -> int:
     return int(context.partitionId())
 
 
-def fill_slot(job: SlotJob, source: SlotInput, target: SlotTarget, deadline: Deadline, *, is_again: bool = False) -> SlotResult:
+def fill_slot(
+    job: SlotJob, slot_input: SlotInput, target: SlotTarget, deadline: Deadline, *, is_again: bool = False
+) -> SlotResult:
     """Read and write the ranges of one slot, in as many tries as it takes, each with a writer of its own.
 
     `is_again`: another task may have written for the slot before. Raises `MirrorError`s; nothing may be decided then.
     """
-    number, readings, positions = source.number, source.readings, source.positions
+    number, readings, positions = slot_input.number, slot_input.readings, slot_input.positions
     patience, tries = deadline.sooner(SLOT_PATIENCE_MS), 0
     ends: Mapping[SourcePartition, int] | None = None
     retried = list[RetriableError]()
     isolated_ranges: dict[SourcePartition, UnfinishedRange] = {}
     while True:
-        copying = _Copying(job, number, positions, target)
+        slot_try = _SlotTry(job, number, positions, target)
         try:
             # Partitions that cannot be written are not read either. Rows that Spark hands over have been read already: there the
             # first try checks each partition when its first rows come.
             if readings.is_repeatable or is_again or tries:
-                copying.leave_out_unavailable(positions)
+                slot_try.leave_out_unavailable(positions)
             if is_again or tries:
                 # What hangs of the earlier try would end with the marker of this one. Partitions that are left out need
                 # no look: this transaction does not include them, so its marker ends nothing there.
-                target.clean_up([partition for partition in positions if partition not in copying.left_out])
-            limits = {partition: left_out.reached for partition, left_out in isolated_ranges.items()}
-            limits |= {partition: positions[partition] for partition in copying.left_out}
-            done = copying.run(readings.begin(ends, limits), is_partial=ends is not None)
+                target.clean_up([partition for partition in positions if partition not in slot_try.left_out])
+            highest_ends = {partition: left_out.reached for partition, left_out in isolated_ranges.items()}
+            highest_ends |= {partition: positions[partition] for partition in slot_try.left_out}
+            done = slot_try.run(readings.begin(ends, highest_ends), is_partial=ends is not None)
             unfinished = {left_out.source: left_out for left_out in done.unfinished} | isolated_ranges
             return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
         except (BatchRefusedError, CorruptBatchError, DataLossError, TopicAccessError) as error:
-            isolated_now = ranges_to_isolate(error, job, positions, is_writing=copying.is_writing)
-            new = _further_back(isolated_now, isolated_ranges, positions)
+            isolated_now = ranges_to_isolate(error, job, positions, is_writing=slot_try.is_writing)
+            new = _new_ends(isolated_now, isolated_ranges, positions)
             if not new:
                 raise
             isolated_ranges |= new
             # Rows of Spark are read once: the next try reads the source itself, and only as far as this one came.
             if ends is not None or not readings.is_repeatable:
-                ends = {**copying.reached}
+                ends = {**slot_try.reached}
             _log.warning("slot %d starts again without what cannot be copied: %s", number, error)
         except TryRepeatedError as repeated:
             # What was refused has used no sequence number, batches behind it have: this transaction can no longer be committed.
             # The next one ends behind what was refused; the driver's next round continues there.
-            ends = {**copying.reached, repeated.source: repeated.end}
+            ends = {**slot_try.reached, repeated.source: repeated.end}
             _log.warning("slot %d starts again: %s", number, repeated)
         except RetriableError as error:
             # Subclasses concern the transaction, and are for the driver: a fenced epoch may mean that another run took over, and
@@ -228,7 +235,7 @@ def fill_slot(job: SlotJob, source: SlotInput, target: SlotTarget, deadline: Dea
         tries += 1
 
 
-def _further_back(
+def _new_ends(
     isolated_now: Sequence[UnfinishedRange],
     before: Mapping[SourcePartition, UnfinishedRange],
     positions: Mapping[SourcePartition, int],
@@ -249,7 +256,7 @@ def _further_back(
     return ranges
 
 
-class _Copying:
+class _SlotTry:
     """One try of a slot.
 
     `reached`: up to where what was read of each partition has been written. `left_out`: partitions whose target cannot be written

@@ -1,4 +1,4 @@
-"""PURE: how much of a transaction's timeout the tasks of a micro-batch may take, and how much of that one slot."""
+"""Pure: how much of a transaction's timeout the tasks of a micro-batch may take, and how much of that one slot."""
 
 from __future__ import annotations
 

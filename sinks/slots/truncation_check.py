@@ -21,16 +21,16 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import UnfinishedRange
-from shallow_mirror.sinks.slots.batch_sources import NO_LIMITS, Readings, SlotReading
+from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, ReadingFactory, SlotReading
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import BatchIndex
 
 
-class CheckedReadings:
-    """Readings of a source that yield nothing of another log than was copied so far. `epoch_ends` as in `SourceLogs`."""
+class CheckedReadingFactory:
+    """Makes readings of a source that yield nothing of another log than was copied so far. `epoch_ends` as in `SourceLogs`."""
 
     def __init__(
-        self, readings: Readings, source: Cluster, epoch_ends: Mapping[SourcePartition, EpochEnd], deadline: Deadline
+        self, readings: ReadingFactory, source: Cluster, epoch_ends: Mapping[SourcePartition, EpochEnd], deadline: Deadline
     ) -> None:
         self._readings = readings
         self._source = source
@@ -41,8 +41,10 @@ class CheckedReadings:
     def is_repeatable(self) -> bool:
         return self._readings.is_repeatable
 
-    def begin(self, ends: Mapping[SourcePartition, int] | None, limits: Mapping[SourcePartition, int] = NO_LIMITS) -> SlotReading:
-        return _CheckedReading(self._readings.begin(ends, limits), SourceLogs(self._source, self._known, self._deadline))
+    def begin(
+        self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
+    ) -> SlotReading:
+        return _CheckedReading(self._readings.begin(ends, highest_ends), SourceLogs(self._source, self._known, self._deadline))
 
 
 class _CheckedReading:

@@ -83,6 +83,10 @@ class LogAppendTimePolicy(enum.Enum):
     PRODUCER = "producer"
 
 
+UNKNOWN_BYTES_PER_OFFSET = 1024.0
+"""What a plan assumes for a partition of which nothing has been read yet."""
+
+
 class SegmentKind(enum.StrEnum):
     DATA = "data"
     COMMIT = "commit"
@@ -103,8 +107,8 @@ COPIED_KINDS = (SegmentKind.DATA, SegmentKind.RELEASED)
 class Segment:
     """One row of the offset map without the columns of its decision.
 
-    Source offsets [source_start, source_end). `target_start`/`target_end` are None but of COPIED_KINDS. `record_count` counts
-    records of those, and of aborted and quarantined ones, else 0.
+    Source offsets [source_start, source_end). `target_start` and `target_end` are None, except for COPIED_KINDS. `record_count`
+    counts the records of COPIED_KINDS, of aborted and of quarantined batches; it is 0 for other kinds.
     Producer and coordinator fields are those of the *source* and None except for markers and aborted data.
     """
 

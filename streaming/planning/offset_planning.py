@@ -1,4 +1,4 @@
-"""PURE: end offsets -> how far a micro-batch goes, which ranges that makes, and which slot takes which.
+"""Pure: end offsets -> how far a micro-batch goes, which ranges that makes, and which slot takes which.
 
 Stream offsets are `{"version": 1, "topics": {name: {"id": ..., "partitions": {"0": 123}}}}`; here they are mappings from
 SourcePartition to the next offset to plan. Equal mappings build equal documents (names and partitions sorted), because
@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shallow_mirror.errors import ConfigError, LogTruncatedError, TopicRecreatedError
-from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition
+from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, Segment, SegmentKind, SourcePartition
 
 Offsets = Mapping[SourcePartition, int]
 
 STREAM_OFFSET_VERSION = 1
 FIRST_MICRO_BATCH_BYTES = 64 << 20
+"""Size of a plan before any rate has been measured."""
 MIN_MEASURED_BYTES = 1 << 20
 """The duration of a micro-batch is a measurement of the rate from this size on."""
 MIN_MEASURED_SLOT_S = 5.0
@@ -27,10 +28,11 @@ MIN_MEASURED_SLOT_S = 5.0
 MIN_PLAN_BYTES = 64 << 10
 """A plan is not smaller, however slow the path: the commit interval ends slots anyway."""
 TIMEOUT_SHARE = 0.25
+"""The largest part of the timeout of a round that a plan may need at the measured rate."""
 INTERVAL_SHARE = 0.75
 """A little less than the commit interval: a slot that takes somewhat longer than was planned needs no second round."""
-UNKNOWN_BYTES_PER_OFFSET = 1024.0
 _IMBALANCE = 1.25
+"""A partition keeps its slot unless that loads the slot with more than this multiple of an equal share."""
 
 _name_and_id = operator.itemgetter(0, 1)
 """Of a partition's topic."""
@@ -83,7 +85,7 @@ def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
 
 
 def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
-    """Raise DataLossError when a topic was deleted and created again: its offsets mean other records now."""
+    """Raise DataLossError when a topic was recreated: its offsets mean other records now."""
     recreated = _recreated_topics(offsets, topic_ids)
     for source, offset in sorted(offsets.items()) if recreated else ():
         if _name_and_id(source) in recreated:
@@ -91,7 +93,7 @@ def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
 
 
 def without_recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
-    """Return `offsets` without partitions of topics that were deleted and created again since; itself where there are none."""
+    """Return `offsets` without partitions of topics that were recreated since; itself where there are none."""
     recreated = _recreated_topics(offsets, topic_ids)
     if not recreated:
         return offsets
@@ -146,18 +148,18 @@ def require_not_truncated(start: Offsets, ends: Offsets) -> None:
 
 
 def plan_budget_bytes(
-    ceiling_bytes: int, bytes_per_s: float | None, transaction_timeout_ms: int | None, commit_interval_ms: float | None = None
+    ceiling_bytes: int, bytes_per_s: float | None, round_timeout_ms: int | None, commit_interval_ms: float | None = None
 ) -> int:
     """Return how many bytes a micro-batch may read.
 
     The first one is small. Later ones need at most a quarter of the timeout, and less than the commit interval, after which
     slots end their transactions. Without a timeout only the ceiling counts.
     """
-    if transaction_timeout_ms is None:
+    if round_timeout_ms is None:
         return ceiling_bytes
     if bytes_per_s is None:
         return min(ceiling_bytes, FIRST_MICRO_BATCH_BYTES)
-    planned_ms = transaction_timeout_ms * TIMEOUT_SHARE
+    planned_ms = round_timeout_ms * TIMEOUT_SHARE
     if commit_interval_ms is not None:
         planned_ms = min(planned_ms, commit_interval_ms * INTERVAL_SHARE)
     return max(1, min(ceiling_bytes, max(int(bytes_per_s * planned_ms / 1000), MIN_PLAN_BYTES)))

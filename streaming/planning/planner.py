@@ -24,8 +24,11 @@ from shallow_mirror.types import PlannedRange, SourcePartition
 _log = logging.getLogger(__name__)
 
 _PATIENCE_MS = 60_000.0
+"""How long unreachable parts of the source are waited for with available-now, before the others are planned without them."""
 _PAUSE_S = 1.0
+"""Between two attempts to plan or to list log ends."""
 _TRUNCATION_CHECKS = 5
+"""How often log ends below a position are listed before they count as truncated: a new leader may report low ends briefly."""
 WARN_AFTER_S, WARN_EVERY_S = 10.0, 60.0
 """How long the source does not answer before a stream without state files logs it, and how often it logs it again."""
 
@@ -158,7 +161,7 @@ class MicroBatchPlanner:
         rate = self._update_estimates(start, allowed, listing)
         config = self._config
         budget = offset_planning.plan_budget_bytes(
-            config.micro_batch_bytes, rate, config.transaction_timeout_ms, config.commit_interval_ms
+            config.micro_batch_bytes, rate, config.round_timeout_ms, config.commit_interval_ms
         )
         planned, wait_s = self._within_limits(start, allowed, budget)
         moving = {partition: planned[partition] for partition in ends}
@@ -251,7 +254,7 @@ class MicroBatchPlanner:
         return current, (self._target or listing).without(truncated)
 
     def _without_recreated(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
-        """Return `start` without topics that were deleted and created again; these enter as new topics.
+        """Return `start` without recreated topics; these enter as new topics.
 
         Raise DataLossError for them unless the mirror continues after data loss.
         """

@@ -26,7 +26,7 @@ class PlannerConfig:
     `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions that exist at the first run;
     `start_offsets` takes precedence and may hold -1 and -2 as well. `start_rules` apply to topics without positions when the
     mirror starts, `topic_bytes_per_second` to each topic on its own: the first pattern that matches counts.
-    `transaction_timeout_ms` and `commit_interval_ms` bound a micro-batch in time, `micro_batch_offsets` in offsets; None: no
+    `round_timeout_ms` and `commit_interval_ms` bound a micro-batch in time, `micro_batch_offsets` in offsets; None: no
     such bound. New topics are listed at least once in `discovery_s`. Without the paths of the state files nothing is written,
     measured, paused or left out. With `registration` a partition that appears is planned only after the driver has registered
     it in the offset map. `isolates`: a definite error of one partition leaves it out instead of ending the query.
@@ -43,7 +43,7 @@ class PlannerConfig:
     topic_bytes_per_second: Sequence[tuple[str, int]] = ()
     micro_batch_bytes: int
     micro_batch_offsets: int | None = None
-    transaction_timeout_ms: int | None = None
+    round_timeout_ms: int | None = None
     commit_interval_ms: float | None = None
     slots: int
     slot_bytes: int = DEFAULT_SLOT_BYTES
@@ -77,7 +77,7 @@ class PlannerConfig:
             bytes_per_second=config.write.bytes_per_second,
             topic_bytes_per_second=tuple(config.topics.bytes_per_second.items()),
             micro_batch_bytes=config.read.micro_batch_bytes,
-            transaction_timeout_ms=config.write.transaction_timeout_ms,
+            round_timeout_ms=config.write.transaction_timeout_ms,
             commit_interval_ms=config.write.commit_interval_s * 1000,
             slots=config.write.slots,
             slot_bytes=config.write.slot_bytes,
@@ -109,7 +109,7 @@ class PlannerConfig:
             start_timestamp_ms=config.read.start_timestamp_ms,
             start_rules=config.topics.start_rules,
             micro_batch_bytes=config.object_bytes * config.read.slots,
-            transaction_timeout_ms=ROUND_TIMEOUT_MS,
+            round_timeout_ms=ROUND_TIMEOUT_MS,
             commit_interval_ms=config.writing_ms,
             slots=config.read.slots,
             slot_bytes=config.object_bytes,

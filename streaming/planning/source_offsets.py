@@ -20,7 +20,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -303,7 +303,7 @@ class SourceOffsets:
                 topic_partition=name,
                 position=starts[source],
                 end=starts[source] + 1,
-                bytes_per_offset=offset_planning.UNKNOWN_BYTES_PER_OFFSET,
+                bytes_per_offset=UNKNOWN_BYTES_PER_OFFSET,
                 topic_id=source.topic_id,
             )
             for name, source in sorted(by_name.items())

@@ -27,7 +27,7 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
@@ -94,9 +94,7 @@ class MirrorQuery:
             if not self.config.read.continues_after_data_loss:
                 raise
             # The next attempt registers the new incarnation's partitions.
-            raise RetriableError(
-                "TOPIC_CREATED_AGAIN", f"{recreated}; what it holds now is mirrored from its start"
-            ) from recreated
+            raise RetriableError("TOPIC_RECREATED", f"{recreated}; what it holds now is mirrored from its start") from recreated
         finally:
             registration.discard()
         self.owner.settle()
@@ -154,7 +152,7 @@ class MirrorQuery:
             observer=self.observer,
             continues_after_data_loss=self.config.read.continues_after_data_loss,
             quarantine=QuarantineTable.open(self.storage),
-            quarantine_limits=self.config.write.quarantine_limits or NO_LIMITS,
+            quarantine_limits=self.config.write.quarantine_limits or UNLIMITED_QUARANTINE,
             left_out=self.reporter.left_out.on_micro_batch,
             register=registrar.register,
         )

@@ -40,7 +40,7 @@ from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, trans
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
 from shallow_mirror.sinks.slots.archive_readings import ArchiveInput
-from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.restore_planner import (
@@ -188,7 +188,7 @@ class _RestoreRun:
             report=self._report,
             observer=self._observer,
             quarantine=QuarantineTable.open(self._storage),
-            quarantine_limits=config.write.quarantine_limits or NO_LIMITS,
+            quarantine_limits=config.write.quarantine_limits or UNLIMITED_QUARANTINE,
         )
         planned_ranges.register_planned_ranges(spark)
         positions = {source: position.offset for source, position in owner.positions().items()}

@@ -305,13 +305,13 @@ def forget_what_is_pending(patch: pytest.MonkeyPatch) -> None:
 def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
     """Abort what is open where a leader is back, whatever the map says of it."""
 
-    def look_again(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
+    def recheck_unavailable(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
         places = tuple(self.availability.pending_partitions())
         self.availability.pending.clear()
         self.perform(actions.AbortHangingTxns(tuple(self.availability.fenced), places), deadline)
         return ()
 
-    patch.setattr(TxnPerformer, "look_again", look_again)
+    patch.setattr(TxnPerformer, "recheck_unavailable", recheck_unavailable)
 
 
 def release_what_was_released(patch: pytest.MonkeyPatch) -> None:

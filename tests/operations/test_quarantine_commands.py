@@ -124,6 +124,6 @@ def test_an_export_names_what_the_table_has_lost_and_writes_the_rest(mirrored: M
 def test_a_target_topic_that_was_created_again_gets_nothing(mirrored: Mirrored) -> None:
     mirrored.target.delete_topic(TOPIC)
     mirrored.target.create_topic(TOPIC)
-    with pytest.raises(ConfigError, match="recreated since its batches were quarantined: export"):
+    with pytest.raises(ConfigError, match="deleted and created again, since its batches were quarantined: export"):
         retry(mirrored.config, ALL)
     assert not any(is_released for _, is_released in released(mirrored))

@@ -175,7 +175,7 @@ class MemorySink:
     def settle(self) -> None:
         """Do nothing: a decision holds at once."""
 
-    def look_again(self) -> None:
+    def recheck_unavailable(self) -> None:
         """Memory is never unavailable."""
 
     def task_of(self, round_: SlotRound) -> TaskFunction:

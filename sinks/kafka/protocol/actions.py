@@ -46,7 +46,7 @@ class TakeDecision:
 
 @dataclass(frozen=True, slots=True)
 class RunSlots:
-    """Steps 3-5. Answer: a `SlotResult` per slot."""
+    """Steps 3 to 5 of docs/design/exactly-once.md. Answer: a `SlotResult` per slot."""
 
     decision: int
 
@@ -56,7 +56,7 @@ class RefuseHangingTxns:
     """Raise RetriableError where records of an older transaction are open under a producer id, in front of what it wrote now.
 
     Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
-    Raises RetriableError as well where what was written now is open no more: its transaction timed out or an operator aborted it.
+    Raises RetriableError as well where the transaction that wrote now is no longer open: it timed out or an operator aborted it.
     """
 
     decided: tuple[DecidedTxn, ...]
@@ -136,7 +136,7 @@ class ReadTargetLog:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The odd version: everything before it holds but the rows of `removals`, which the same commit removes. No answer.
+    """The odd version: all rows before it are final, except those of `removals`, which the same commit removes. No answer.
 
     `pending` are committed transactions of which a partition does not accept the marker: they are checked again, also
     by the next start. `confirmed` are those that need no further look.

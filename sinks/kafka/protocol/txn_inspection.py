@@ -191,7 +191,7 @@ def readable_ends(
 
 
 def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:
-    """Raise RetriableError where a producer's open transaction begins before what its newest one wrote, or that is open no more.
+    """Raise RetriableError where a producer's open transaction begins before what its newest one wrote, or the newest is over.
 
     Also where another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
     something is open in front of ours.

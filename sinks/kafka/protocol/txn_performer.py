@@ -44,7 +44,7 @@ SETTLE_PATIENCE_MS = 1_000
 
 LOSS_PATIENCE_MS = 30_000
 """How long records must be missing from the target before they count as lost: a broker that starts, and a leader whose followers
-are away, say less than there is."""
+are away, report lower log ends than there are."""
 
 LEADER_PATIENCE_MS = 5_000
 """How long a target partition may have no leader, or too few in-sync replicas, before the others continue without it."""
@@ -64,8 +64,8 @@ _Outcome = TypeVar("_Outcome")
 class TxnPerformer:
     """Performer of every action but `RunSlots` and `Decide`, which belong to a micro-batch.
 
-    Every action may be performed again after a crash: each is idempotent or fenced. `availability` says what of the target cannot
-    be used now, and `look_again` finds out what can be used again.
+    Every action may be performed again after a crash: each is idempotent or fenced. `availability` names the
+    partitions and coordinators of the target that cannot be used now; `recheck_unavailable` checks them again.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class TxnPerformer:
         """Raise ConfigError where receipts of another offset map exist. To be called before the first of the ids is fenced."""
         refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
 
-    def look_again(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
+    def recheck_unavailable(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
         """Find out what of the target can be used again. Returns transactions of which rows were removed.
 
         Raises RetriableError, OutcomeUnknownError; what has been found out until then counts.
@@ -224,8 +224,8 @@ class TxnPerformer:
                     transactions = open_transactions(self._target, readable, deadline)
                     was_repaired |= self._repair(decided, transactions, deadline)
                     held_back = describe_blocking_producers(self._target, transactions, decided.txn.producer_id)
-                # A broker that starts, and a leader whose followers are away, say less than there is: what is missing counts
-                # as lost once two looks that far apart miss the same.
+                # A broker that starts, and a leader whose followers are away, report lower log ends than there are: records
+                # count as lost once they are missing in two checks that far apart.
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)

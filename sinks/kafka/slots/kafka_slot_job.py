@@ -81,7 +81,7 @@ def target_ends_of(positions: Collection[Position]) -> dict[TopicPartition, int]
     """Return up to where the map has records in each target partition."""
     partitions = [position.target.topic_partition for position in positions]
     ends = dict(zip(partitions, (position.target_end for position in positions), strict=True))
-    if len(ends) < len(partitions):  # a source topic that was created again continues behind the records of the one before it
+    if len(ends) < len(partitions):  # a recreated source topic continues behind the records of the one before it
         for partition, position in zip(partitions, positions, strict=True):
             ends[partition] = max(position.target_end, ends[partition])
     return ends

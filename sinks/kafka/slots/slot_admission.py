@@ -1,4 +1,4 @@
-"""Executor: which batches of a response are sent, in which form, and which are set aside for the quarantine."""
+"""Executor: which batches of a response are sent, in which form, and which are quarantined."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 
 
 def admit_part(job: KafkaSlotJob, part: ReadPart, position: int, known_refusals: KnownRefusals) -> AdmittedPart:
-    """Return what is sent of one partition's part of a response, and what is set aside.
+    """Return what is sent of one partition's part of a response, and what is quarantined.
 
     Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the job
-    lets it be set aside, and it is certain where it ends.
+    lets it be quarantined, and it is certain where it ends.
     """
     topic_partition, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
     admission = admit(

@@ -23,7 +23,7 @@ from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 
 class QuarantinableBatchError(Exception):
-    """The target refused a batch that may be set aside: this transaction cannot be committed, the next one does without it.
+    """The target refused a batch that may be quarantined: this transaction cannot be committed, the next one does without it.
 
     `end`: the source offset behind the batch.
     """

@@ -25,14 +25,14 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
-from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadings
+from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadingFactory
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
-from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import verify_crc
@@ -111,7 +111,7 @@ class _QuarantineSlot:
         for batch in batches:
             positions.setdefault(batch.source, batch.source_start)
         job = self._job(batches, positions, decision, deadline)
-        source = SlotInput(number=SINGLE_SLOT, readings=QuarantineReadings(batches), positions=positions)
+        source = SlotInput(number=SINGLE_SLOT, readings=QuarantineReadingFactory(batches), positions=positions)
         deadline = deadline.sooner(job.time_left_ms)
         target = KafkaSlotTarget(job, SINGLE_SLOT, self._session.target, deadline)
         return fill_slot(job, source, target, deadline)
@@ -128,7 +128,7 @@ class _QuarantineSlot:
             positions=positions,
             target_ends=target_ends_of(session.owner.positions().values()),
             time_left_ms=template.transaction_timeout_ms * TASK_SHARE,
-            quarantine=NO_LIMITS,
+            quarantine=UNLIMITED_QUARANTINE,
         )
 
     def _route(self, target: TargetPartition, deadline: Deadline) -> RoutedTopic:
@@ -136,7 +136,8 @@ class _QuarantineSlot:
         topic = self._session.target.metadata([target.topic], deadline).topics.get(target.topic)
         if topic is None or topic.error_code or topic.topic_id != target.topic_id:
             raise ConfigError(
-                f"target topic {target.topic} was deleted or recreated since its batches were quarantined: export them instead"
+                f"target topic {target.topic} was deleted, or deleted and created again, since its batches were quarantined: "
+                "export them instead"
             )
         settings = self._session.target.topic_configs([target.topic], deadline)[target.topic]
         self._stamping.configured(target.topic, settings)

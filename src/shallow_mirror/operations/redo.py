@@ -33,13 +33,13 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.slot_results import SlotResult
-from shallow_mirror.sinks.slots.batch_sources import DirectReadings, ReadingLimits
+from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
-from shallow_mirror.sinks.slots.truncation_check import CheckedReadings
+from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
-from shallow_mirror.types import PlannedRange, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class _Copy:
             self._begin(source, targets, listing, deadline)
         bytes_per_offset = self._offsets.sample({source: owner.positions()[source].offset}, listing, deadline)
         while (position := owner.positions()[source]).offset < self._request.end:
-            per_offset = bytes_per_offset.get(source, offset_planning.UNKNOWN_BYTES_PER_OFFSET)
+            per_offset = bytes_per_offset.get(source, UNKNOWN_BYTES_PER_OFFSET)
             end = min(self._request.end, position.offset + max(1, int(self._config.write.slot_bytes / per_offset)))
             planned = PlannedRange(
                 slot=SINGLE_SLOT,
@@ -233,7 +233,7 @@ class _Copy:
         )
         deadline = deadline.sooner(job.time_left_ms)
         limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
-        readings = DirectReadings(source, [planned], positions, limits)
-        checked = CheckedReadings(readings, source, job.epoch_ends, deadline)
+        readings = DirectReadingFactory(source, [planned], positions, limits)
+        checked = CheckedReadingFactory(readings, source, job.epoch_ends, deadline)
         source_of_slot = SlotInput(number=SINGLE_SLOT, readings=checked, positions=positions)
         return fill_slot(job, source_of_slot, KafkaSlotTarget(job, SINGLE_SLOT, target, deadline), deadline)

@@ -144,13 +144,13 @@ def test_a_look_at_partitions_without_a_leader_does_not_wait_for_them(tmp_path: 
         owner, target, transaction_timeout_ms=60_000, clock=clock, sleep=clock.sleep, availability=availability
     )
     clusters.target.move_leader(place, -1)
-    assert performer.look_again(clock.deadline()) == ()
+    assert performer.recheck_unavailable(clock.deadline()) == ()
     assert clock.sleeps == []
     assert availability.unchecked == {place}
     assert set(availability.pending) == {txn}
 
     availability.pending.clear()
     clusters.target.move_leader(place, 1)
-    assert performer.look_again(clock.deadline()) == ()
+    assert performer.recheck_unavailable(clock.deadline()) == ()
     assert availability.is_complete
     target.close()

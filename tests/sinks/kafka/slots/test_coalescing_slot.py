@@ -15,7 +15,7 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
-from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 ROUTES = {"orders": RoutedTopic(target_topic="young", target_topic_id="t", limits=replace(LIMITS, coalesce_bytes=1 << 14))}
@@ -81,7 +81,7 @@ def test_a_poison_batch_among_those_that_became_one_is_set_aside_alone(
     positions, end = {A: 0, B: 0}, {A: 12, B: 4}
     rows, set_aside = [], []
     while positions != end:
-        result = ran(pair, job_of(pair, dict(positions), NO_LIMITS), *PLANS, through_spark=through_spark)
+        result = ran(pair, job_of(pair, dict(positions), UNLIMITED_QUARANTINE), *PLANS, through_spark=through_spark)
         copies = {position: pair.committed(result, position, "young") for position in positions}
         set_aside += [
             (segment.source, segment.source_start, segment.source_end, segment.error_name) for segment in result.quarantined

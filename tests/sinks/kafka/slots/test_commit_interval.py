@@ -26,7 +26,7 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
-from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS
+from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.types import BatchLimits, PlannedRange, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
@@ -60,7 +60,7 @@ class SlowTarget:
         return self.clusters.job(
             dict(self.positions),
             routes=self.routes,
-            quarantine=NO_LIMITS,
+            quarantine=UNLIMITED_QUARANTINE,
             commit_interval_ms=INTERVAL_MS,
             time_left_ms=self.time_left_ms,
             in_flight_requests=self.in_flight_requests,

@@ -59,7 +59,7 @@ class Driver:
             raise self.raises[type(action)]
         return self.owner.next_decision() if isinstance(action, actions.TakeDecision) else isinstance(action, actions.EndTxn)
 
-    def look_again(self, _deadline: object) -> tuple[SlotTxn, ...]:
+    def recheck_unavailable(self, _deadline: object) -> tuple[SlotTxn, ...]:
         return ()  # what is blocked stays so
 
     def copy(self, *rounds: Sequence[SlotResult | MirrorError]) -> None:

@@ -18,7 +18,7 @@ from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchEr
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
-from shallow_mirror.sinks.slots.quarantine_policy import NO_LIMITS, Refusal
+from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE, Refusal
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 TARGET = "young"
@@ -45,7 +45,11 @@ class Mirrored:
     """Rounds as the driver makes them: each from where the one before got to. Their transactions are committed."""
 
     def __init__(
-        self, clusters: Clusters, *ranges: PlannedRange, through_spark: bool = False, limits: QuarantineLimits = NO_LIMITS
+        self,
+        clusters: Clusters,
+        *ranges: PlannedRange,
+        through_spark: bool = False,
+        limits: QuarantineLimits = UNLIMITED_QUARANTINE,
     ) -> None:
         positions = {planned_range.source: 0 for planned_range in ranges}
         self.results: list[SlotResult] = []
