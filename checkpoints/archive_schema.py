@@ -25,6 +25,14 @@ _INDEX = pa.list_(
     pa.struct([("start_offset", _INT64), ("position", _INT64), ("size_bytes", _INT64), ("max_timestamp_ms", _INT64)])
 )
 
+# A new column needs a change in each of these places:
+#   here                        ARCHIVE_SEGMENTS, `_row` or `_stored_columns`, `_decided_segment` or `_stored_batches`;
+#                               ARCHIVE_POSITION_COLUMNS where positions need it; SCHEMA_VERSION (schema.py), shared with the map
+#   src/shallow_mirror/types.py a field of `Segment` or `StoredBatches`, with a default
+#   sinks/archive/object_builder.py and archive_format/object_footer.py (its value in the footer, from which
+#     operations/archive_rebuild.py writes the table again; docs/reference/archive-format.md)
+#   archive_table.py and archive_reading/ where readers select by it
+#   docs/site/columns.yaml, CHANGELOG.md, tests/checkpoints/test_archive_schema.py
 ARCHIVE_SEGMENTS = pa.schema(
     [
         ("source_topic", pa.string()),

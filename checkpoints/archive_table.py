@@ -39,7 +39,7 @@ _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 
 
 class ArchiveTable:
-    """The table at one version of its log; `refresh` takes the newest. Decisions of an archive hold at once."""
+    """The table at one version of its log; `refresh` takes the newest. Decisions of an archive are final at once."""
 
     def __init__(self, writer: TableWriter, *, archive: str | None = None) -> None:
         """`archive`: the one whose table it must be; None: anybody's. Raises as `open`."""

@@ -35,7 +35,10 @@ ControlAction = Literal["pause", "resume"]
 
 
 class Controls:
-    """Raises OutcomeUnknownError where the table cannot be written or read, OffsetMapConflictError where it is damaged."""
+    """The table of pauses and resumes of topics.
+
+    Raises OutcomeUnknownError where the table cannot be written or read, OffsetMapConflictError where it is damaged.
+    """
 
     def __init__(self, rows: DurableTable, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._rows, self._now_ms = rows, now_ms

@@ -1,8 +1,8 @@
-"""Driver: where consumer groups were, as a running mirror saw it: the tables `group_offsets` and `group_syncs`.
+"""Driver: committed offsets of consumer groups over time: the tables `group_offsets` and `group_syncs`.
 
-A group's offsets on the source have no past, so what is to be asked later has to be kept. A row of `group_offsets` is a
-position that a look found changed; every so often a look notes all of them, so that reading begins there. A look is a row of
-`group_syncs`.
+A cluster knows only the current offsets of a group, so a running mirror or archive records them. A synchronization is a row of
+`group_syncs`. It adds a row to `group_offsets` for every offset that changed, and from time to time for all of them, so that
+readers begin there.
 """
 
 from __future__ import annotations

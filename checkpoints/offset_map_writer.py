@@ -212,7 +212,7 @@ class OffsetMapOwner:
     def settle(
         self, removals: Sequence[Removal] = (), pending: Sequence[SlotTxn] = (), confirmed: Sequence[SlotTxn] = ()
     ) -> None:
-        """Record in an odd version that all rows hold but those of `removals`, which the same commit removes.
+        """Record in an odd version that all rows are settled, except those of `removals`, which the same commit removes.
 
         Removing rows in commits of their own would leave a transaction behind that lacks some of its partitions, and whoever
         resolves it later would look for its evidence in the wrong places. Positions fall back where rows are removed. Without
@@ -249,7 +249,7 @@ class OffsetMapOwner:
         """Set the state of all rows of these objects of an archive in one commit; nothing where they have it already.
 
         `micro_batches`: the first and the last one of the rows, which keeps other files from being read. No row is added or
-        removed and no position moves. A decision that is not settled yet holds with it. Raises as `decide`; after an
+        removed and no position moves. It also settles a decision that is not settled yet. Raises as `decide`; after an
         OutcomeUnknownError it is to be called again once the archive is resolved.
         """
         self._require_resolved()
@@ -386,7 +386,7 @@ class OffsetMapOwner:
 
 
 def _rows_of(removal: Removal) -> Condition:
-    """Match the rows of every kind that carry exactly this triple: they hold or are removed together."""
+    """Match the rows of every kind that carry exactly this triple: they are settled or removed together."""
     txn, target = removal.txn, removal.target
     of_txn = (
         Comparison("transactional_id", "=", txn.transactional_id),

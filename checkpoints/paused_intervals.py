@@ -1,4 +1,4 @@
-"""PURE: from when to when topics were paused, out of the rows of the table `controls`."""
+"""Pure: from when to when topics were paused, out of the rows of the table `controls`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE: positions of source partitions in the offset map, and how a decision moves them."""
+"""Pure: positions of source partitions in the offset map, and how a decision moves them."""
 
 from __future__ import annotations
 

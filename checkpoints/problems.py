@@ -1,4 +1,4 @@
-"""PURE: problems of a mirror that an operator may have to fix, as values."""
+"""Pure: problems of a mirror that an operator may have to fix, as values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ProblemKind(enum.StrEnum):
     LEFT_OUT = "left_out"
     """A partition is broken, and the others are copied without it."""
     GROUP = "group"
-    """Consumer groups could not be brought in step."""
+    """Consumer groups could not be synchronized."""
     ENDED = "ended"
     """What ended a run."""
 

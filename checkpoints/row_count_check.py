@@ -18,7 +18,7 @@ class RowCountCheck:
 
     def __init__(self) -> None:
         self._counted_at: int | None = None
-        """Version of the table at which it held the rows that this run knows of; None before `count` has counted them."""
+        """Version of the table at which it held the rows that this run knows of; None before `confirm` has compared them."""
         self._has_decided_unseen = False
         """A commit of this run may follow one of another application that came after `_counted_at`."""
 

@@ -37,16 +37,22 @@ def ms_of(at: datetime) -> int:
 
 # A new column of the offset map needs a change in each of these places:
 #   here                                 OFFSET_MAP, `_row`, `row_to_segment`; SCHEMA_VERSION, because `column_problems` rejects
-#                                        maps without the column: decide how existing maps get it
+#                                        maps without the column: decide how existing maps get it. `archive_segments` has the
+#                                        same SCHEMA_VERSION
 #   src/shallow_mirror/types.py          a field of `Segment`, with a default; of `SlotTxn` where it describes the transaction
-#   checkpoints/segments.py              `_Row`, how neighbouring rows merge (`SegmentBuilder._append`), `SegmentBuilder._segment`
-#   sinks/kafka/quarantine_release.py,   segments that are made elsewhere, where the default is wrong for them
-#     expired_offsets.py, targets/target_topics.py
+#   checkpoints/segments.py              `_Row`, how neighbouring rows merge (`SegmentBuilder._merge`), `SegmentBuilder._segment`
+#   `first_rows_at` (here),              segments that are made elsewhere, where the default is wrong for them
+#     sinks/kafka/quarantine_release.py,
+#     sinks/micro_batches/expired_offsets.py
+#   archive_schema.py, archive_format/   segments of an archive, which are read back from rows and footers: whether they have the
+#     object_footer.py, operations/      field as well
+#     archive_rebuild.py
 #   the reader that needs it             its list of columns: POSITION_COLUMNS (positions.py), TRANSLATION_COLUMNS
 #                                        (translation.py), COMMIT_COLUMNS (groups/offset_translation.py), COLUMNS
 #                                        (verify/map_index.py, report/offset_map_chart.py)
 #   docs/site/columns.yaml               its meaning, for the reference of the tables; CHANGELOG.md, since columns are public
-#   tests/checkpoints/test_schema.py     the strategy `segments`; tests/model/slot.py, benchmarks/scale.py where values matter
+#   tests/checkpoints/test_schema.py     the strategy `segments`; tests/model/slot.py, demo/map_rows.py,
+#                                        benchmarks/scale_map.py and object_store.py where values matter
 # Types: only those that every Delta reader knows (test_schema.py checks them). Columns that conditions select by belong into
 # STATS_COLUMNS (table_protocol.py).
 OFFSET_MAP = pa.schema(

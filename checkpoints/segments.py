@@ -1,4 +1,4 @@
-"""PURE: segments: what became of every source offset of one partition in one micro-batch, merged to as few rows as hold."""
+"""Pure: segments: what became of every source offset of one partition in one micro-batch, merged into as few rows as possible."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ class SegmentBuilder:
         if sent != len(target_base_offsets):
             raise ValueError(f"{self._source}: {len(target_base_offsets)} target offsets of {sent} batches that were sent")
 
-    def _add_raw(self, first: int, end: int, index: BatchIndex, placed: Sequence[int]) -> None:
-        """Add raw batches that are adjacent on the source; those that are on the target as well share a row."""
+    def _add_raw(self, first: int, end: int, index: BatchIndex, target_base_offsets: Sequence[int]) -> None:
+        """Add raw batches that are adjacent on the source; those that are adjacent on the target as well share a row."""
         headers = index.headers[first:end]
-        shift = np.array(placed, np.int64) - headers["base_offset"]
+        shift = np.array(target_base_offsets, np.int64) - headers["base_offset"]
         starts = np.append(0, np.flatnonzero(np.diff(shift)) + 1)
         lasts = np.append(starts[1:], end - first) - 1
         for start, last, records, size in zip(
@@ -106,7 +106,7 @@ class SegmentBuilder:
             strict=True,
         ):
             base, key = int(headers["base_offset"][start]), (SegmentKind.DATA, int(shift[start]))
-            row = _Row(key, SegmentKind.DATA, base, int(index.last_offset[first + last]) + 1, placed[start], records)
+            row = _Row(key, SegmentKind.DATA, base, int(index.last_offset[first + last]) + 1, target_base_offsets[start], records)
             row.batch_count, row.size_bytes = last - start + 1, size
             row.max_timestamp_ms = int(headers["max_timestamp"][last])
             row.source_leader_epoch = int(headers["partition_leader_epoch"][last])

@@ -66,7 +66,7 @@ class Translator:
     @classmethod
     def of_source(cls, rows: pa.Table) -> Translator:
         """Build it from all rows of one source partition (one topic id), of every kind."""
-        others = rows.filter(pa.array(~_is_of(rows, *COPIED_KINDS)))
+        others = rows.filter(pa.array(~_has_kind(rows, *COPIED_KINDS)))
         kinds = map(SegmentKind, others.column("kind").to_pylist())
         spans = zip(_longs(others, "source_start").tolist(), _longs(others, "source_end").tolist(), kinds, strict=True)
         return cls._both(rows, "source", "target", list(spans))
@@ -78,9 +78,9 @@ class Translator:
 
     @classmethod
     def _both(cls, rows: pa.Table, side: str, other: str, others: Sequence[tuple[int, int, SegmentKind]] = ()) -> Translator:
-        data, released = (rows.filter(pa.array(_is_of(rows, kind))) for kind in COPIED_KINDS)
-        beside = cls(*_line(released, side, other)) if released.num_rows else None
-        return cls(*_line(data, side, other), others, beside)
+        data, released = (rows.filter(pa.array(_has_kind(rows, kind))) for kind in COPIED_KINDS)
+        beside = cls(*_columns_of_side(released, side, other)) if released.num_rows else None
+        return cls(*_columns_of_side(data, side, other), others, beside)
 
     def find(self, offset: int) -> Translation:
         if self._released is not None:
@@ -88,7 +88,7 @@ class Translator:
             if released.exact:
                 return replace(released, kind=SegmentKind.RELEASED)
         if len(self._starts) == 0:
-            return _nowhere(self._kind_of(offset))
+            return _no_translation(self._kind_of(offset))
         at = int(np.searchsorted(self._starts, offset, side="right")) - 1
         if at >= 0 and offset < self._ends[at]:
             return self._translation(at, offset - int(self._starts[at]), kind=SegmentKind.DATA, exact=True)
@@ -115,15 +115,15 @@ class Translator:
         return self._others[at][2] if at >= 0 and offset < self._others[at][1] else None
 
 
-def _nowhere(kind: SegmentKind | None) -> Translation:
+def _no_translation(kind: SegmentKind | None) -> Translation:
     return Translation(kind=kind, exact=False, beyond=True, target_topic=None, target_partition=None, target_offset=None)
 
 
-def _is_of(rows: pa.Table, *kinds: SegmentKind) -> NDArray[np.bool_]:
+def _has_kind(rows: pa.Table, *kinds: SegmentKind) -> NDArray[np.bool_]:
     return np.asarray(pc.is_in(rows.column("kind").cast(pa.string()), value_set=pa.array([kind.value for kind in kinds])))
 
 
-def _line(
+def _columns_of_side(
     rows: pa.Table, side: str, other: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[TopicPartition], NDArray[np.int64]]:
     topic_partitions, partition_index = _topic_partitions(rows, f"{other}_topic", f"{other}_partition")

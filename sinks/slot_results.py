@@ -54,7 +54,7 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWrite:
-    """What one try of a slot has written, to be named by the decision. `txn` is None where it wrote nothing.
+    """What one try of a slot has written, to be named by the decision. `txn`: None where it wrote nothing, and in an archive.
 
     `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
     `stored`: where an object has the batches of each partition; empty where the sink is no archive.
@@ -69,7 +69,7 @@ class SlotWrite:
 
 @dataclass(frozen=True, slots=True)
 class SlotResult:
-    """What a task did: step 5. `txn` is None where the slot produced nothing.
+    """What a task did: step 5. `txn` is None where the slot produced nothing, and always in an archive.
 
     `unknown` are ranges whose partition the driver had no position for: they were not read. `is_partial` says that the
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its

@@ -32,7 +32,7 @@ from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
 
 class QuarantineTable:
-    """The batches as they were set aside. A row has to be there before the decision that speaks of it.
+    """The batches as they were quarantined. A row has to be there before the decision that speaks of it.
 
     Only the driver writes it, from what tasks report, so that it reaches every catalog and a folder of this machine alike.
     """

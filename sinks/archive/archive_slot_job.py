@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shallow_mirror import routing
 from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.routed_topic import RoutedTopic
@@ -86,10 +86,8 @@ class ArchiveSlotJob(SlotJob):
 
     def retention_class_of(self, topic: str) -> int:
         """Return the number of the first pattern that matches, from 1; 0 where none does."""
-        for number, pattern in enumerate(self.retention_classes, 1):
-            if re.fullmatch(pattern, topic):
-                return number
-        return 0
+        numbers = ((pattern, number) for number, pattern in enumerate(self.retention_classes, 1))
+        return routing.first_match(topic, numbers) or 0
 
     def pattern_of(self, retention_class: int) -> str:
         return self.retention_classes[retention_class - 1] if retention_class else ""

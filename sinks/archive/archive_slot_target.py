@@ -85,7 +85,7 @@ class ArchiveSlotWriter:
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Add the batches of a response that lie in [position, end of the range). Nothing is set aside."""
+        """Add the batches of a response that lie in [position, end of the range). Nothing is quarantined."""
         for part in parts:
             builder = builder_of(part.source)
             first = int(np.searchsorted(part.index.last_offset, max(builder.position, part.start)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from shallow_mirror import routing
 from shallow_mirror.types import SourcePartition
 
 
@@ -64,8 +64,7 @@ class Retention:
         has when all its rows have, and when no older object of one of its partitions is kept: what is left of a partition is
         always its end.
         """
-        behind = dict(topic_bytes)
-        """Bytes of each topic that are newer than the rows so far."""
+        behind = dict(topic_bytes)  # of each topic: bytes that are newer than the rows so far
         kept = set[SourcePartition]()
         for _, of_decision in groupby(rows, key=lambda row: row.micro_batch):
             objects: dict[str, list[RetainedRow]] = {}
@@ -91,6 +90,5 @@ class Retention:
 
     def _rule_of(self, topic: str) -> RetentionRule | None:
         if topic not in self._of_topic:
-            matching = (rule for rule in self._rules if re.fullmatch(rule.pattern, topic))
-            self._of_topic[topic] = next(matching, None)
+            self._of_topic[topic] = routing.first_match(topic, ((rule.pattern, rule) for rule in self._rules))
         return self._of_topic[topic]

@@ -48,6 +48,8 @@ app.add_typer(archive, name="archive")
 app.command()(demo)
 app.command("local-kafka")(local_kafka)
 
+# Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where
+# such a command needs Spark after all, commands/sessions.py removes the blocker.
 _READING_COMMANDS = ("preflight", "status", "translate", "groups", "recover", "verify", "quarantine", "report")
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""

@@ -145,11 +145,13 @@ class BatchRefusedError(MirrorError):
 
 
 class FencedError(MirrorError):
-    """Another run of the same mirror has taken over. `by` names it and when."""
+    """Another run with the same tables has taken over. `by` names it and when."""
 
     def __init__(self, by: str) -> None:
         self.by = by
-        super().__init__(f"another run of this mirror has taken over: {by}. This run stops; do not restart it beside the other.")
+        super().__init__(
+            f"another run with these tables has taken over: {by}. This run stops; do not restart it while the other one runs."
+        )
 
     def __reduce__(self) -> tuple[type[FencedError], tuple[str]]:
         return type(self), (self.by,)

@@ -1,4 +1,4 @@
-"""Pure: source topic -> target topic: which topics match, the names of their targets, and which plans would loop."""
+"""Pure: which topics patterns select, the names of their target topics, and which names would make a replication cycle."""
 
 from __future__ import annotations
 

@@ -214,9 +214,7 @@ class _ArchiveRun:
         except TopicRecreatedError as recreated:
             if not config.read.continues_after_data_loss:
                 raise
-            raise RetriableError(
-                "TOPIC_CREATED_AGAIN", f"{recreated}; what it holds now is archived from its start"
-            ) from recreated
+            raise RetriableError("TOPIC_RECREATED", f"{recreated}; what it holds now is archived from its start") from recreated
         finally:
             registration.discard()
         owner.settle()

@@ -1,4 +1,4 @@
-"""PURE: an error of this package as a problem: what happened, and what an operator can do."""
+"""Pure: an error of this package as a problem: what happened, and what an operator can do."""
 
 from __future__ import annotations
 
@@ -51,28 +51,31 @@ _RETRIABLE = {
     "the topic",
     SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): check the brokers "
     "that hold its replicas",
-    "TOPIC_CREATED_AGAIN": "none needed: read.on_data_loss is continue",
+    "TOPIC_RECREATED": "none needed: read.on_data_loss is continue",
 }
 
 _AFTER_DATA_LOSS = (
     "To skip what is lost, set read.on_data_loss: continue and start again: offsets that retention deleted are recorded as "
-    "expired, a topic that was created again is mirrored from its start behind the records of the old one, and behind a "
-    "truncated log the mirror continues at its position and reports which offsets hold other records now. Or exclude the topic "
-    "(topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
+    "expired, a topic that was deleted and created again is mirrored from its start behind the records of the old one, and "
+    "behind a truncated log the mirror continues at its position and reports which offsets hold other records now. Or exclude "
+    "the topic (topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
 )
 _DAMAGED = "Check the disk of the source's broker; if another replica is intact, make it the leader"
-_SETTING_ASIDE = "If the data is lost for good, write.on_refused: quarantine sets the batch aside and continues"
-_NOT_SET_ASIDE = (
-    "write.on_refused: quarantine cannot set this one aside: if the data is lost for good, exclude the topic (topics.exclude)"
+_QUARANTINE = "If the data is lost for good, write.on_refused: quarantine keeps the batch in a table and continues"
+_NO_QUARANTINE = (
+    "write.on_refused: quarantine cannot be used for this batch: if the data is lost for good, exclude the topic (topics.exclude)"
 )
+
+_REMEDY_OF_DAMAGE = "check the disk of the source's broker, or set write.on_refused: quarantine"
+_REMEDY_OF_LOSS = "read.on_data_loss: continue skips what is lost; or exclude the topic"
 
 _DEFINITE = {
     "TopicAccessError": "grant what the message names",
     "BatchRefusedError": "do what the message says, or set write.on_refused: quarantine",
-    "CorruptBatchError": "check the disk of the source's broker, or set write.on_refused: quarantine",
+    "CorruptBatchError": _REMEDY_OF_DAMAGE,
     "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
     "again once the log reaches the position",
-    "DataLossError": "read.on_data_loss: continue skips what retention deleted; or exclude the topic",
+    "DataLossError": _REMEDY_OF_LOSS,
 }
 
 
@@ -148,9 +151,9 @@ def problem_of_end(error: MirrorError) -> Problem:
             remedy = error.remedy
             text = text.removesuffix(f". {error.remedy}")
         case CorruptBatchError():
-            remedy = "shallow-mirror preflight counts such batches; write.on_refused: quarantine sets them aside"
+            remedy = f"{_REMEDY_OF_DAMAGE}; shallow-mirror preflight counts such batches"
         case DataLossError():
-            remedy = "read.on_data_loss: continue skips what is lost; or exclude the topic"
+            remedy = _REMEDY_OF_LOSS
         case FencedError():
             remedy = "another run is active: do not start this one again"
         case RecoverNeededError():
@@ -169,7 +172,7 @@ def with_remedy(error: DataLossError | CorruptBatchError, *, is_quarantining: bo
     if isinstance(error, DataLossError):
         remedy = _AFTER_DATA_LOSS
     else:
-        remedy = f"{_DAMAGED}. {_NOT_SET_ASIDE if is_quarantining else _SETTING_ASIDE}"
+        remedy = f"{_DAMAGED}. {_NO_QUARANTINE if is_quarantining else _QUARANTINE}"
     explained = copy.copy(error)
     explained.args = (f"{error}. {remedy}",)
     return explained

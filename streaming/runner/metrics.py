@@ -1,5 +1,6 @@
 """Driver: the Prometheus metrics of a running mirror, and the port that serves them. What each means: docs/reference/metrics.md.
 
+A new metric also needs a row in docs/reference/metrics.md and, where it helps operators, a panel in conf/grafana-dashboard.json.
 Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
 

@@ -97,21 +97,24 @@ def test_what_the_target_has_deleted_is_lost_where_the_source_still_has_it() -> 
     ("clusters", "reason"),
     [
         (replace(LOGS, other_ids={}), "there is no topic east.orders"),
-        (replace(LOGS, other_ids={"east.orders": "new"}), "was created again there (topic id new), the map knows idT"),
+        (
+            replace(LOGS, other_ids={"east.orders": "new"}),
+            "was deleted and created again there (topic id new), the map knows idT",
+        ),
         (replace(LOGS, other_ends={THERE: 112}), "ends at 112, below that offset: it has lost records"),
     ],
 )
 def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, reason: str) -> None:
     group_partition = evaluated(15, clusters)
-    assert (group_partition.outcome, group_partition.to_offset) == (Outcome.CREATED_AGAIN, None)
+    assert (group_partition.outcome, group_partition.to_offset) == (Outcome.RECREATED, None)
     assert reason in str(group_partition.reason)
 
 
 def test_a_topic_that_was_created_again_is_told_from_one_that_the_mirror_has_not_begun_with() -> None:
     later = evaluated(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
     assert (later.outcome, later.reason) == (
-        Outcome.CREATED_AGAIN,
-        "the topic was created again (topic id idS), the map knows idOld only",
+        Outcome.RECREATED,
+        "the topic was deleted and created again (topic id idS), the map knows idOld only",
     )
     assert evaluated(15, rows=[]).outcome is Outcome.WAITS
     out = evaluated(15, source=None, reason="internal topics are never mirrored")

@@ -1,4 +1,4 @@
-"""PURE: what mirrors say about themselves in their target clusters, and which topics would go round between two of them."""
+"""Pure: what mirrors say about themselves in their target clusters, and which topics would go round between two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE: what a target topic must be like: the settings of a new one, and what is wrong with one that exists.
+"""Pure: what a target topic must be like: the settings of a new one, and what is wrong with one that exists.
 
 Sentences lack their beginning, "target topic X", so that topics with the same problem can be reported together.
 """

@@ -1,4 +1,4 @@
-"""Driver: where a restore ends in each partition."""
+"""Driver: the offset at which a partition is cut by a time, and the batch that a cut divides."""
 
 from __future__ import annotations
 

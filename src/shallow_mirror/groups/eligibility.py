@@ -1,4 +1,4 @@
-"""PURE: evaluate committed offsets: what the map says of each, and whether it may be committed on the other cluster."""
+"""Pure: evaluate committed offsets: what the map says of each, and whether it may be committed on the other cluster."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def evaluate(
     result = replace(result, to_topic_partition=to_topic_partition, to_offset=max(translated.offset, start), reason=None)
     problem = _other_problem(to_topic_partition, to_id, translated.offset, clusters)
     if problem is not None:
-        return replace(result, to_offset=None, outcome=Outcome.CREATED_AGAIN, reason=problem)
+        return replace(result, to_offset=None, outcome=Outcome.RECREATED, reason=problem)
     # Failing back, everything below the first row that may still be removed is known; without such rows, all of it.
     unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
     waits_for = commit.offset - (line.position if side == "source" else unsettled)
@@ -108,8 +108,8 @@ def _without_line(result: GroupPartition, source: SourcePartition, lines: Mappin
     if older:
         return replace(
             result,
-            outcome=Outcome.CREATED_AGAIN,
-            reason=f"the topic was created again (topic id {source.topic_id}), the map knows {', '.join(older)} only",
+            outcome=Outcome.RECREATED,
+            reason=f"the topic was deleted and created again (topic id {source.topic_id}), the map knows {', '.join(older)} only",
         )
     return replace(result, outcome=Outcome.WAITS, reason="nothing of this partition is mirrored yet")
 
@@ -120,7 +120,9 @@ def _other_problem(to_topic_partition: TopicPartition, to_id: str, offset: int, 
     if remote_id is None:
         return f"there is no topic {to_topic_partition.topic}"
     if remote_id != to_id:
-        return f"topic {to_topic_partition.topic} was created again there (topic id {remote_id}), the map knows {to_id}"
+        return (
+            f"topic {to_topic_partition.topic} was deleted and created again there (topic id {remote_id}), the map knows {to_id}"
+        )
     end = clusters.other_ends.get(to_topic_partition)
     if end is not None and end < offset:
         return f"the log of {to_topic_partition} ends at {end:,}, below that offset: it has lost records"

@@ -1,4 +1,4 @@
-"""PURE: translate committed offsets to the other side of a mirror, in bulk: many of them, the map read once.
+"""Pure: translate committed offsets to the other side of a mirror, in bulk: many of them, the map read once.
 
 A committed offset c is the NEXT offset to read. With S the copied records of a partition and T(s) the offset of the copy of s,
 the result t for c up to the position (the end of the rows) obeys, whatever c points at (a record, a hole, a marker, an aborted or

@@ -19,7 +19,7 @@ class Outcome(enum.StrEnum):
     WAITS = "waits"
     PENDING = "pending"
     LOST = "lost"
-    CREATED_AGAIN = "created again"
+    RECREATED = "created again"
     NOT_MIRRORED = "not mirrored"
 
 
@@ -35,7 +35,7 @@ class Step(enum.StrEnum):
     NONE = "none"
 
 
-_LEFT = frozenset({Outcome.WAITS, Outcome.PENDING, Outcome.LOST, Outcome.CREATED_AGAIN})
+_LEFT = frozenset({Outcome.WAITS, Outcome.PENDING, Outcome.LOST, Outcome.RECREATED})
 _DONE = frozenset({Step.IN_PLACE, Step.COMMITTED, Step.FURTHER})
 
 

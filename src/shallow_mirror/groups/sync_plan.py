@@ -151,7 +151,7 @@ class GroupOffsets(GroupCommits):
             return self._held_on_target(committed, offset_map)
         unknown = {commit.topic_partition.topic for commit in committed if commit.topic_id is None}
         topics = self._config.topics
-        reasons = {topic: _left_out(topic, is_included=topics.is_included(topic)) for topic in unknown}
+        reasons = {topic: _exclusion_reason(topic, is_included=topics.is_included(topic)) for topic in unknown}
         ids = self.source.topic_ids(topic for topic in unknown if not reasons[topic])
         source_commits = []
         for commit in committed:
@@ -254,7 +254,7 @@ def with_repeats(
     ]
 
 
-def _left_out(topic: str, *, is_included: bool) -> str:
+def _exclusion_reason(topic: str, *, is_included: bool) -> str:
     if is_included:
         return ""
     if topic.startswith(routing.INTERNAL_PREFIX):

@@ -1,4 +1,4 @@
-"""PURE: which requests read the ranges of an object, and what of each answer belongs to which range."""
+"""Pure: which requests read the ranges of an object, and what of each answer belongs to which range."""
 
 from __future__ import annotations
 

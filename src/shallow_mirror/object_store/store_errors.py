@@ -1,4 +1,4 @@
-"""PURE: what deltalake and obstore raise about an object store, as one line: which kind of error it is, and what helps.
+"""Pure: what deltalake and obstore raise about an object store, as one line: which kind of error it is, and what helps.
 
 deltalake has no error class for an unreachable store: the same outage is an OSError, a DeltaError, or an error of Arrow, by the
 file that was asked for; obstore's errors have one class for all outages. So the text decides: object_store, the library below

@@ -127,8 +127,8 @@ def choose(footers: Iterable[FooterSummary], partitions: Partitions) -> Choice:
     4. Of several tries with the same ranges and the same checksums either is right. Others are ambiguous.
     """
     choice = Choice()
+    # Of each partition: the lowest begin of all decisions that are later than the one in the loop.
     begins: dict[int, int] = {}
-    """Of each partition: the lowest begin of all decisions that are later than the one that is looked at."""
     ordered = sorted(footers, key=lambda summary: str(summary.name))
     ordered.sort(key=lambda summary: summary.name.version, reverse=True)
     for _, of_version in groupby(ordered, key=lambda summary: summary.name.version):

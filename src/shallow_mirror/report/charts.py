@@ -1,4 +1,4 @@
-"""PURE: plots as inline SVG. Colours are classes of the page's style sheet, so that they follow light and dark.
+"""Pure: plots as inline SVG. Colours are classes of the page's style sheet, so that they follow light and dark.
 
 Texts come from outside and are escaped here. Every plot has a `<title>`, and so has each mark that a pointer can rest on.
 """

@@ -1,4 +1,4 @@
-"""PURE: the chart of one partition's offset map: the kinds of its offsets, and the distance of source and target offsets."""
+"""Pure: the chart of one partition's offset map: the kinds of its offsets, and the distance of source and target offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE: the report as one HTML page: no script, nothing from elsewhere, light and dark. Every text is escaped."""
+"""Pure: the report as one HTML page: no script, nothing from elsewhere, light and dark. Every text is escaped."""
 
 from __future__ import annotations
 

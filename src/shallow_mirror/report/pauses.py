@@ -1,4 +1,4 @@
-"""PURE: paused intervals as bands of a chart over time."""
+"""Pure: paused intervals as bands of a chart over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PURE: the style sheet of the report. Colours are distinguishable with any colour vision, in light and in dark mode."""
+"""Pure: the style sheet of the report. Colours are distinguishable with any colour vision, in light and in dark mode."""
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #f6f6f3; --card: #ffffff; --ink: #1f2328; --soft: #5c6570; --grid: #e3e5e8;

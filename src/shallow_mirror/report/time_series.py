@@ -1,4 +1,4 @@
-"""PURE: rows of `micro_batches` as arrays, and what a plot of a few hundred points shows of any number of them."""
+"""Pure: rows of `micro_batches` as arrays, and what a plot of a few hundred points shows of any number of them."""
 
 from __future__ import annotations
 

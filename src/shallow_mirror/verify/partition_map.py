@@ -48,7 +48,7 @@ class PartitionPair:
 
 
 def partition_pairs(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[PartitionPair]:
-    """From LANE_COLUMNS of all settled rows of a topic. `topic_id`: of the topic as it is now; None where it is gone."""
+    """Return the pairs in PAIR_COLUMNS of all settled rows of a topic. `topic_id`: of the current topic; None if it is gone."""
     pending = [segment for segment in undecided if segment.source.topic == topic and segment.target_start is not None]
     return [_partition_pair(rows, topic, topic_id, pending) for rows in _by_partition(table)]
 

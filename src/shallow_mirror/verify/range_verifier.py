@@ -108,9 +108,11 @@ class _RangeVerifier:
 
     def _read_both(self) -> None:
         source_at, target_at = self._rows.image(self._range_pair.source.start), self._range_pair.target.start
-        self._in_step(self._matcher, self._source_pieces(), self._target_pieces(), source_at, target_at, self._open_and_classify)
+        self._match_both_sides(
+            self._matcher, self._source_pieces(), self._target_pieces(), source_at, target_at, self._open_and_classify
+        )
 
-    def _in_step(
+    def _match_both_sides(
         self,
         matcher: Matcher,
         source: Iterator[Piece],
@@ -195,7 +197,7 @@ class _RangeVerifier:
         of_source = self._read_again(self._readers.source_reopened, source, self._locate_source)
         of_target = self._read_again(self._readers.target_reopened, target, self._locate_target)
         copied = (Piece(self._without_uncopied(piece.items), piece.position) for piece in of_source)
-        self._in_step(matcher, copied, of_target, 0, 0, self._classify)
+        self._match_both_sides(matcher, copied, of_target, 0, 0, self._classify)
         self._opened.batches += len(source)
         self._matcher.count_with(matcher)
 

@@ -222,7 +222,7 @@ def test_whatever_ends_a_run_has_a_remedy(error: MirrorError, remedy: str) -> No
 
 @pytest.mark.parametrize(
     ("on_refused", "remedy"),
-    [("stop", "write.on_refused: quarantine sets the batch aside"), ("quarantine", "cannot set this one aside")],
+    [("stop", "write.on_refused: quarantine keeps the batch in a table"), ("quarantine", "cannot be used for this batch")],
 )
 def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_refused: str, remedy: str

@@ -166,7 +166,8 @@ def _out_of_range(
     latest = cluster.list_offsets({topic_partition: -1}, isolation, deadline)[topic_partition].offset
     if position < earliest:
         return DataLossError(topic_partition, position, earliest, "retention or DeleteRecords removed it before it was copied")
-    detail = f"the log ends at {latest}: this offset was never written, or the log was truncated, or the topic was created again"
+    causes = "this offset was never written, the log was truncated, or the topic was deleted and created again"
+    detail = f"the log ends at {latest}: {causes}"
     return LogTruncatedError(topic_partition, position, detail, log_end=latest)
 
 

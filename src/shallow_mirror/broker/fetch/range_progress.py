@@ -12,7 +12,7 @@ from shallow_mirror.types import TopicPartition
 class ReadRange:
     """[position, end) of a topic-partition; batches whose base offset lies in it belong to it.
 
-    With `topic_id`, and from Kafka 3.1 on, a topic that was created again is never read instead.
+    With `topic_id`, and from Kafka 3.1 on, a recreated topic is never read instead.
     """
 
     topic_partition: TopicPartition

@@ -34,7 +34,7 @@ class Verdict(enum.IntEnum):
     BEYOND = 7
     """Base offset at or above the range's end: the next range holds it."""
     QUARANTINE = 8
-    """Cannot be copied, and is set aside instead. Only `set_aside` gives this verdict."""
+    """Cannot be copied, and is quarantined instead. Only `Admission.with_quarantined` gives this verdict."""
 
 
 SENT = (Verdict.RAW, Verdict.REBUILD)
@@ -73,7 +73,7 @@ class Admission:
     cut: int | None = None
 
     def with_quarantined(self, batches: Collection[int]) -> Admission:
-        """Return the same with these batches set aside: neither refused nor rebuilt."""
+        """Return the same with these batches quarantined: neither refused nor rebuilt."""
         if not batches:
             return self
         verdicts = self.verdicts.copy()

@@ -1,4 +1,4 @@
-"""Pure: whether the end of a batch that cannot be copied is certain: only then may it be set aside, and the rest be copied."""
+"""Pure: whether the end of a batch that cannot be copied is certain: only then may it be quarantined, and the rest be copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def has_an_end(header: Any) -> bool:
 
 
 def can_be_quarantined(index: BatchIndex, i: int, batch: memoryview) -> bool:
-    """Return whether batch `i` of `index` may be set aside.
+    """Return whether batch `i` of `index` may be quarantined.
 
     `batch`: all its bytes, before or after it was restamped: a patched checksum fails where the one before did.
     """

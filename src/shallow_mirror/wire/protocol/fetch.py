@@ -1,6 +1,6 @@
 """Pure: Fetch, sessionless (FetchRequest.json, FetchResponse.json; KIP-227, KIP-320, KIP-392, KIP-516, KIP-595).
 
-v12 names topics, v13 (Kafka 3.1) their ids: a topic that was deleted and created again is then another one. They differ in
+v12 names topics, v13 (Kafka 3.1) their ids: a recreated topic is then another one. They differ in
 nothing else. v10 is the last version that names no rack: a leader answers it with its own log, whatever its
 `replica.selector.class` says, and a follower refuses it.
 """

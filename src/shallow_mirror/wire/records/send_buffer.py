@@ -94,7 +94,7 @@ def make_outgoing(
     for i, start, size in zip(
         sent_batches.tolist(), index.pos[sent_batches].tolist(), index.size_bytes[sent_batches].tolist(), strict=True
     ):
-        # A later member of a coalesced run went with the first one; a refused batch is recorded as set aside, and not sent.
+        # A later member of a coalesced run went with the first one; a refused batch is recorded as quarantined, and not sent.
         if i in rewritten or i in pipeline.refused:
             continue
         run = pipeline.runs.get(i)
