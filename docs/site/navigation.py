@@ -17,6 +17,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "monitoring",
             "verify",
             "archive",
+            "restore",
             "groups",
             "failover",
             "moving",

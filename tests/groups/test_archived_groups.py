@@ -138,8 +138,8 @@ def test_a_source_that_does_not_answer_is_reported_once_and_noted_again_later(
         record.message for record in caplog.records if record.levelname in ("WARNING", "INFO") and "groups" in record.message
     ]
     assert lines[:2] == [
-        "groups: their offsets could not be noted, this is retried: RetriableError: DOWN: no broker answers",
-        "groups: their offsets are noted again",
+        "groups: their offsets could not be recorded, this is retried: RetriableError: DOWN: no broker answers",
+        "groups: their offsets are recorded again",
     ]
     assert noted(tables, 60) == {"billing": 5}
 
@@ -207,7 +207,7 @@ def test_a_position_is_clamped_to_what_was_restored() -> None:
 
 def test_an_archive_without_notes_is_a_warning(tables: BestEffortTables, caplog: pytest.LogCaptureFixture) -> None:
     assert noted_positions(tables, T0) == ()
-    assert "the archive has noted no offsets of groups at or before 2026-05-01T14:00:00+00:00" in caplog.text
+    assert "the archive has recorded no offsets of groups at or before 2026-05-01T14:00:00+00:00" in caplog.text
 
 
 def test_groups_are_taken_at_the_time_of_the_cut(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_the_command_prints_a_table_or_json(tmp_path: Path, monkeypatch: pytest.
     assert result.exit_code == 0
     lines = [line for line in result.stdout.splitlines() if "orders" in line]
     assert [cell.strip() for cell in lines[0].split("│")[1:7]] == ["orders", "2", "0", "14", "18", f"{_size():,}"]
-    assert "last decision: 2, 2023-11-14T22:13:20+00:00" in result.stdout
+    assert "last decision: micro-batch 2, 2023-11-14T22:13:20+00:00" in result.stdout
     result = CliRunner().invoke(app, ["archive", "status", str(file), "--json"])
     found = json.loads(result.stdout)
     assert found["topics"][0]["partitions"][0]["last_offset"] == 14

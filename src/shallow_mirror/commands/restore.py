@@ -28,10 +28,11 @@ def restore(
         typer.Option("--until", metavar="TIME", help="ISO-8601 with zone: end before the first newer record. Overrides `until`."),
     ] = None,
     at_decision: Annotated[
-        int | None, typer.Option("--at-decision", metavar="N", min=1, help="End where decision N did. Overrides `until`.")
+        int | None,
+        typer.Option("--at-decision", metavar="N", min=1, help="End where micro-batch N of the archive did. Overrides `until`."),
     ] = None,
     whole_transactions: Annotated[
-        bool, typer.Option("--whole-transactions", help="End earlier where a transaction would be torn.")
+        bool, typer.Option("--whole-transactions", help="End earlier where a transaction would be split.")
     ] = False,
     is_dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be restored. Nothing is written, and Spark is not started.")

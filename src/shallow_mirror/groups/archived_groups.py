@@ -83,8 +83,8 @@ class GroupNoting(PassThread[int]):
             "group-noting",
             interval_s,
             now,
-            abandoned="groups: their last offsets were not noted within %.0f s",
-            recovered="groups: their offsets are noted again",
+            abandoned="groups: their last offsets were not recorded within %.0f s",
+            recovered="groups: their offsets are recorded again",
         )
         self._config = config
         self._history = history
@@ -93,4 +93,4 @@ class GroupNoting(PassThread[int]):
         return GroupNotes(self._config, self._history)
 
     def on_failure(self, error: Exception, problem: str, now: datetime, level: int) -> None:
-        _log.log(level, "groups: their offsets could not be noted, this is retried: %s", problem)
+        _log.log(level, "groups: their offsets could not be recorded, this is retried: %s", problem)

@@ -28,7 +28,7 @@ def render(status: ArchiveStatus) -> RenderableType:
     lines = [
         f"archive {status.archive}, {_time(status.at_ms)}",
         run_line(status.run),
-        f"last decision: {status.micro_batch}, {_time(status.decided_at_ms)}",
+        f"last decision: micro-batch {status.micro_batch}, {_time(status.decided_at_ms)}",
         f"{counted(len(status.topics), 'topic')}, {counted(size_bytes, 'byte')}",
     ]
     if status.source_problem is not None:
