@@ -56,7 +56,7 @@ class Sender(threading.Thread):
         self._error = self._error or error
 
     def stop(self) -> None:
-        """Return when every record is acknowledged. Raise KafkaException for one that was not, TimeoutError."""
+        """Return when every record is acknowledged. Raises KafkaException for one that was not, TimeoutError."""
         self._over.set()
         self.join()
         for producer in (self._others, self._breaking):
@@ -101,7 +101,7 @@ class Receiver(threading.Thread):
         self._consumer.close()
 
     def arrivals(self) -> list[Arrival]:
-        """Return what has arrived so far, as it came. Raise KafkaException where a log does not hold the offset it is read at."""
+        """Return what has arrived so far, as it came. Raises KafkaException where a log does not hold the offset that is read."""
         if self._error is not None:
             raise KafkaException(self._error)
         return list(self._arrivals)

@@ -54,7 +54,7 @@ _FIELDS = ("error_name", "reason", "since_ms", "position", "is_definite", "tried
 
 
 def write_left_out(path: Path | None, entries: Iterable[LeftOutPartition]) -> None:
-    """Replace the file. Raise OSError."""
+    """Replace the file. Raises OSError."""
     planner_state.write_document(path, {"partitions": [entry.document() for entry in entries]})
 
 

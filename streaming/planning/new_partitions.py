@@ -42,7 +42,7 @@ class NewPartitions:
         return unregistered - newly.keys()
 
     def entering_positions(self, start: Offsets, ends: Offsets, first_offsets: Offsets, now_s: float) -> Offsets:
-        """Return where partitions enter the plan. Raise RetriableError where the driver does not register them.
+        """Return where partitions enter the plan. Raises RetriableError where the driver does not register them.
 
         A partition that has just been registered may be in `start` already: an older plan contained it, and it is rewound to
         its registered position.

@@ -25,7 +25,7 @@ class OffsetCodec:
         self._built: tuple[dict[str, Any], Offsets] | None = None
 
     def parse(self, document: dict[str, Any]) -> Offsets:
-        """Return the offsets of a document. Raise as `offset_planning.parse_stream_offset`."""
+        """Return the offsets of a document. Raises as `offset_planning.parse_stream_offset`."""
         version, topics = (document.get(name) for name in ("version", "topics"))
         for cached, offsets in self._cache:
             if version == cached["version"] and topics == cached["topics"]:

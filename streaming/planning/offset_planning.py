@@ -52,7 +52,7 @@ class Measurements:
 
 
 def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
-    """Return next offsets by partition. Raise ValueError on anything that `build_stream_offset` does not build."""
+    """Return next offsets by partition. Raises ValueError on anything that `build_stream_offset` does not build."""
     if not isinstance(document, Mapping) or document.get("version") != STREAM_OFFSET_VERSION:
         version = document.get("version") if isinstance(document, Mapping) else document
         raise ValueError(f"not a stream offset of version {STREAM_OFFSET_VERSION}: {version!r}")
@@ -74,7 +74,7 @@ def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
 
 
 def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
-    """Return the document of `offsets`, equal for equal mappings. Raise ValueError where a topic has two ids."""
+    """Return the document of `offsets`, equal for equal mappings. Raises ValueError where a topic has two ids."""
     topics: dict[str, Any] = {}
     for source, offset in sorted(offsets.items()):
         topic = topics.setdefault(source.topic, {"id": source.topic_id, "partitions": {}})

@@ -184,7 +184,7 @@ class RegistrationFiles:
         )
 
     def write_seen(self, starts: Mapping[SourcePartition, int]) -> None:
-        """Replace the file. Raise OSError."""
+        """Replace the file. Raises OSError."""
         self._write(self.seen_path, starts)
 
     def read_seen(self) -> dict[SourcePartition, int]:
@@ -192,7 +192,7 @@ class RegistrationFiles:
         return self._read(self.seen_path)
 
     def write_registered(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Replace the file. Raise OSError."""
+        """Replace the file. Raises OSError."""
         self._write(self.registered_path, positions)
 
     def read_registered(self) -> dict[SourcePartition, int]:
@@ -200,7 +200,7 @@ class RegistrationFiles:
         return self._read(self.registered_path)
 
     def discard(self) -> None:
-        """Delete both at the end of the query. Raise OSError."""
+        """Delete both at the end of the query. Raises OSError."""
         for path in (self.seen_path, self.registered_path):
             path.unlink(missing_ok=True)
 
@@ -228,7 +228,7 @@ def read_paused_topics(path: Path | None) -> frozenset[str]:
 
 
 def write_document(path: Path | None, document: Mapping[str, Any]) -> None:
-    """Write the file whole or not at all: readers never see half of it. Raise OSError. None: write nothing."""
+    """Write the file whole or not at all: readers never see half of it. Raises OSError. None: write nothing."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -113,7 +113,7 @@ class SourceOffsets:
         self._discovered_at: float | None = None
 
     def log_ends(self, deadline: Deadline) -> LogEnds:
-        """Return the log ends of included partitions. Raise RetriableError where no leader answers.
+        """Return the log ends of included partitions. Raises RetriableError where no leader answers.
 
         All topics are listed once in `discovery_s`; in between only those that were included so far, where that is cheaper.
         """
@@ -159,7 +159,7 @@ class SourceOffsets:
     def start_offsets(
         self, positions: Mapping[SourcePartition, HasOffset], deadline: Deadline, *, is_start: bool = True
     ) -> dict[SourcePartition, int]:
-        """Return where partitions that are not in `positions` begin. Raise DataLossError for a recreated topic, ConfigError.
+        """Return where partitions that are not in `positions` begin. Raises DataLossError for a recreated topic, ConfigError.
 
         Partitions of topics without any position begin by `topics.start`; while there is no position at all by the configured
         start, aligned to a batch's base offset; all others at their log start. `is_start`: the mirror starts; while it runs,
@@ -179,7 +179,7 @@ class SourceOffsets:
     def starts_at_mirror_start(
         self, new: Sequence[SourcePartition], mirrored: Collection[str], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """Return where `new` partitions begin. Raise ConfigError.
+        """Return where `new` partitions begin. Raises ConfigError.
 
         `mirrored`: topics of which the map has positions; their new partitions begin at the log start.
         """
@@ -211,7 +211,7 @@ class SourceOffsets:
     ) -> dict[SourcePartition, int]:
         """Return the offsets of a rule, aligned to batches.
 
-        Raise ConfigError with every partition without an offset, and every offset that its partition does not have.
+        Raises ConfigError with every partition without an offset, and every offset that its partition does not have.
         """
         first, problems = self._list_offsets(sources, EARLIEST_TIMESTAMP, deadline), []
         for source in sources:
@@ -264,7 +264,7 @@ class SourceOffsets:
     ) -> dict[SourcePartition, int]:
         """Return the starts of the option `startingOffsets`.
 
-        Raise ConfigError as Spark's Kafka source does: every partition needs a start, none may be unknown or beyond the log end.
+        Raises ConfigError as Spark's Kafka source does: every partition needs a start, none may be unknown or beyond the log end.
         """
         configured = self._config.start_offsets
         missing = sorted({str(source.topic_partition) for source in sources} - {str(name) for name in configured})

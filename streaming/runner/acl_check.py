@@ -22,7 +22,7 @@ ON_TARGET_TOPICS = {Operation.WRITE: "Produce", Operation.READ: "TxnOffsetCommit
 def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
     """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
 
-    Raise RetriableError where a cluster does not answer.
+    Raises RetriableError where a cluster does not answer.
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))

@@ -25,7 +25,7 @@ REGISTRATION_EVERY_S, REGISTRATION_RETRY_S = 6 * 3600.0, 60.0
 
 
 def exclude_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> MirrorConfig:
-    """Return `config` without topics that would make a cycle. Raise ConfigError where each topic would be its own source.
+    """Return `config` without topics that would make a cycle. Raises ConfigError where each topic would be its own source.
 
     Within one cluster these are the mirror's own target topics; between two, with the source's alias in their names, those of a
     mirror in the other direction.
@@ -67,7 +67,7 @@ class CycleDetector:
         self._origins = [origin for origin in origins if origin is not None]
 
     def register(self, routes: Mapping[str, str]) -> None:
-        """Register in the target, then check against all registrations. Raise ConfigError. `routes`: targets by source topic.
+        """Register in the target, then check against all registrations. Raises ConfigError. `routes`: targets by source topic.
 
         In this order, after the target has its topics and before anything is copied to them: of two mirrors that begin at the
         same time one sees the registration of the other.
@@ -115,6 +115,6 @@ class CycleDetector:
             raise ConfigError(problems)
 
     def target_topic_name(self, topic: str) -> str:
-        """Return the name of a target topic, also of a source topic that appears later. Raise ConfigError where none is valid."""
+        """Return the name of a target topic, also of a source topic that appears later. Raises ConfigError if none is valid."""
         self.require_no_cycles([topic])
         return routing.target_topic_name(self._config.topics.target_name, self._config.source.alias, topic)

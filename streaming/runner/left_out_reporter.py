@@ -58,13 +58,13 @@ class LeftOutReporter:
         return self._path
 
     def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Update positions before a query starts. Raise RetriableError where the file cannot be written."""
+        """Update positions before a query starts. Raises RetriableError where the file cannot be written."""
         with self._lock:
             self._partitions.on_query_start(positions)
             self._write()
 
     def on_micro_batch(self, unfinished: Sequence[UnfinishedRange], all_positions: Mapping[SourcePartition, Position]) -> None:
-        """Take over what a micro-batch left out. Raise RetriableError where the planner's file cannot be written."""
+        """Take over what a micro-batch left out. Raises RetriableError where the planner's file cannot be written."""
         if not unfinished and not self._partitions.by_slots:
             return
         sources = {entry.source for entry in unfinished} | {entry.source for entry in self._partitions.by_slots}
@@ -75,7 +75,7 @@ class LeftOutReporter:
         self._report_change(change)
 
     def on_plan(self, state: PlannerState) -> None:
-        """Take over what a plan left out. Raise RetriableError where the planner's file cannot be written."""
+        """Take over what a plan left out. Raises RetriableError where the planner's file cannot be written."""
         if state.waiting_for is not None:
             return
         unanswered = parse_left_out({"partitions": state.left_out})

@@ -226,7 +226,7 @@ class _ClustersCollector(Collector):
 
 @contextmanager
 def serving(metrics: Metrics, settings: MetricsSettings) -> Iterator[None]:
-    """Serve metrics while the block runs. Raise ConfigError where the port is not available."""
+    """Serve metrics while the block runs. Raises ConfigError where the port is not available."""
     assert settings.port is not None
     try:
         server, thread = start_http_server(settings.port, settings.host, metrics.registry)

@@ -52,7 +52,7 @@ class Mirror:
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
         """Mirror until stopped, until `for_seconds` are over, or with `available_now` until the offsets of the start are reached.
 
-        Use `spark`, or build a local session and stop it at the end. Unreachable clusters are waited for. Raise FencedError,
+        Use `spark`, or build a local session and stop it at the end. Unreachable clusters are waited for. Raises FencedError,
         ConfigError, BatchRefusedError, DataLossError, CorruptBatchError, RecoverNeededError, SparkLostError.
         """
         try:

@@ -34,7 +34,7 @@ def list_open_transactions(
 ) -> tuple[OpenTransaction, ...]:
     """Return those that hold the last stable offset below the high watermark, the longest silent one first.
 
-    `ends`: high watermarks that were listed just before; the last stable offset only rises. Raise RetriableError.
+    `ends`: high watermarks that were listed just before; the last stable offset only rises. Raises RetriableError.
     """
     sources = {source.topic_partition: source for source in ends}
     stable = cluster.list_offsets(dict.fromkeys(sources, -1), IsolationLevel.READ_COMMITTED, deadline) if sources else {}

@@ -98,7 +98,7 @@ class PartitionRegistrar:
 def decide_first_rows(owner: OffsetMapOwner, rows: Sequence[DecidedSegment], observer: Observer = observe_nothing) -> None:
     """Add zero-length rows as a decision of their own, which is settled at once: it has no transaction.
 
-    Raise as `OffsetMapOwner.decide`.
+    Raises as `OffsetMapOwner.decide`.
     """
     owner.next_decision()
     owner.decide(rows, highest_slot=-1)

@@ -37,7 +37,7 @@ def run_query(
 ) -> None:
     """Run the query. `trigger_s` None: until the offsets of its start. `check` is called several times a second.
 
-    Raise what ended the micro-batch that ran last, else what ended the planner.
+    Raises what ended the micro-batch that ran last, else what ended the planner.
     """
     if source_format == planned_ranges.NAME:
         planned_ranges.register_planned_ranges(spark)

@@ -144,7 +144,7 @@ class RunReporter:
 
     @contextlib.contextmanager
     def serve_metrics(self) -> Iterator[None]:
-        """Serve metrics while the block runs, where `metrics.port` is set. Raise ConfigError."""
+        """Serve metrics while the block runs, where `metrics.port` is set. Raises ConfigError."""
         settings = self._run.metrics
         if settings.port is None:
             yield

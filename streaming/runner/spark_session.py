@@ -86,7 +86,7 @@ def session_of_run(
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
 
-    `with_references`: settings whose secrets workers need. Raise ConfigError; JarFetchError as `session_for_tables`.
+    `with_references`: settings whose secrets workers need. Raises ConfigError; JarFetchError as `session_for_tables`.
     """
     own_session = None
     if spark is None:
@@ -198,7 +198,7 @@ def session_for_tables(
 ) -> Iterator[Any]:
     """Yield the session of a command that does not mirror: None where the tables need no Spark, else `submitted` or a local one.
 
-    Raise ConfigError; JarFetchError where Delta's jars are not cached and cannot be fetched.
+    Raises ConfigError; JarFetchError where Delta's jars are not cached and cannot be fetched.
     """
     name, layout = (config.archive, ARCHIVE_LAYOUT) if isinstance(config, ArchiveConfig) else (config.mirror, OFFSET_MAP_LAYOUT)
     is_needed = config.table_location.is_read_by_spark

@@ -19,7 +19,7 @@ class WithReferences(Protocol):
 
 
 def pass_secrets_to_workers(spark: Any, configs: Iterable[WithReferences]) -> None:
-    """Set the variables, before anything is registered or run that uses them. Raise ConfigError."""
+    """Set the variables, before anything is registered or run that uses them. Raises ConfigError."""
     environment = spark.sparkContext.environment
     for config in configs:
         for reference in config.references:

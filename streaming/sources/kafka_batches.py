@@ -134,7 +134,7 @@ class RowReader:
         )
 
     def read(self, ranges: Sequence[PlannedRange]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of `ranges`. Raise DataLossError, CorruptBatchError, BatchRefusedError, RetriableError."""
+        """Yield the rows of `ranges`. Raises DataLossError, CorruptBatchError, BatchRefusedError, RetriableError."""
         freeze_imports_once()
         try:
             yield from _RangeReading(self, cluster_of_worker(self.client), ranges).rows()
@@ -160,7 +160,7 @@ class _RangeReading:
         }
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows while anything arrives: only a source that is silent for long ends it. Raise as `RowReader.read`."""
+        """Yield rows while anything arrives: only a source that is silent for long ends it. Raises as `RowReader.read`."""
         while pending := [partition for partition, rows in self._rows.items() if self._is_pending(partition, rows.position)]:
             has_moved = False
             try:
@@ -226,7 +226,7 @@ class _RangeReading:
         return ReadRange(partition, position, planned.end, planned.bytes_per_offset, source.topic_id)
 
     def _expired(self, loss: DataLossError) -> Iterator[pa.RecordBatch]:
-        """Yield a row of kind expired for what retention deleted. Raise DataLossError where that is fatal, or the log was cut."""
+        """Yield a row of kind expired for what retention deleted. Raises DataLossError where that is fatal or the log was cut."""
         rows, planned = self._rows[loss.topic_partition], self._planned[loss.topic_partition]
         if not self._is_expired(loss):
             raise loss
@@ -298,7 +298,7 @@ def _plan_batch_query(options: SourceOptions, source: SourceOffsets) -> tuple[Pl
 
 
 def _ends(options: SourceOptions, listing: LogEnds) -> dict[SourcePartition, int]:
-    """Return the end of each partition. Raise ConfigError for an end beyond the log's, which would otherwise be waited for."""
+    """Return the end of each partition. Raises ConfigError for an end beyond the log's, which would otherwise be waited for."""
     if isinstance(options.ends, int):
         return dict(listing.ends)
     problems, ends = [], {}

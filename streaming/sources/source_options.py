@@ -58,7 +58,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Return the checked options. Raise ConfigError with every problem."""
+    """Return the checked options. Raises ConfigError with every problem."""
     return _Parser(options, is_streaming).parse()
 
 
@@ -172,7 +172,7 @@ class _Parser:
 
 
 def _parse_offsets(document: Any) -> dict[TopicPartition, int]:
-    """Return offsets by partition. Raise ValueError."""
+    """Return offsets by partition. Raises ValueError."""
 
     def checked(is_valid: Callable[[Any], bool], value: Any) -> Any:
         if not is_valid(value):

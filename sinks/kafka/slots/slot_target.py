@@ -155,7 +155,7 @@ class KafkaSlotWriter:
         return self._transaction.until
 
     def write(self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
-        """Admit and write. Raise TryRepeatedError where the next try goes without a batch, or without coalescing."""
+        """Admit and write. Raises TryRepeatedError where the next try goes without a batch, or without coalescing."""
         admitted = [
             admit_part(self._job, part, max(builder_of(part.source).position, part.start), self._known_refusals) for part in parts
         ]

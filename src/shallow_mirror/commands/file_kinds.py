@@ -67,7 +67,7 @@ _COUNTERPARTS: tuple[Mapping[FileKind, str], ...] = (
 
 
 def load_mirror(path: Path, command: str) -> MirrorConfig:
-    """Return the settings of a mirror file. Raise ConfigError with every problem, or for a kind that `command` does not take."""
+    """Return the settings of a mirror file. Raises ConfigError with every problem, or for a kind that `command` does not take."""
     from shallow_mirror.config import MirrorConfig
 
     config = _load(path, command)
@@ -76,7 +76,7 @@ def load_mirror(path: Path, command: str) -> MirrorConfig:
 
 
 def load_mirror_or_restore(path: Path, command: str) -> MirrorConfig | RestoreConfig:
-    """Return the settings of a mirror file or a restore file. Raise as `load_mirror`."""
+    """Return the settings of a mirror file or a restore file. Raises as `load_mirror`."""
     from shallow_mirror.config import ArchiveConfig
 
     config = _load(path, command)
@@ -85,7 +85,7 @@ def load_mirror_or_restore(path: Path, command: str) -> MirrorConfig | RestoreCo
 
 
 def load_restore(path: Path, command: str) -> RestoreConfig:
-    """Return the settings of a restore file. Raise as `load_mirror`."""
+    """Return the settings of a restore file. Raises as `load_mirror`."""
     from shallow_mirror.config import RestoreConfig
 
     config = _load(path, command)
@@ -94,7 +94,7 @@ def load_restore(path: Path, command: str) -> RestoreConfig:
 
 
 def load_archive(path: Path, command: str) -> ArchiveConfig:
-    """Return the settings of an archive file. Raise as `load_mirror`."""
+    """Return the settings of an archive file. Raises as `load_mirror`."""
     from shallow_mirror.config import ArchiveConfig
 
     config = _load(path, command)

@@ -8,7 +8,7 @@ from shallow_mirror.errors import ConfigError
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Return the time of --as-of; None without one. Raise ConfigError."""
+    """Return the time of --as-of; None without one. Raises ConfigError."""
     if text is None:
         return None
     if text == "now":

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_yaml(path: Path, title: str) -> object:
-    """Return the document in a file. `title`: what messages call it. Raise ConfigError."""
+    """Return the document in a file. `title`: what messages call it. Raises ConfigError."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
     except (OSError, UnicodeDecodeError) as error:

@@ -76,14 +76,14 @@ class MirrorConfig(Section):
 
     @classmethod
     def load(cls, path: str | Path) -> MirrorConfig:
-        """Return the settings of the mirror file `path`. Raise ConfigError with every problem of the file."""
+        """Return the settings of the mirror file `path`. Raises ConfigError with every problem of the file."""
         path = Path(path)
         document = read_yaml(path, "mirror file")
         return cls.from_document(document, folder=path.resolve().parent)
 
     @classmethod
     def from_document(cls, document: object, *, folder: Path) -> MirrorConfig:
-        """Return the settings of a parsed mirror file. Raise ConfigError with every problem.
+        """Return the settings of a parsed mirror file. Raises ConfigError with every problem.
 
         `folder` is what relative paths are relative to.
         """

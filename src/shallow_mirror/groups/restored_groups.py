@@ -30,7 +30,7 @@ def noted_positions(tables: BestEffortTables, at: datetime) -> tuple[GroupPositi
         return positions_as_of(tables, at).positions
     except ConfigError:
         _log.warning(
-            "groups: the archive has recorded no offsets of groups at or before %s (groups.interval of its file): none is committed",
+            "groups: the archive has recorded no offsets of groups at or before %s (groups.interval): none is committed",
             at.isoformat(timespec="seconds"),
         )
         return ()

@@ -34,7 +34,7 @@ def clean(
 ) -> Cleaned:
     """Remove orphans; `on_orphan` is called for each once it is gone. Safe beside a running archive, and to repeat.
 
-    Raise ConfigError, OffsetMapConflictError, StoreUnreachableError (some may be removed).
+    Raises ConfigError, OffsetMapConflictError, StoreUnreachableError (some may be removed).
     """
     table = ArchiveTable.open(MirrorStorage(config.table_location, spark), archive=config.archive)
     store = ObjectStore.open(config.objects, config.storage_options)

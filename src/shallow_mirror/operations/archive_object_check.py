@@ -30,7 +30,7 @@ def read_footer(store: ObjectStore, name: str) -> ObjectFooter:
 def check_object(store: ObjectStore, name: str, rows: Sequence[ArchiveRow], *, is_deep: bool) -> list[Finding]:
     """Return what is wrong with an object, at most one finding for each of its rows and one for its footer.
 
-    `rows`: all that name it. Raise ConfigError, StoreUnreachableError: the store, and not the object.
+    `rows`: all that name it. Raises ConfigError, StoreUnreachableError: the store, and not the object.
     """
     size = store.size(name)
     if size is None:

@@ -52,7 +52,7 @@ def open_operator_session(
 ) -> Iterator[OperatorSession]:
     """Take over the offset map for the block. `spark`: the session of `session_for_tables`.
 
-    Raise ConfigError, OffsetMapConflictError, OutcomeUnknownError, RetriableError.
+    Raises ConfigError, OffsetMapConflictError, OutcomeUnknownError, RetriableError.
     """
     storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
     run = RunIdentity.of_this_process()

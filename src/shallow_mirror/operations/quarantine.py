@@ -45,7 +45,7 @@ class Selection:
     offset: int | None = None
 
     def entries(self, quarantine: Quarantine) -> tuple[QuarantineEntry, ...]:
-        """Return the selected entries. Raise ConfigError where nothing was ever quarantined at `offset`."""
+        """Return the selected entries. Raises ConfigError where nothing was ever quarantined at `offset`."""
         columns = (("source_topic", self.topic), ("source_partition", self.partition))
         entries = quarantine.entries(tuple(Comparison(name, "=", value) for name, value in columns if value is not None))
         if self.offset is None:
@@ -100,7 +100,7 @@ def _reason(described: Mapping[str, Any]) -> str:
 def export(quarantine: Quarantine, entries: Sequence[QuarantineEntry], folder: Path) -> int:
     """Write one file per batch with its bytes as the source sent them, and a line of JSON for each in LINES_FILE.
 
-    Return their number. Raise OffsetMapConflictError with all batches that the table has lost or changed; the others are
+    Return their number. Raises OffsetMapConflictError with all batches that the table has lost or changed; the others are
     exported all the same.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ def retry(
 
     `spark`: the session of `session_for_tables`. `takes_over`: also from a run that seems to be alive.
 
-    Raise ConfigError (such a run, nothing at that offset, a target topic that was recreated), RecoverNeededError, FencedError,
+    Raises ConfigError (such a run, nothing at that offset, a target topic that was recreated), RecoverNeededError, FencedError,
     OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch), RetriableError.
     """
     storage = MirrorStorage(config.table_location, spark)
@@ -132,7 +132,7 @@ class _QuarantineSlot:
         )
 
     def _route(self, target: TargetPartition, deadline: Deadline) -> RoutedTopic:
-        """Return the route with the current settings of the target topic. Raise ConfigError where it was deleted or recreated."""
+        """Return the route with the current settings of the target topic. Raises ConfigError where it is gone or recreated."""
         topic = self._session.target.metadata([target.topic], deadline).topics.get(target.topic)
         if topic is None or topic.error_code or topic.topic_id != target.topic_id:
             raise ConfigError(

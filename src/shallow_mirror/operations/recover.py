@@ -124,7 +124,7 @@ class SlotReport:
 def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[SlotReport, ...]:
     """Return a report for each transaction of the last decision, unless it is settled.
 
-    `spark`: the session of `session_for_tables`. Raise ConfigError, OffsetMapConflictError, RetriableError.
+    `spark`: the session of `session_for_tables`. Raises ConfigError, OffsetMapConflictError, RetriableError.
     """
     offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
     rows = offset_map.unsettled_rows()
@@ -169,7 +169,7 @@ def resolve(
 
     `spark`: the session of `session_for_tables`.
 
-    Raise ConfigError (a slot that needs none), RecoverNeededError (others are left), FencedError, OutcomeUnknownError,
+    Raises ConfigError (a slot that needs none), RecoverNeededError (others are left), FencedError, OutcomeUnknownError,
     RetriableError: it may be called again after each of them.
     """
     undecided = {report.slot: report for report in reports if report.needs_choice}

@@ -87,7 +87,7 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
 
     `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it.
 
-    Raise ConfigError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError, RetriableError.
+    Raises ConfigError, DataLossError, BatchRefusedError, RecoverNeededError, FencedError, OutcomeUnknownError, RetriableError.
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
@@ -112,7 +112,7 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
 def redo_config(config: MirrorConfig, request: RedoRequest, tables: str | None = None) -> MirrorConfig:
     """Return the config of the mirror that copies the range. `tables`: a folder for its map, where the mirror's is in a catalog.
 
-    Raise ConfigError for an invalid request.
+    Raises ConfigError for an invalid request.
     """
     problems = _problems(config, request)
     if tables is None and schema_of(config.tables) is not None:
@@ -180,7 +180,7 @@ class _Copy:
         return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
 
     def _source(self, listing: LogEnds, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> SourcePartition:
-        """Return the partition. Raise ConfigError where it does not have the range, DataLossError where it was recreated."""
+        """Return the partition. Raises ConfigError where it does not have the range, DataLossError where it was recreated."""
         name, request = self._request.topic_partition, self._request
         source = next((source for source in listing.ends if source.topic_partition == name), None)
         if source is None:

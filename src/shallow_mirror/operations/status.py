@@ -151,8 +151,8 @@ def gather_status(
 ) -> StatusReport:
     """Return the state of a mirror or a restore. `spark`: the session for tables in a catalog; others are read without.
 
-    Raise ConfigError when the mirror never ran, or the tables are another mirror's; OffsetMapConflictError when the offset map is
-    damaged.
+    Raises ConfigError when the mirror never ran, or the tables are another mirror's; OffsetMapConflictError when the offset
+    map is damaged.
     """
     storage = MirrorStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
@@ -223,7 +223,7 @@ def _current_start(
 
 
 def read_run(config: MirrorConfig | RestoreConfig, spark: Any = None) -> RunStatus | None:
-    """Return the run that took over the map last. Raise as `gather_status`."""
+    """Return the run that took over the map last. Raises as `gather_status`."""
     storage = MirrorStorage(config.table_location, spark)
     recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()
     return None if recorded is None else run_status(storage.best_effort_tables(), recorded)
