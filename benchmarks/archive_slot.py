@@ -16,7 +16,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_topic
 from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
-from shallow_mirror.sinks.slots.batch_sources import DirectReadings, ReadingLimits
+from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
 
@@ -46,7 +46,7 @@ class ArchiveSlot:
             PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
         ]
         limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=self._deadline)
-        readings = DirectReadings(self._source, ranges, positions, limits)
+        readings = DirectReadingFactory(self._source, ranges, positions, limits)
         job = self._job(positions)
         target = open_archive_target(job, 0, self._deadline)
         done = fill_slot(job, SlotInput(number=0, readings=readings, positions=positions), target, self._deadline)
