@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -92,29 +93,22 @@ class ArchiveSink:
     ) -> MicroBatchOutcome:
         """Run the slots, and decide their rows in one commit. Steps: TakeDecision, RunSlots, Decide."""
 
-        def timed(name: str, step: Callable[[], None]) -> None:
+        @contextmanager
+        def step(name: str) -> Iterator[None]:
             began = self._clock()
-            step()
+            yield
             on_step(name, (self._clock() - began) * 1000)
             self._observer(f"done.{name}")
 
-        results: tuple[SlotResult, ...] = ()
-        decision = 0
-
-        def take() -> None:
-            nonlocal decision
+        with step("TakeDecision"):
             self._owner.check_ownership()
             decision = self._owner.next_decision()
-
-        def run() -> None:
-            nonlocal results
+        with step("RunSlots"):
             results = run_slots(decision)
-
-        timed("TakeDecision", take)
-        timed("RunSlots", run)
         rows = (*first_rows, *(row for result in results for row in _rows_of(result)))
         if rows:
-            timed("Decide", lambda: self._owner.decide(rows, highest_slot=-1))
+            with step("Decide"):
+                self._owner.decide(rows, highest_slot=-1)
         return MicroBatchOutcome(rows, (), results)
 
     def can_avoid(self, error: MirrorError) -> bool:

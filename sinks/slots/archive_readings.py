@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -93,7 +92,7 @@ class _ArchiveReading:
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
         """Yield windows of several partitions together. Raises ArchiveFormatError, ObjectMissingError, StoreUnreachableError."""
         waiting = deque(sorted(self._ends))
-        open_readers: dict[SourcePartition, Iterator[SegmentBatches]] = {}
+        open_readers: dict[SourcePartition, Generator[SegmentBatches]] = {}
         try:
             while waiting or open_readers:
                 if self._end_by is not None and self._end_by.is_over():
@@ -114,10 +113,9 @@ class _ArchiveReading:
                     yield tuple(parts)
         finally:
             for reader in open_readers.values():
-                with closing(reader):  # type: ignore[type-var]
-                    pass
+                reader.close()
 
-    def _read(self, source: SourcePartition) -> Iterator[SegmentBatches]:
+    def _read(self, source: SourcePartition) -> Generator[SegmentBatches]:
         segments = self._segments.get(source, ())
         # The target verifies the checksum of every batch that it appends: a damaged one is refused there, and named.
         reader = SegmentReader(

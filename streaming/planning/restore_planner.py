@@ -10,6 +10,7 @@ import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,16 +105,14 @@ class RestorePlanner:
         ranges: dict[SourcePartition, OffsetRange] = {}
         archived: set[TopicPartition] = set()
         problems: list[str] = []
-        for topic, topic_id in sorted(topic_ids.items()):
-            by_partition: dict[SourcePartition, list[ArchiveRow]] = {}
-            for row in self._table.segments([topic]):
-                if row.micro_batch <= last_decision and row.segment.source.topic_id == topic_id:
-                    by_partition.setdefault(row.segment.source, []).append(row)
-            archived.update(source.topic_partition for source in by_partition)
-            for source, rows in sorted(by_partition.items()):
-                offsets = self._range_of(source, rows, until, problems)
-                if offsets is not None:
-                    ranges[source] = offsets
+        for source, of_partition in groupby(self._table.segments(topic_ids.keys()), key=lambda row: row.segment.source):
+            rows = [row for row in of_partition if row.micro_batch <= last_decision]
+            if not rows or source.topic_id != topic_ids[source.topic]:
+                continue
+            archived.add(source.topic_partition)
+            offsets = self._range_of(source, rows, until, problems)
+            if offsets is not None:
+                ranges[source] = offsets
         problems += self._unknown_partitions(archived)
         if problems:
             raise ConfigError(problems)

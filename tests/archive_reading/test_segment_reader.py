@@ -200,7 +200,7 @@ def test_reads_are_ahead_by_so_many_bytes_at_most(archive: SmallArchive) -> None
     reader = iter(SegmentReader(store, of(archive), read_ahead_bytes=600))
     held = len(next(reader).records)
     assert sum(size for _, _, size in store.reads) <= held + 600 + 300
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()
     count = len(store.reads)
     assert count < len(of(archive)[0].stored.index)  # type: ignore[union-attr]
 

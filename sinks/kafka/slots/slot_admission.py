@@ -17,8 +17,6 @@ from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
 from shallow_mirror.wire.records.send_buffer import make_outgoing
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
-_NO_CUT = (1 << 63) - 1
-
 KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """By base offset: what the target refused in an earlier try of the slot."""
 
@@ -72,10 +70,11 @@ def _require_can_be_quarantined(job: KafkaSlotJob, part: ReadPart, refused: Mapp
 
 
 def _kept(job: KafkaSlotJob, part: ReadPart, i: int, position: int, refusal: Refusal) -> QuarantinedBatch:
+    end = int(part.index.last_offset[i]) + 1
     return QuarantinedBatch(
         source=part.source,
         source_start=max(position, int(part.index.headers["base_offset"][i])),
-        source_end=min(int(part.index.last_offset[i]) + 1, part.range_end if part.is_cut else _NO_CUT),
+        source_end=min(end, part.range_end) if part.is_cut else end,
         target=job.routes[part.source.topic].target_of(part.source),
         error_name=refusal.error_name,
         rule=refusal.rule,

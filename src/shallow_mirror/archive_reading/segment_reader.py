@@ -8,7 +8,7 @@ read. Every batch is verified by its checksum, and a segment that is read as a w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -112,8 +112,11 @@ class SegmentReader:
         self._min_timestamp_ms = min_timestamp_ms
         self._verifies = verifies
 
-    def __iter__(self) -> Iterator[SegmentBatches]:
-        """Yield batches. Raises ArchiveFormatError, ObjectMissingError, StoreUnreachableError, ConfigError."""
+    def __iter__(self) -> Generator[SegmentBatches]:
+        """Yield batches; close it to end its reads.
+
+        Raises ArchiveFormatError, ObjectMissingError, StoreUnreachableError, ConfigError.
+        """
         row_checksum = _RowChecksum()
         for window, records, index in self._read_windows():
             if self._verifies:

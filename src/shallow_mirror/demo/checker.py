@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import IsolationLevel as ClientIsolationLevel
@@ -89,31 +90,11 @@ def read_times(bootstrap: str, topic: str) -> dict[TopicPartition, list[tuple[in
 
     Raises RetriableError when a broker sends nothing for a minute.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
-    partitions = partitions_of(admin, [topic])
+    partitions = partitions_of(AdminClient({"bootstrap.servers": bootstrap, "log_level": 3}), [topic])
     times: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
-    unfinished = set(partitions)
-    consumer = _consumer(bootstrap, IsolationLevel.READ_UNCOMMITTED)
-    try:
-        consumer.assign([ClientTopicPartition(partition.topic, partition.partition, 0) for partition in partitions])
-        last_message_at = time.monotonic()
-        while unfinished:
-            messages = consumer.consume(_CONSUME_MESSAGES, _CONSUME_S)
-            if messages:
-                last_message_at = time.monotonic()
-            elif time.monotonic() - last_message_at > _SILENCE_S:
-                raise RetriableError("TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s")
-            for message in messages:
-                partition = TopicPartition(str(message.topic()), int(message.partition() or 0))
-                error = message.error()
-                if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                    unfinished.discard(partition)
-                elif error is not None:
-                    raise KafkaException(error)
-                else:
-                    times[partition].append((int(message.offset() or 0), int(message.timestamp()[1])))
-    finally:
-        consumer.close()
+    for messages in _read_messages(bootstrap, IsolationLevel.READ_UNCOMMITTED, dict.fromkeys(partitions, 0)):
+        for message in messages:
+            times[_partition_of(message)].append((message.offset(), message.timestamp()[1]))
     return times
 
 
@@ -133,19 +114,34 @@ def read_histories(
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
     topic_partitions = partitions_of(admin, topics)
     starts, ends = starts or {}, ends or {}
-    unfinished = {
-        topic_partition
+    positions = {
+        topic_partition: starts.get(topic_partition, 0)
         for topic_partition in topic_partitions
         if topic_partition not in ends or starts.get(topic_partition, 0) < ends[topic_partition]
     }
     records = {topic_partition: HistoryBuilder() for topic_partition in topic_partitions}
+    for messages in _read_messages(bootstrap, isolation, positions, ends, clock):
+        for message in messages:
+            timestamp_type, timestamp_ms = message.timestamp()
+            digest = record_digest(message.key(), message.value(), message.headers() or (), timestamp_type, timestamp_ms)
+            records[_partition_of(message)].add(message.offset(), digest)
+        on_progress(len(messages))
+    return {topic_partition: builder.build() for topic_partition, builder in records.items()}
+
+
+def _read_messages(
+    bootstrap: str,
+    isolation: IsolationLevel,
+    positions: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int] = MappingProxyType({}),
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[list[Message]]:
+    """Yield the records from `positions` up to `ends`, or to the end of the log where none is named, in pieces."""
+    unfinished = set(positions)
     consumer = _consumer(bootstrap, isolation)
     try:
         consumer.assign(
-            [
-                ClientTopicPartition(topic_partition.topic, topic_partition.partition, starts.get(topic_partition, 0))
-                for topic_partition in sorted(unfinished)
-            ]
+            [ClientTopicPartition(*topic_partition, positions[topic_partition]) for topic_partition in sorted(positions)]
         )
         last_message_at = clock()
         while unfinished:
@@ -157,20 +153,15 @@ def read_histories(
                     "TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s; unread: {sorted(unfinished)}"
                 )
             before = set(unfinished)
-            for message in messages:
-                _take(message, records, unfinished, ends)
+            yield [message for message in messages if _is_wanted(message, unfinished, ends)]
             # A log that grows faster than it is read would be read without end.
             bounded = [
-                ClientTopicPartition(topic_partition.topic, topic_partition.partition)
-                for topic_partition in before - unfinished
-                if topic_partition in ends
+                ClientTopicPartition(*topic_partition) for topic_partition in before - unfinished if topic_partition in ends
             ]
             if bounded:
                 consumer.pause(bounded)
-            on_progress(len(messages))
     finally:
         consumer.close()
-    return {topic_partition: builder.build() for topic_partition, builder in records.items()}
 
 
 def _consumer(bootstrap: str, isolation: IsolationLevel) -> Consumer:
@@ -188,27 +179,22 @@ def _consumer(bootstrap: str, isolation: IsolationLevel) -> Consumer:
     )
 
 
-def _take(
-    message: Message,
-    records: Mapping[TopicPartition, HistoryBuilder],
-    unfinished: set[TopicPartition],
-    ends: Mapping[TopicPartition, int],
-) -> None:
-    topic_partition = TopicPartition(message.topic(), message.partition())
-    error = message.error()
-    if error is None:
-        end = ends.get(topic_partition)
-        if end is not None and message.offset() >= end - 1:
-            unfinished.discard(topic_partition)
-        if end is not None and message.offset() >= end:
-            return
-        timestamp_type, timestamp_ms = message.timestamp()
-        digest = record_digest(message.key(), message.value(), message.headers() or (), timestamp_type, timestamp_ms)
-        records[topic_partition].add(message.offset(), digest)
-    elif error.code() == KafkaError._PARTITION_EOF:
+def _partition_of(message: Message) -> TopicPartition:
+    return TopicPartition(message.topic(), message.partition())
+
+
+def _is_wanted(message: Message, unfinished: set[TopicPartition], ends: Mapping[TopicPartition, int]) -> bool:
+    """Return whether this is a record below its end. A partition that is read to its end is removed from `unfinished`."""
+    topic_partition, error = _partition_of(message), message.error()
+    if error is not None:
+        if error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
         unfinished.discard(topic_partition)
-    else:
-        raise KafkaException(error)
+        return False
+    end = ends.get(topic_partition)
+    if end is not None and message.offset() >= end - 1:
+        unfinished.discard(topic_partition)
+    return end is None or message.offset() < end
 
 
 def _ignore(records: int) -> None:
