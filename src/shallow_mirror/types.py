@@ -106,6 +106,7 @@ class Segment:
     Source offsets [source_start, source_end). `target_start`/`target_end` are None but of COPIED_KINDS. `record_count` counts
     records of those, and of aborted and quarantined ones, else 0.
     Producer and coordinator fields are those of the *source* and None except for markers and aborted data.
+    `lineage`: of a row of an archive, which log of the partition it is of (`checkpoints/lineages.py`); 0 in an offset map.
     """
 
     source: SourcePartition
@@ -124,6 +125,7 @@ class Segment:
     source_producer_id: int | None = None
     source_producer_epoch: int | None = None
     coordinator_epoch: int | None = None
+    lineage: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
