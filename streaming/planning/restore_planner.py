@@ -142,7 +142,11 @@ class RestorePlanner:
             archived.add(source.topic_partition)
             problems += _lineage_problems(source, lineages, until)
             view = lineages.view(source, until.lineage_of(source.topic, source.partition))
-            offsets = self._range_of(source, _in_view(rows, view), until, problems)
+            in_view = _in_view(rows, view)
+            if not in_view:
+                problems.append(f"until.lineage: {source.topic_partition}: nothing is left of lineage {view.lineage}")
+                continue
+            offsets = self._range_of(source, in_view, until, problems)
             if offsets is not None:
                 ranges[source], chosen[source] = offsets, view.lineage
         problems += self._unknown_partitions(archived)
@@ -193,7 +197,8 @@ class RestorePlanner:
         self, source: SourcePartition, rows: Sequence[ArchiveRow], until: Cut, problems: list[str]
     ) -> OffsetRange | None:
         """Return [start, end) of a partition; None, with a problem, where the archive does not have it without a hole."""
-        runs = list(offsets_without_hole(rows))
+        # First rows have no length: where retention deleted what follows them, they are no begin of it.
+        runs = list(offsets_without_hole([row for row in rows if row.segment.source_end > row.segment.source_start] or rows))
         (start, _), (_, end) = runs[0], runs[-1]
         wanted: int | None = None
         if until.time_ms is not None:

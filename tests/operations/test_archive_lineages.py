@@ -18,9 +18,11 @@ from shallow_mirror.archive_reading.scan_plan import plan_scan, read_part
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import first_rows_at
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.operations.archive_clean import clean
 from shallow_mirror.operations.archive_expire import expire
+from shallow_mirror.operations.archive_findings import FindingKind
 from shallow_mirror.operations.archive_rebuild import rebuild
 from shallow_mirror.operations.archive_status import FormerLineage, gather_archive_status
 from shallow_mirror.operations.archive_status_view import render
@@ -28,7 +30,7 @@ from shallow_mirror.operations.archive_verify import verify_archive
 from shallow_mirror.operations.status_view import stdout_console
 from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
 from shallow_mirror.streaming.runner.next_lineages import epoch_history
-from shallow_mirror.types import EpochEnd, SourcePartition, TargetPartition
+from shallow_mirror.types import EpochEnd, OffsetRange, SourcePartition, TargetPartition
 
 OTHER = ORDERS._replace(partition=1)
 TXN = 0x10
@@ -62,9 +64,11 @@ def table_of(archive: ArchiveOfTest) -> ArchiveTable:
     return ArchiveTable.open(archive.config.tables)
 
 
-def read(archive: ArchiveOfTest, source: SourcePartition = ORDERS, lineage: int | None = None, **bounds: int) -> list[str]:
+def read(
+    archive: ArchiveOfTest, source: SourcePartition = ORDERS, lineage: int | None = None, start: int = 0, end: int | None = None
+) -> list[str]:
     reader = ArchiveReader.open(archive.config.tables, archive.config.objects)
-    records = reader.read_records(source.topic, source.partition, lineage=lineage, **bounds)
+    records = reader.read_records(source.topic, source.partition, start, end, lineage=lineage)
     return [(each.value or b"").decode() for each in records]
 
 
@@ -72,7 +76,7 @@ def read(archive: ArchiveOfTest, source: SourcePartition = ORDERS, lineage: int 
 def test_a_reader_sees_one_log_from_its_start_to_its_end(archive: ArchiveOfTest, lineage: int | None, values: list[str]) -> None:
     assert read(archive, lineage=lineage) == values
     assert read(archive, OTHER, lineage) == [f"o{offset}" for offset in range(7)]
-    assert read(archive, lineage=lineage, start_offset=12, end_offset=18) == values[12:18]
+    assert read(archive, lineage=lineage, start=12, end=18) == values[12:18]
     reader = ArchiveReader.open(archive.config.tables, archive.config.objects)
     for offset in (13, 14, 19, 21, 22, 25):
         found = reader.find_record("orders", 0, offset=offset, lineage=lineage)
@@ -210,7 +214,7 @@ def test_verify_finds_a_row_of_a_lineage_that_has_ended(archive: ArchiveOfTest) 
     findings = [finding.detail for found in verify_archive(archive.config).findings.named.values() for finding in found]
     assert "a row of orders-0 in lineage 2 at offset 22 was decided after lineage 3 had begun" in findings
     deep = verify_archive(archive.config, is_deep=True)
-    assert any("its footer has another row of orders-0" in finding.detail for finding in deep.findings.named.get("damaged", []))
+    assert any("its footer has another row of orders-0" in finding.detail for finding in deep.findings.named[FindingKind.DAMAGED])
 
 
 def test_a_rebuilt_table_has_every_lineage(archive: ArchiveOfTest, tmp_path: Path) -> None:
@@ -249,6 +253,31 @@ def test_retention_deletes_the_oldest_objects_first_and_clean_leaves_what_rows_n
     assert verify_archive(archive.config).is_equal
     (partition,) = gather_archive_status(archive.config).topics[0].partitions
     assert (partition.first_offset, partition.last_offset, partition.former_lineages) == (14, 23, ())
+
+
+def test_a_restore_begins_where_retention_has_left_something(tmp_path: Path) -> None:
+    """The first rows of a partition and of a lineage have no object, and stay."""
+    archive = ArchiveOfTest(archive_config(tmp_path, retention={"orders": {"keep": "5 hours"}}), now_ms=NOW_MS)
+    archive.decide(*first_rows_at({ORDERS: 0}, lambda source: TargetPartition(*source)))
+    archive.archive({ORDERS: batches("a", 0, 20, 3)})
+    archive.begin_lineage(ORDERS, 14, 3)
+    archive.archive({ORDERS: batches("b", 14, 18, 5)})
+    archive.now_ms += 6 * 3_600_000
+    archive.archive({ORDERS: batches("b", 18, 24, 5)})
+    assert expire(archive.config, takes_over=True, now_ms=lambda: archive.now_ms).object_count == 2
+    config = restore_runs.config(tmp_path, archive.config, "127.0.0.1:1")
+    decided = RestorePlanner(config, table_of(archive), archive.store).decide_ranges()
+    assert decided.ranges == {ORDERS: OffsetRange(18, 24)}
+
+
+def test_a_lineage_of_which_a_rebuild_found_nothing_is_refused(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    for row in table_of(archive).rows():
+        if row.segment.lineage == 0 and row.stored is not None and row.segment.source == ORDERS:
+            (Path(archive.config.objects) / row.stored.object_name).unlink(missing_ok=True)
+    rebuild(archive.config, str(tmp_path / "rebuilt"))
+    archive.config = archive.config.model_copy(update={"tables": str(tmp_path / "rebuilt")})
+    with pytest.raises(ConfigError, match=r"until\.lineage: orders-0: nothing is left of lineage 0"):
+        restore(archive, tmp_path, lineage=0)
 
 
 def transactional(offset: int, producer_id: int, leader_epoch: int = 3) -> bytes:
