@@ -109,8 +109,7 @@ class NextLineages:
             if loss.log_end is not None and loss.log_end < position.offset:
                 self.held[source] = position.offset
                 _log.warning(
-                    "%s: the log ends at %d, below the position %d, and its leader epochs do not differ there: waiting until the "
-                    "log reaches it",
+                    "%s: the log ends at %d, below the position %d, and no lineage could begin: waiting until it reaches it",
                     source.topic_partition,
                     loss.log_end,
                     position.offset,

@@ -236,7 +236,7 @@ def test_each_lineage_is_its_own_log_from_where_it_begins() -> None:
     [
         (ROWS, [SOURCE, NEW_LOG], ["lineage"]),
         ([*ROWS, *OF_NEXT_LINEAGE], [SOURCE], ["lineage"]),
-        ([*ROWS[:2], *OF_NEXT_LINEAGE], [SOURCE[:2], NEW_LOG], ["changed", "extra", "lost"]),
+        ([*ROWS[:2], *OF_NEXT_LINEAGE], [SOURCE[:2], NEW_LOG], ["extra", "lost"]),
         ([*ROWS[:1], *OF_NEXT_LINEAGE], [SOURCE, NEW_LOG], ["hole"]),
         ([*ROWS, *OF_NEXT_LINEAGE], [batches_of(DATA[0] + DATA[3]), NEW_LOG], ["lost"]),
     ],
