@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, LeaderEpochStart, StoredBatches
-from shallow_mirror.checkpoints.positions import Position, positions_of
+from shallow_mirror.checkpoints.positions import Position, positions_of_newest_lineages
 from shallow_mirror.checkpoints.schema import TIMESTAMP, DecidedSegment, in_source_order, ms_of
 from shallow_mirror.types import COPIED_KINDS, Segment, SegmentKind, SourcePartition, TargetPartition
 
@@ -38,6 +38,7 @@ ARCHIVE_SEGMENTS = pa.schema(
         ("source_topic", pa.string()),
         ("source_topic_id", pa.string()),
         ("source_partition", pa.int32()),
+        ("lineage", pa.int32()),
         ("source_start", pa.int64()),
         ("source_end", pa.int64()),
         ("kind", pa.string()),
@@ -65,6 +66,7 @@ ARCHIVE_POSITION_COLUMNS = [
     "source_topic",
     "source_topic_id",
     "source_partition",
+    "lineage",
     "source_start",
     "source_end",
     "kind",
@@ -108,19 +110,19 @@ def archive_rows_to_arrow(rows: Sequence[DecidedSegment], run_epoch: int, micro_
         "micro_batch": micro_batch,
         "decided_at": datetime.fromtimestamp(decided_at_ms / 1000, UTC),
     }
-    return pa.Table.from_pylist([_row(row) | decision for row in rows], schema=ARCHIVE_SEGMENTS)
+    return pa.Table.from_pylist([columns_of(row) | decision for row in rows], schema=ARCHIVE_SEGMENTS)
 
 
 def archive_rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:
-    """Return the rows ordered by source partition and offset, whatever their order and state. Filter by `state` first."""
-    return tuple(sorted((_decided_segment(row) for row in table.to_pylist()), key=in_source_order))
+    """Return the rows ordered by source partition, lineage and offset, whatever their state. Filter by `state` first."""
+    return tuple(sorted((decided_segment_of(row) for row in table.to_pylist()), key=in_source_order))
 
 
 def whole_archive_rows_from_arrow(table: pa.Table) -> list[ArchiveRow]:
-    """Return the rows with their state and decision, ordered by source partition and offset."""
+    """Return the rows with their state and decision, ordered by source partition, lineage and offset."""
     rows = [
         ArchiveRow(
-            _decided_segment(row),
+            decided_segment_of(row),
             SegmentState(row["state"]),
             row["run_epoch"],
             row["micro_batch"],
@@ -132,11 +134,12 @@ def whole_archive_rows_from_arrow(table: pa.Table) -> list[ArchiveRow]:
 
 
 def archive_positions_of(pieces: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
-    """Return the end of the last row of each source partition. `pieces` have ARCHIVE_POSITION_COLUMNS at least.
+    """Return the end of the last row of each source partition, in its newest lineage.
 
-    An archive keeps offsets, so that the target of a position is the source partition itself.
+    `pieces` have ARCHIVE_POSITION_COLUMNS at least. An archive keeps offsets, so that the target of a position is the source
+    partition itself.
     """
-    return positions_of(_with_target_columns(pieces))
+    return positions_of_newest_lineages(_with_target_columns(pieces))
 
 
 def _with_target_columns(pieces: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -150,12 +153,14 @@ def _with_target_columns(pieces: Iterable[pa.Table | pa.RecordBatch]) -> Iterato
         yield rows.append_column("target_end", target_end)
 
 
-def _row(row: DecidedSegment) -> dict[str, Any]:
+def columns_of(row: DecidedSegment) -> dict[str, Any]:
+    """Return the columns of a row without those of its decision."""
     segment = row.segment
     return {
         "source_topic": segment.source.topic,
         "source_topic_id": segment.source.topic_id,
         "source_partition": segment.source.partition,
+        "lineage": segment.lineage,
         "source_start": segment.source_start,
         "source_end": segment.source_end,
         "kind": segment.kind.value,
@@ -193,7 +198,8 @@ def _stored_columns(stored: StoredBatches) -> dict[str, Any]:
     }
 
 
-def _decided_segment(row: Mapping[str, Any]) -> DecidedSegment:
+def decided_segment_of(row: Mapping[str, Any]) -> DecidedSegment:
+    """Return the row of these columns."""
     kind = SegmentKind(row["kind"])
     source = SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"])
     is_copied = kind in COPIED_KINDS
@@ -210,6 +216,7 @@ def _decided_segment(row: Mapping[str, Any]) -> DecidedSegment:
         size_bytes=row["size_bytes"],
         max_timestamp_ms=row["max_timestamp_ms"],
         source_leader_epoch=row["source_leader_epoch"],
+        lineage=row["lineage"],
     )
     return DecidedSegment(segment, None, None if row["object_name"] is None else _stored_batches(row))
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow, SegmentState, whole_archive_rows_from_arrow
 from shallow_mirror.checkpoints.commit_metadata import Recorded, check_table, read_recorded
+from shallow_mirror.checkpoints.lineages import Lineages, PartitionLineages
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
@@ -106,6 +107,31 @@ class ArchiveTable:
         """Yield rows as Arrow has them, in no order and of every state. `condition` is pushed down to the files."""
         for piece in self._snapshot.batches(condition, columns):
             yield pa.Table.from_batches([piece])
+
+    def lineages(self, condition: Condition = ()) -> Lineages:
+        """Return the lineages of the partitions that have more than one, by the rows that match, of every state.
+
+        `condition` may choose partitions and decisions, and must not choose rows of a partition by anything else.
+        """
+        partitions: dict[SourcePartition, PartitionLineages] = {}
+        keys = [*_KEYS, "lineage"]
+        for piece in self.pieces((*condition, Comparison("lineage", ">", 0)), [*keys, "source_start"]):
+            lowest = piece.group_by(keys, use_threads=False).aggregate([("source_start", "min")])
+            for *key, lineage, start in zip(*(lowest[name].to_pylist() for name in (*keys, "source_start_min")), strict=True):
+                partitions.setdefault(SourcePartition(*key), PartitionLineages()).add_start(lineage, start)
+        for source, partition in partitions.items():
+            self._add_rows_of(source, partition, condition)
+        return Lineages(partitions)
+
+    def _add_rows_of(self, source: SourcePartition, partition: PartitionLineages, condition: Condition) -> None:
+        for piece in self.pieces((*condition, *of_partition(source)), ["lineage", "source_start", "aborted"]):
+            first = piece.filter(pc.equal(piece["lineage"], 0))
+            if len(first):
+                partition.add_start(0, pc.min(first["source_start"]).as_py())
+            aborting = piece.filter(pc.greater(pc.fill_null(pc.list_value_length(piece["aborted"]), 0), 0))
+            for lineage, txns in zip(aborting["lineage"].to_pylist(), aborting["aborted"].to_pylist(), strict=True):
+                for txn in txns:
+                    partition.add_aborted(lineage, **txn)
 
     def rows(self, condition: Condition = (), states: Collection[SegmentState] = VISIBLE) -> list[ArchiveRow]:
         """Return the rows that match, ordered by partition and offset, all in memory."""
@@ -203,6 +229,15 @@ def _reads(extents: Sequence[_Extent], *, is_packed: bool) -> Iterator[Condition
         yield _range_of(packed, before)
 
 
+def of_partition(source: SourcePartition) -> Condition:
+    """Match the rows of one partition."""
+    return (
+        Comparison("source_topic", "=", source.topic),
+        Comparison("source_topic_id", "=", source.topic_id),
+        Comparison("source_partition", "=", source.partition),
+    )
+
+
 def _range_of(topics: Sequence[str], before: str) -> Condition:
     """Match these topics; `before` is the one in front of them. Texts are compared by their code points everywhere."""
     if len(topics) == 1:
@@ -212,12 +247,8 @@ def _range_of(topics: Sequence[str], before: str) -> Condition:
 
 def _windows(extent: _Extent) -> Iterator[Condition]:
     """Cut a partition by offsets, into windows of about the same number of rows where offsets are spread evenly."""
-    of_partition = (
-        Comparison("source_topic", "=", extent.topic),
-        Comparison("source_topic_id", "=", extent.topic_id),
-        Comparison("source_partition", "=", extent.partition),
-    )
+    condition = of_partition(SourcePartition(extent.topic, extent.topic_id, extent.partition))
     count = -(-extent.row_count // _READ_ROWS)
     ends = [extent.first + (extent.last - extent.first) * number // count for number in range(1, count + 1)]
     for above, end in pairwise([extent.first - 1, *ends]):
-        yield (*of_partition, Comparison("source_start", ">", above), Comparison("source_start", "<=", end))
+        yield (*condition, Comparison("source_start", ">", above), Comparison("source_start", "<=", end))

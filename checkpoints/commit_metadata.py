@@ -241,6 +241,11 @@ def check_table(snapshot: TableSnapshot, expected: Mapping[str, str], layout: Ta
         raise ConfigError(problems)
     damaged = layout.column_problems(snapshot.columns)
     if damaged:
+        remedy = layout.remedy_of_older_table(snapshot.columns)
+        if remedy is not None:
+            raise ConfigError(
+                f"an older release made {layout.title}, without a column of this one: {'; '.join(damaged)}. {remedy}"
+            )
         raise OffsetMapConflictError(f"the table is not {layout.title} of this schema version: " + "; ".join(damaged))
 
 

@@ -1,9 +1,10 @@
-"""Pure: positions of source partitions in the offset map, and how a decision moves them."""
+"""Pure: positions of source partitions in a table of decisions, and how a decision moves them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,7 @@ class Position:
 
     `epoch_end`: how far the source log was read of the last leader epoch that a batch had. `max_timestamp_ms` is that of the
     last batch that has one. None if there was none. All records copied so far lie below `target_end` on the target.
+    `lineage`: of an archive, the one that is captured.
     """
 
     offset: int
@@ -33,6 +35,7 @@ class Position:
     epoch_end: EpochEnd | None = None
     max_timestamp_ms: int | None = None
     target_end: int = 0
+    lineage: int = 0
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
@@ -41,26 +44,51 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
     `rows` are pieces of a map in any order, with POSITION_COLUMNS at least. A few of them are in memory at once, and of those
     before them the few rows that may be the last of their partitions.
     """
+    return {_source_of(row): _position_of(row, lineage=0) for row in _last_rows_of(rows, _KEYS)}
+
+
+def positions_of_newest_lineages(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
+    """Return the end of the last segment of the newest lineage of each source partition.
+
+    `rows`: as for `positions_of`, with the column `lineage` as well. What precedes a lineage is of another log: its leader epoch
+    and timestamp are not taken over.
+    """
+    newest: dict[SourcePartition, Position] = {}
+    for row in sorted(_last_rows_of(rows, [*_KEYS, "lineage"]), key=lambda row: row["lineage"]):
+        newest[_source_of(row)] = _position_of(row, lineage=row["lineage"])
+    return newest
+
+
+def _source_of(row: Mapping[str, Any]) -> SourcePartition:
+    return SourcePartition(*(row[key] for key in _KEYS))
+
+
+def _position_of(row: Mapping[str, Any], *, lineage: int) -> Position:
+    return Position(
+        row["source_end"],
+        TargetPartition(row["target_topic"], row["target_topic_id"], row["target_partition"]),
+        None if row[_EPOCH_END] is None else EpochEnd(row["source_leader_epoch"], row[_EPOCH_END]),
+        row["max_timestamp_ms"],
+        row["target_end"] or 0,
+        lineage,
+    )
+
+
+def _last_rows_of(rows: Iterable[pa.Table | pa.RecordBatch], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the last values of each column for each combination of `keys`."""
+    columns = [*POSITION_COLUMNS, *(key for key in keys if key not in POSITION_COLUMNS)]
     gathered, count = list[pa.Table](), 0
     for piece in rows:
         table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-        gathered.append(table.select(POSITION_COLUMNS))
+        gathered.append(table.select(columns))
         count += table.num_rows
         if count > _GATHERED_ROWS:
-            gathered, count = [_candidates(gathered)], 0
-    return {
-        SourcePartition(*(row[key] for key in _KEYS)): Position(
-            row["source_end"],
-            TargetPartition(row["target_topic"], row["target_topic_id"], row["target_partition"]),
-            None if row[_EPOCH_END] is None else EpochEnd(row["source_leader_epoch"], row[_EPOCH_END]),
-            row["max_timestamp_ms"],
-            row["target_end"] or 0,
-        )
-        for row in (_last_rows(_candidates(gathered)).to_pylist() if gathered else ())
-    }
+            gathered, count = [_candidates(gathered, keys)], 0
+    last: list[dict[str, Any]] = _last_rows(_candidates(gathered, keys), keys).to_pylist() if gathered else []
+    return last
 
 
-def _candidates(pieces: Sequence[pa.Table]) -> pa.Table:
+def _candidates(pieces: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """Keep the rows that hold the highest ends of each partition, of all rows and of those without nulls, and by chance others.
 
     Taking maxima is many times cheaper than sorting: most rows are dropped here.
@@ -68,8 +96,8 @@ def _candidates(pieces: Sequence[pa.Table]) -> pa.Table:
     rows = pa.concat_tables(pieces, promote_options="permissive").combine_chunks()
     nullable_ends = {f"{name}_end": _ends_where(rows, name) for name in _MAY_BE_NULL}
     ends = {"source_end": rows["source_end"], "target_end": rows["target_end"], **nullable_ends}
-    table = pa.table([*(rows[name] for name in _KEYS), *ends.values()], names=[*_KEYS, *ends])
-    highest = table.group_by(_KEYS, use_threads=False).aggregate([(name, "max") for name in ends])
+    table = pa.table([*(rows[name] for name in keys), *ends.values()], names=[*keys, *ends])
+    highest = table.group_by(list(keys), use_threads=False).aggregate([(name, "max") for name in ends])
     is_kept = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     for name, column in ends.items():
         wanted = highest[f"{name}_max"].combine_chunks().drop_null()
@@ -77,12 +105,12 @@ def _candidates(pieces: Sequence[pa.Table]) -> pa.Table:
     return rows.filter(is_kept)
 
 
-def _last_rows(rows: pa.Table) -> pa.Table:
+def _last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     rows = rows.append_column(_EPOCH_END, _ends_where(rows, "source_leader_epoch"))
     ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
-    wanted = [(name, "max" if name == "target_end" else "last") for name in rows.column_names if name not in _KEYS]
-    grouped = ordered.group_by(_KEYS, use_threads=False).aggregate(wanted)
-    return grouped.rename_columns([*_KEYS, *(name for name, _ in wanted)])
+    wanted = [(name, "max" if name == "target_end" else "last") for name in rows.column_names if name not in keys]
+    grouped = ordered.group_by(list(keys), use_threads=False).aggregate(wanted)
+    return grouped.rename_columns([*keys, *(name for name, _ in wanted)])
 
 
 def _ends_where(rows: pa.Table, column: str) -> pa.ChunkedArray:
@@ -95,7 +123,8 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
 
     Raises OffsetMapConflictError where they leave a hole or overlap, or shift inside a row.
 
-    Released rows lie below the position, and move it nowhere.
+    Released rows lie below the position, and move it nowhere. The first row of the next lineage of an archive has no length, and
+    moves the position back to where that lineage begins.
     """
     moved = dict(positions)
     for row in sorted(rows, key=in_source_order):
@@ -108,6 +137,9 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
         if segment.kind is SegmentKind.RELEASED:
             moved[segment.source] = _with_released(last, segment)
             continue
+        if segment.lineage != (0 if last is None else last.lineage):
+            moved[segment.source] = _in_next_lineage(last, segment)
+            continue
         if last is not None and segment.source_start != last.offset:
             raise OffsetMapConflictError(
                 f"{segment.source.topic_partition}: a segment starts at {segment.source_start}, the position is {last.offset}"
@@ -119,8 +151,21 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
         if timestamp_ms is None and last is not None:
             timestamp_ms = last.max_timestamp_ms
         target_end = max(segment.target_end or 0, 0 if last is None else last.target_end)
-        moved[segment.source] = Position(segment.source_end, segment.target, epoch_end, timestamp_ms, target_end)
+        moved[segment.source] = Position(segment.source_end, segment.target, epoch_end, timestamp_ms, target_end, segment.lineage)
     return moved
+
+
+def _in_next_lineage(last: Position | None, segment: Segment) -> Position:
+    """Return the position at the start of the next lineage. Its first row names the leader epoch in front of it, if known."""
+    is_next = last is not None and segment.lineage == last.lineage + 1
+    if last is None or not is_next or segment.source_start != segment.source_end or segment.source_end > last.offset:
+        at = "none" if last is None else f"{last.offset} of lineage {last.lineage}"
+        raise OffsetMapConflictError(
+            f"{segment.source.topic_partition}: a segment of lineage {segment.lineage} covers offsets {segment.source_start} to "
+            f"{segment.source_end}, the position is {at}: a lineage begins with a row without length, at or below the position"
+        )
+    epoch_end = None if segment.source_leader_epoch is None else EpochEnd(segment.source_leader_epoch, segment.source_end)
+    return Position(segment.source_end, segment.target, epoch_end, None, 0, segment.lineage)
 
 
 def _is_whole(segment: Segment) -> bool:

@@ -21,6 +21,7 @@ RESTORE_RANGES = pa.schema(
         ("source_topic", pa.string()),
         ("source_topic_id", pa.string()),
         ("source_partition", pa.int32()),
+        ("lineage", pa.int32()),
         ("source_start", pa.int64()),
         ("source_end", pa.int64()),
     ]
@@ -29,12 +30,16 @@ RESTORE_RANGES = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRanges:
-    """`until`: the cut as the restore file has it. `last_decision`: of the archive, up to which its rows are read."""
+    """`until`: the cut as the restore file has it. `last_decision`: of the archive, up to which its rows are read.
+
+    `lineages`: of each partition, the lineage whose log is restored.
+    """
 
     archive_id: str
     until: str
     last_decision: int
     ranges: Mapping[SourcePartition, OffsetRange]
+    lineages: Mapping[SourcePartition, int]
 
 
 class RestoreRangesTable:
@@ -62,6 +67,10 @@ class RestoreRangesTable:
                 )
                 for row in rows
             },
+            lineages={
+                SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]): row["lineage"]
+                for row in rows
+            },
         )
 
     def write(self, decided: RestoreRanges) -> None:
@@ -76,6 +85,7 @@ class RestoreRangesTable:
                 "source_topic": source.topic,
                 "source_topic_id": source.topic_id,
                 "source_partition": source.partition,
+                "lineage": decided.lineages[source],
                 "source_start": offsets.start,
                 "source_end": offsets.end,
             }

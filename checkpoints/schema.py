@@ -187,8 +187,9 @@ def rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:
     return tuple(sorted((row_to_segment(row) for row in table.to_pylist()), key=in_source_order))
 
 
-def in_source_order(row: DecidedSegment) -> tuple[SourcePartition, int, int]:
-    return row.segment.source, row.segment.source_start, row.segment.source_end
+def in_source_order(row: DecidedSegment) -> tuple[SourcePartition, int, int, int]:
+    segment = row.segment
+    return segment.source, segment.lineage, segment.source_start, segment.source_end
 
 
 def table_properties(mirror: str, source_cluster_id: str, target_cluster_id: str, writer: str) -> dict[str, str]:

@@ -52,8 +52,9 @@ class SegmentBuilder:
     counts it.
     """
 
-    def __init__(self, source: SourcePartition, target: TargetPartition, position: int) -> None:
+    def __init__(self, source: SourcePartition, target: TargetPartition, position: int, *, lineage: int = 0) -> None:
         self._source, self._target, self._start, self._position = source, target, position, position
+        self._lineage = lineage
         self._rows: list[_Row] = []
 
     @property
@@ -244,6 +245,7 @@ class SegmentBuilder:
             source_producer_id=row.source_producer_id,
             source_producer_epoch=row.source_producer_epoch,
             coordinator_epoch=row.coordinator_epoch,
+            lineage=self._lineage,
         )
 
 

@@ -5,8 +5,8 @@ One class owns and writes either (`offset_map_writer.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -25,7 +25,10 @@ from shallow_mirror.types import SourcePartition
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableLayout:
-    """`title`: what messages call the table. `rows_to_arrow` takes rows, run epoch, micro-batch and time in ms."""
+    """`title`: what messages call the table. `rows_to_arrow` takes rows, run epoch, micro-batch and time in ms.
+
+    `remedies`: by column, what to do with a table that was made before there was this column.
+    """
 
     table: str
     title: str
@@ -34,15 +37,24 @@ class TableLayout:
     rows_to_arrow: Callable[[Sequence[DecidedSegment], int, int, int], pa.Table]
     rows_from_arrow: Callable[[pa.Table], tuple[DecidedSegment, ...]]
     positions_of: Callable[[Iterable[pa.Table | pa.RecordBatch]], dict[SourcePartition, Position]]
+    remedies: Mapping[str, str] = field(default_factory=dict)
 
     def column_problems(self, columns: Iterable[tuple[str, str]]) -> list[str]:
         """Return what keeps a table from having this layout. `columns` are (name, Arrow type); further columns are allowed."""
         types = dict(columns)
         return [
-            f"column {field.name}: {types.get(field.name, 'missing')}, expected {field.type}"
-            for field in self.schema
-            if not _is_same(types.get(field.name), field.type)
+            f"column {column.name}: {types.get(column.name, 'missing')}, expected {column.type}"
+            for column in self.schema
+            if not _is_same(types.get(column.name), column.type)
         ]
+
+    def remedy_of_older_table(self, columns: Iterable[tuple[str, str]]) -> str | None:
+        """Return what to do with a table that lacks nothing but columns of later releases; None for any other table."""
+        types = dict(columns)
+        differing = [column.name for column in self.schema if not _is_same(types.get(column.name), column.type)]
+        if not differing or any(name in types or name not in self.remedies for name in differing):
+            return None
+        return self.remedies[differing[0]]
 
 
 def _is_same(found: str | None, expected: pa.DataType) -> bool:
@@ -70,4 +82,8 @@ ARCHIVE_LAYOUT = TableLayout(
     rows_to_arrow=archive_rows_to_arrow,
     rows_from_arrow=archive_rows_from_arrow,
     positions_of=archive_positions_of,
+    remedies={
+        "lineage": "`shallow-mirror archive verify FILE --rebuild TABLES` writes a new table from the objects, whose rows are of "
+        "lineage 0"
+    },
 )

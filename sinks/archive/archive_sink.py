@@ -72,6 +72,7 @@ class ArchiveSink:
         self._expire()
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
+        lineages = {source: position.lineage for source, position in self._owner.positions().items() if position.lineage}
         job = replace(
             self._job,
             decision=round_.decision,
@@ -81,6 +82,7 @@ class ArchiveSink:
             time_left_ms=round_.time_left_ms,
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
+            lineages=CompactDict(lineages, SourcePartition, int),
         )
         return SlotTask(job, functools.partial(open_archive_target, job))
 

@@ -20,6 +20,7 @@ def expired_rows(
     loss: DataLossError,
     positions: Mapping[SourcePartition, int],
     targets: Mapping[SourcePartition, TargetPartition],
+    lineages: Mapping[SourcePartition, int],
     source: Cluster,
     deadline: Deadline,
 ) -> tuple[DecidedSegment, ...]:
@@ -50,6 +51,7 @@ def expired_rows(
             source_end=start,
             kind=SegmentKind.EXPIRED,
             target=targets[source_partition],
+            lineage=lineages.get(source_partition, 0),
         )
         rows.append(DecidedSegment(expired, None))
     if not rows:

@@ -95,6 +95,7 @@ class MicroBatchSink:
         quarantine_limits: QuarantineLimits = UNLIMITED_QUARANTINE,
         left_out: LeftOutReport = refuse_left_out,
         register: Callable[[], None] = lambda: None,
+        begin_lineages: Callable[[LogTruncatedError], bool] = lambda _loss: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`source`: None where offsets cannot expire.
@@ -104,6 +105,9 @@ class MicroBatchSink:
         `left_out` is called at the end of each micro-batch with what was left out and the positions of the map. What it raises
         ends the query, because Spark would continue behind the ranges that were left out. `register` adds the first rows of
         partitions that appeared since; it is called in front of each micro-batch, and by `register_if_idle`.
+
+        `begin_lineages`: of an archive, with `continues_after_data_loss`: begin the next lineage of truncated logs, and return
+        whether one began. Positions are lower then.
         """
         self._sink = sink
         self._source = source
@@ -115,6 +119,7 @@ class MicroBatchSink:
         self._quarantine_limits = quarantine_limits
         self._left_out = left_out
         self._register = register
+        self._begin_lineages = begin_lineages
         self._clock = clock
         self._unfinished: dict[SourcePartition, UnfinishedRange] = {}
         self._budget = QuarantineBudget(quarantine_limits)
@@ -187,7 +192,10 @@ class MicroBatchSink:
             try:
                 outcome = self._round(planned, first_rows)
             except DataLossError as loss:
-                first_rows += self._after_data_loss(loss, first_rows)
+                if self._has_next_lineages(loss):
+                    first_rows = ()  # of positions that no longer hold; the next round finds out again what has expired
+                else:
+                    first_rows += self._after_data_loss(loss, first_rows)
                 continue
             except RoundRepeatedError:
                 continue  # nothing of the round is decided: the next one does without what could not be used
@@ -299,6 +307,10 @@ class MicroBatchSink:
         for quarantined in batches:
             _log.warning("quarantined (pending commit): %s", quarantined)
 
+    def _has_next_lineages(self, loss: DataLossError) -> bool:
+        """Return whether an archive continues with the next lineage: the next round reads from where that begins."""
+        return self._continues_after_data_loss and isinstance(loss, LogTruncatedError) and self._begin_lineages(loss)
+
     def _after_data_loss(self, loss: DataLossError, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
         """Return rows for what is lost; none behind a log that was truncated, where the next round just continues.
 
@@ -315,7 +327,8 @@ class MicroBatchSink:
         targets.update({row.segment.source: row.segment.target for row in first_rows})
         if self._source is None:
             raise loss
-        return expired_rows(loss, _positions_after(positions, first_rows), targets, self._source, deadline)
+        lineages = {source: position.lineage for source, position in positions.items()}
+        return expired_rows(loss, _positions_after(positions, first_rows), targets, lineages, self._source, deadline)
 
 
 def _positions_after(

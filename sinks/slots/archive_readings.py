@@ -129,7 +129,7 @@ class _ArchiveReading:
         source = batches.source
         return ReadPart(
             source,
-            self._ends[source],
+            batches.end,  # of the range, or of a row that ends where the next lineage begins
             batches.index,
             batches.records,
             batches.aborted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -24,7 +24,7 @@ class SlotJob:
 
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
-    `left_out`: those that an earlier round left out.
+    `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
     """
 
     decision: int
@@ -42,4 +42,5 @@ class SlotJob:
     isolates: bool = False
     continues_after_data_loss: bool = False
     left_out: frozenset[SourcePartition] = frozenset()
+    lineages: Mapping[SourcePartition, int] = field(default_factory=dict)
     observer: Observer = observe_nothing

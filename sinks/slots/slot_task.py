@@ -336,7 +336,8 @@ class _SlotTry:
     def _builder_of(self, source: SourcePartition) -> SegmentBuilder:
         if source not in self._builders:
             target = self._job.routes[source.topic].target_of(source)
-            self._builders[source] = SegmentBuilder(source, target, self._positions[source])
+            lineage = self._job.lineages.get(source, 0)
+            self._builders[source] = SegmentBuilder(source, target, self._positions[source], lineage=lineage)
         return self._builders[source]
 
     def _quarantine(self, batches: Sequence[QuarantinedBatch]) -> None:

@@ -250,6 +250,11 @@ class MicroBatchPlanner:
         truncated = offset_planning.truncation_errors(current, listing.ends)
         if truncated and not (self._config.isolates or self._config.continues_after_data_loss):
             raise next(iter(truncated.values()))
+        held = self._config.held_truncations
+        if held is not None:
+            for source, error in truncated.items():
+                if current[source] > held.get(source, -1):
+                    raise error  # the driver begins the next lineage, or holds the partition
         self._truncated = frozenset(truncated)
         return current, (self._target or listing).without(truncated)
 

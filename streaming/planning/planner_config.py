@@ -16,7 +16,7 @@ from shallow_mirror.config import (
 )
 from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class PlannerConfig:
     such bound. New topics are listed at least once in `discovery_s`. Without the paths of the state files nothing is written,
     measured, paused or left out. With `registration` a partition that appears is planned only after the driver has registered
     it in the offset map. `isolates`: a definite error of one partition leaves it out instead of ending the query.
+    `held_truncations`: of an archive that begins the next lineage of a truncated log: the positions of those that have none and
+    wait, while others end the query. None: with `continues_after_data_loss` all wait.
     """
 
     include: tuple[str, ...]
@@ -57,6 +59,7 @@ class PlannerConfig:
     isolates: bool = False
     left_out_path: Path | None = None
     registration: planner_state.RegistrationFiles | None = None
+    held_truncations: Mapping[SourcePartition, int] | None = None
 
     @classmethod
     def of_mirror(
@@ -101,6 +104,7 @@ class PlannerConfig:
         *,
         left_out_path: Path | None = None,
         registration: planner_state.RegistrationFiles | None = None,
+        held_truncations: Mapping[SourcePartition, int] | None = None,
     ) -> PlannerConfig:
         """Return the settings of an archive: a slot fills an object where there is enough to read."""
         return cls(
@@ -122,4 +126,5 @@ class PlannerConfig:
             isolates=config.on_error == "isolate",
             left_out_path=left_out_path,
             registration=registration,
+            held_truncations=(held_truncations or {}) if config.read.continues_after_data_loss else None,
         )

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archive_table import ArchiveTable, of_partition
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.lineages import Lineages, LineageView
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
@@ -38,6 +39,33 @@ class RestoreStep:
 
     rows: Mapping[SourcePartition, Sequence[ArchiveRow]]
     last_decision: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLineages:
+    """Of a partition that has several: what of the lineages is not restored.
+
+    `record_counts`: records by lineage, an upper bound where a row is restored in part (`is_exact` False).
+    """
+
+    source: SourcePartition
+    numbers: tuple[int, ...]
+    restored: int
+    record_counts: Mapping[int, int]
+    is_exact: bool
+
+    def sentence(self) -> str:
+        bound = "" if self.is_exact else "at most "
+        parts = [
+            f"{bound}{counted(count, 'record')} of lineage {number}"
+            for number, count in sorted(self.record_counts.items())
+            if count
+        ]
+        left = f"; not restored: {', '.join(parts)} (until.lineage)" if parts else ""
+        return (
+            f"{self.source.topic_partition}: the source's log was truncated while it was archived; of its lineages "
+            f"{', '.join(map(str, self.numbers))} the log of {self.restored} is restored{left}"
+        )
 
 
 def require_same_restore(decided: RestoreRanges, config: RestoreConfig, archive_id: str) -> None:
@@ -102,25 +130,57 @@ class RestorePlanner:
             raise ConfigError(f"until.decision: {until.decision} is not in the archive, its newest decision is {newest}")
         last_decision = newest if until.decision is None else until.decision
         topic_ids = self._newest_incarnations(last_decision)
+        lineages = self._table.lineages((Comparison("micro_batch", "<=", last_decision),))
         ranges: dict[SourcePartition, OffsetRange] = {}
+        chosen: dict[SourcePartition, int] = {}
         archived: set[TopicPartition] = set()
         problems: list[str] = []
-        for source, of_partition in groupby(self._table.segments(topic_ids.keys()), key=lambda row: row.segment.source):
-            rows = [row for row in of_partition if row.micro_batch <= last_decision]
+        for source, archived_rows in groupby(self._table.segments(topic_ids.keys()), key=lambda row: row.segment.source):
+            rows = [row for row in archived_rows if row.micro_batch <= last_decision]
             if not rows or source.topic_id != topic_ids[source.topic]:
                 continue
             archived.add(source.topic_partition)
-            offsets = self._range_of(source, rows, until, problems)
+            problems += _lineage_problems(source, lineages, until)
+            view = lineages.view(source, until.lineage_of(source.topic, source.partition))
+            in_view = _in_view(rows, view)
+            if not in_view:
+                problems.append(f"until.lineage: {source.topic_partition}: nothing is left of lineage {view.lineage}")
+                continue
+            offsets = self._range_of(source, in_view, until, problems)
             if offsets is not None:
-                ranges[source] = offsets
+                ranges[source], chosen[source] = offsets, view.lineage
         problems += self._unknown_partitions(archived)
+        problems += _unknown_lineages(until, archived, [number for source in ranges for number in lineages.numbers(source)])
         if problems:
             raise ConfigError(problems)
         if until.whole_transactions:
-            ranges = WholeTransactions(self._table, self._store).lower(ranges)
+            ranges = WholeTransactions(self._table, self._store, chosen).lower(ranges)
         return RestoreRanges(
-            archive_id=self._table.archive_id, until=until.model_dump_json(), last_decision=last_decision, ranges=ranges
+            archive_id=self._table.archive_id,
+            until=until.model_dump_json(),
+            last_decision=last_decision,
+            ranges=ranges,
+            lineages=chosen,
         )
+
+    def other_lineages(self, decided: RestoreRanges) -> list[OtherLineages]:
+        """Return what is not restored of partitions that have several lineages, in order."""
+        condition = (Comparison("micro_batch", "<=", decided.last_decision),)
+        lineages = self._table.lineages(condition)
+        others = []
+        for source in lineages:
+            if source not in decided.ranges:
+                continue
+            view, is_exact = lineages.view(source, decided.lineages[source]), True
+            counts: dict[int, int] = {}
+            for row in self._table.rows((*condition, *of_partition(source))):
+                segment = row.segment
+                part = view.part_of(segment.lineage, segment.source_start, segment.source_end)
+                if part is None or part[1] < segment.source_end:
+                    counts[segment.lineage] = counts.get(segment.lineage, 0) + segment.record_count
+                    is_exact = is_exact and (part is None or segment.record_count == 0)
+            others.append(OtherLineages(source, lineages.numbers(source), view.lineage, counts, is_exact))
+        return others
 
     def _newest_incarnations(self, last_decision: int) -> dict[str, str]:
         """Return the topic id that each included topic had last; a topic that was recreated has several."""
@@ -137,7 +197,8 @@ class RestorePlanner:
         self, source: SourcePartition, rows: Sequence[ArchiveRow], until: Cut, problems: list[str]
     ) -> OffsetRange | None:
         """Return [start, end) of a partition; None, with a problem, where the archive does not have it without a hole."""
-        runs = list(offsets_without_hole(rows))
+        # First rows have no length: where retention deleted what follows them, they are no begin of it.
+        runs = list(offsets_without_hole([row for row in rows if row.segment.source_end > row.segment.source_start] or rows))
         (start, _), (_, end) = runs[0], runs[-1]
         wanted: int | None = None
         if until.time_ms is not None:
@@ -180,17 +241,19 @@ class RestorePlanner:
     def steps(self, decided: RestoreRanges, positions: Mapping[SourcePartition, int]) -> Iterator[RestoreStep]:
         """Yield micro-batches with the rows behind `positions` and in front of the ends. Raises StoreUnreachableError."""
         topics = {source.topic for source in decided.ranges}
+        lineages = self._table.lineages((Comparison("micro_batch", "<=", decided.last_decision),))
+        views = {source: lineages.view(source, lineage) for source, lineage in decided.lineages.items()}
         before = 0
         for last in self._last_decisions(topics, decided.last_decision):
             condition = (Comparison("micro_batch", ">", before), Comparison("micro_batch", "<=", last))
             rows: dict[SourcePartition, list[ArchiveRow]] = {}
-            for row in self._table.rows(condition):
-                segment = row.segment
-                offsets = decided.ranges.get(segment.source)
-                if offsets is None or segment.source_start >= offsets.end:
+            for archived in self._table.rows(condition):
+                offsets = decided.ranges.get(archived.segment.source)
+                row = None if offsets is None else views[archived.segment.source].clipped_row(archived)
+                if row is None or offsets is None or row.segment.source_start >= offsets.end:
                     continue
-                if segment.source_end > positions.get(segment.source, offsets.start):
-                    rows.setdefault(segment.source, []).append(row)
+                if row.segment.source_end > positions.get(row.segment.source, offsets.start):
+                    rows.setdefault(row.segment.source, []).append(row)
             before = last
             if rows:
                 yield RestoreStep(rows, last)
@@ -216,3 +279,29 @@ class RestorePlanner:
                 total = size
         _log.info("the restore has %s of the archive's decisions", counted(len(lasts), "micro-batch"))
         return lasts
+
+
+def _in_view(rows: Sequence[ArchiveRow], view: LineageView) -> list[ArchiveRow]:
+    return [clipped for row in rows if (clipped := view.clipped_row(row)) is not None]
+
+
+def _lineage_problems(source: SourcePartition, lineages: Lineages, until: Cut) -> list[str]:
+    """Return what is wrong with a number that the restore file gives for this partition."""
+    if until.lineage is None or isinstance(until.lineage, int):
+        return []
+    wanted, numbers = until.lineage_of(source.topic, source.partition), lineages.numbers(source)
+    if wanted is None or wanted in numbers:
+        return []
+    return [f"until.lineage: {source.topic_partition} has no lineage {wanted}, but {', '.join(map(str, numbers))}"]
+
+
+def _unknown_lineages(until: Cut, archived: Container[TopicPartition], numbers: Sequence[int]) -> list[str]:
+    if isinstance(until.lineage, int):
+        highest = max(numbers, default=0)
+        return [f"until.lineage: no partition has a lineage above {highest}"] if until.lineage > highest else []
+    return [
+        f"until.lineage: the archive has no partition {topic}-{partition}, or the topic is not included"
+        for topic, of_topic in sorted((until.lineage or {}).items())
+        for partition in sorted(of_topic)
+        if TopicPartition(topic, partition) not in archived
+    ]

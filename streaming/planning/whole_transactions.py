@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
@@ -24,9 +24,14 @@ MARGIN = timedelta(minutes=15)
 class WholeTransactions:
     """Lowers the ends of ranges. Reads what was archived around them, also behind the cut."""
 
-    def __init__(self, table: ArchiveTable, store: ObjectStore, margin: timedelta = MARGIN) -> None:
+    def __init__(
+        self, table: ArchiveTable, store: ObjectStore, lineages: Mapping[SourcePartition, int], margin: timedelta = MARGIN
+    ) -> None:
+        """`lineages`: of each partition, the one whose log is restored."""
         self._table = table
         self._store = store
+        all_lineages = table.lineages()
+        self._views = {source: all_lineages.view(source, lineage) for source, lineage in lineages.items()}
         self._margin = margin
 
     def lower(self, ranges: Mapping[SourcePartition, OffsetRange]) -> dict[SourcePartition, OffsetRange]:
@@ -47,7 +52,7 @@ class WholeTransactions:
         """Return between which times that was decided which may hold parts of torn transactions; None without any record."""
         times = [
             row.decided_at_ms
-            for row in self._table.segments({source.topic for source in ends})
+            for row in self._in_views(self._table.segments({source.topic for source in ends}))
             if (end := ends.get(row.segment.source)) is not None
             and end > ranges[row.segment.source].start
             and row.segment.source_start < end <= row.segment.source_end
@@ -57,12 +62,20 @@ class WholeTransactions:
         first, last = (datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in (min(times), max(times)))
         return first - self._margin, last + self._margin
 
+    def _in_views(self, rows: Iterable[ArchiveRow]) -> Iterator[ArchiveRow]:
+        """Yield what of the rows belongs to the logs that are restored."""
+        for row in rows:
+            view = self._views.get(row.segment.source)
+            clipped = None if view is None else view.clipped_row(row)
+            if clipped is not None:
+                yield clipped
+
     def _scan(self, ranges: Mapping[SourcePartition, OffsetRange], since: datetime, until: datetime) -> TxnScan:
         scan = TxnScan()
         condition = (Comparison("decided_at", ">", since), Comparison("decided_at", "<=", until))
         for rows in self._table.decisions(condition, VISIBLE):
             by_partition: dict[SourcePartition, list[ArchiveRow]] = {}
-            for row in rows:
+            for row in self._in_views(rows):
                 if row.segment.source in ranges and row.stored is not None:
                     by_partition.setdefault(row.segment.source, []).append(row)
             for source, of_partition in sorted(by_partition.items()):

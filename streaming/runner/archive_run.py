@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError, TopicRecreatedError
+from shallow_mirror.errors import LogTruncatedError, RetriableError, TopicRecreatedError
 from shallow_mirror.groups.archived_groups import GroupNoting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
@@ -32,12 +32,15 @@ from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
+from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
+from shallow_mirror.streaming.runner.error_hints import with_archive_remedy
+from shallow_mirror.streaming.runner.next_lineages import NextLineages
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
@@ -76,6 +79,8 @@ class Archive:
         try:
             with raising_lost_jvm(self.config.spark_log if spark is None else None):
                 _ArchiveRun(self.config, self._observer, self._stop, available_now, for_seconds).run(spark)
+        except LogTruncatedError as truncated:
+            raise with_archive_remedy(truncated) from truncated
         except StoppedError as stopped:
             _log.warning("stopped while waiting: %s", stopped)
 
@@ -93,6 +98,7 @@ class _ArchiveRun:
         self._source = Cluster(config.source.client)
         self._owner: OffsetMapOwner | None = None
         self._expiry: Expiry | None = None
+        self._next_lineages: NextLineages | None = None
         self._has_begun = False
         self._copied = CopiedBytes({})
         self._reporter = RunReporter(ReportedRun.of_archive(config), self._identity)
@@ -167,6 +173,7 @@ class _ArchiveRun:
         owner.settle()
         self._expire_if_due()
         topic_ids = self._register_partitions(owner)
+        lineages = self._lineages_of(owner)
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         registrar = PartitionRegistrar(
             registration,
@@ -189,6 +196,7 @@ class _ArchiveRun:
             continues_after_data_loss=config.read.continues_after_data_loss,
             left_out=self._reporter.left_out.on_micro_batch,
             register=registrar.register,
+            begin_lineages=lineages.begin,
         )
         positions = owner.positions()
         self._reporter.set_positions(positions)
@@ -196,7 +204,12 @@ class _ArchiveRun:
         initial = {source: at.offset for source, at in positions.items() if topic_ids.get(source.topic) == source.topic_id}
         self._reporter.left_out.on_query_start(initial)
         options = stream_reader.options_of_mirror(
-            config, owner.map_id, initial=initial, left_out_path=self._reporter.left_out.path, registration=registration
+            config,
+            owner.map_id,
+            initial=initial,
+            left_out_path=self._reporter.left_out.path,
+            registration=registration,
+            held_truncations={source: at for source, at in lineages.held.items() if source in initial},
         )
         self._reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
         try:
@@ -211,6 +224,11 @@ class _ArchiveRun:
                 supervisor=self._supervisor,
                 check=lambda: self._reporter.check_stalls(None),
             )
+        except LogTruncatedError as truncated:
+            if not config.read.continues_after_data_loss:
+                raise
+            lineages.begin_or_hold(truncated)
+            raise RetriableError(SOURCE_LOG_TRUNCATED, f"{truncated}; planned again from the archive's positions") from truncated
         except TopicRecreatedError as recreated:
             if not config.read.continues_after_data_loss:
                 raise
@@ -219,6 +237,23 @@ class _ArchiveRun:
             registration.discard()
         owner.settle()
 
+    def _lineages_of(self, owner: OffsetMapOwner) -> NextLineages:
+        """Return those of the run: what waits without a next lineage does so in every query."""
+        if self._next_lineages is None:
+            self._next_lineages = NextLineages(
+                owner,
+                self._open_table,
+                self._source,
+                is_included=self._config.topics.is_included,
+                deadline=self._supervisor.deadline,
+                report=self._reporter.record_problem,
+                observer=self._observer,
+            )
+        return self._next_lineages
+
+    def _open_table(self) -> ArchiveTable:
+        return ArchiveTable.open(self._storage, archive=self._config.archive)
+
     def _expire_if_due(self) -> None:
         """Between micro-batches: delete what the retention of the archive file does not keep."""
         assert self._owner is not None
@@ -226,7 +261,7 @@ class _ArchiveRun:
             config = self._config
             self._expiry = Expiry(
                 self._owner,
-                ArchiveTable.open(self._storage, archive=config.archive),
+                self._open_table(),
                 ObjectStore.open(config.objects, config.storage_options),
                 retention_of(config.retention),
                 observer=self._observer,

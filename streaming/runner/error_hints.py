@@ -21,7 +21,7 @@ from shallow_mirror.errors import (
 from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.sinks.slot_results import EarlyEnd
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import Segment, SourcePartition, TopicPartition
 
 _RETRIES = "the mirror retries automatically"
 
@@ -60,6 +60,11 @@ _AFTER_DATA_LOSS = (
     "behind a truncated log the mirror continues at its position and reports which offsets hold other records now. Or exclude "
     "the topic (topics.exclude); to copy all that it holds now, mirror it with another mirror id, tables and checkpoint"
 )
+_CONTINUES = "read.on_data_loss: continue continues behind what was lost"
+_AS_NEXT_LINEAGE = (
+    "To archive the log that the source has now, set read.on_data_loss: continue and start again: it becomes the next lineage of "
+    "the partition, from the offset where it differs, and what was archived before stays. Or exclude the topic (topics.exclude)"
+)
 _DAMAGED = "Check the disk of the source's broker; if another replica is intact, make it the leader"
 _QUARANTINE = "If the data is lost for good, write.on_refused: quarantine keeps the batch in a table and continues"
 _NO_QUARANTINE = (
@@ -73,8 +78,8 @@ _DEFINITE = {
     "TopicAccessError": "grant what the message names",
     "BatchRefusedError": "do what the message says, or set write.on_refused: quarantine",
     "CorruptBatchError": _REMEDY_OF_DAMAGE,
-    "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue it is copied "
-    "again once the log reaches the position",
+    "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue a mirror copies it "
+    "again once the log reaches the position, and an archive continues with the next lineage",
     "DataLossError": _REMEDY_OF_LOSS,
 }
 
@@ -143,6 +148,42 @@ def problem_of_truncation(loss: LogTruncatedError) -> Problem:
     )
 
 
+def problem_of_next_lineage(first_row: Segment, position: int, log_start: int | None) -> Problem:
+    """Return the problem of a truncated log that an archive continues as the next lineage.
+
+    `position`: the end of the former lineage. `log_start`: of the source; None where it is not known.
+    """
+    start, lineage = first_row.source_start, first_row.lineage
+    deleted = ""
+    if log_start is not None and log_start > start:
+        deleted = (
+            f". The source has deleted offsets {start} to {log_start - 1} of the new log already, so that the former one may "
+            f"differ in front of {start} as well"
+        )
+    return Problem(
+        kind=ProblemKind.TRUNCATED,
+        text=f"the source holds other records from offset {start} on than were archived up to {position}: its log was truncated "
+        f"(an unclean leader election, a lost disk). The archive continues at {start} with lineage {lineage}; what was archived "
+        f"there before stays in lineage {lineage - 1}{deleted}",
+        remedy=f"none needed; `until.lineage: {lineage - 1}` in a restore file restores what the source has lost",
+        error_name=LogTruncatedError.__name__,
+        place=first_row.source.topic_partition,
+    )
+
+
+def problem_of_unknown_divergence(source: SourcePartition, position: int, reason: str) -> Problem:
+    """Return the problem of a truncated log of which an archive cannot find out where it diverges."""
+    return Problem(
+        kind=ProblemKind.TRUNCATED,
+        text=f"the source's log was truncated below offset {position}, and from which offset on it differs cannot be found out: "
+        f"{reason}. No lineage begins: the archive continues at offset {position}, and other records in front of it are not "
+        "archived",
+        remedy="to archive all that the log holds now, archive the topic with another `archive` name, tables and checkpoint",
+        error_name=LogTruncatedError.__name__,
+        place=source.topic_partition,
+    )
+
+
 def problem_of_end(error: MirrorError) -> Problem:
     """Return the problem of an error that ends the run."""
     text = str(error)
@@ -152,6 +193,8 @@ def problem_of_end(error: MirrorError) -> Problem:
             text = text.removesuffix(f". {error.remedy}")
         case CorruptBatchError():
             remedy = f"{_REMEDY_OF_DAMAGE}; shallow-mirror preflight counts such batches"
+        case LogTruncatedError():
+            remedy = f"{_CONTINUES}; an archive archives the log that the source has now as the next lineage"
         case DataLossError():
             remedy = _REMEDY_OF_LOSS
         case FencedError():
@@ -165,6 +208,13 @@ def problem_of_end(error: MirrorError) -> Problem:
     return Problem(
         kind=ProblemKind.ENDED, text=text, remedy=remedy, error_name=type(error).__name__, place=_topic_partition_of(error)
     )
+
+
+def with_archive_remedy(error: LogTruncatedError) -> MirrorError:
+    """Return a copy whose message ends in what an archive can do, for whoever started the run."""
+    explained = copy.copy(error)
+    explained.args = (f"{error}. {_AS_NEXT_LINEAGE}",)
+    return explained
 
 
 def with_remedy(error: DataLossError | CorruptBatchError, *, is_quarantining: bool) -> MirrorError:

@@ -232,8 +232,10 @@ class _RestoreRun:
             self._reporter.start_step("deciding what to restore")
             decided = planner.decide_ranges()
             table.write(decided)
-            return decided
-        require_same_restore(decided, self._config, self._table.archive_id)
+        else:
+            require_same_restore(decided, self._config, self._table.archive_id)
+        for others in planner.other_lineages(decided):
+            _log.warning("%s", others.sentence())
         return decided
 
     def _register(

@@ -41,13 +41,14 @@ _NAMES = (
     "startingTimestamp",
     "endingTimestamp",
     "pushFilters",
+    "lineage",
 )
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """`storage_options` hold references, not secrets."""
+    """`storage_options` hold references, not secrets. `lineage`: as of `plan_scan`."""
 
     tables: TableLocation
     objects: str
@@ -58,6 +59,7 @@ class ArchiveOptions:
     most_opened_bytes: int
     bounds: ReadBounds
     pushes_filters: bool
+    lineage: int | None
 
     def open_store(self) -> ObjectStore:
         return ObjectStore.open(self.objects, self.storage_options)
@@ -104,6 +106,7 @@ class _Parser:
             most_opened_bytes=self._number("maxOpenedBytes", MOST_OPENED_BYTES),
             bounds=self._bounds(),
             pushes_filters=self.boolean("pushFilters"),
+            lineage=None if (number := self._options.get("lineage")) is None else self._whole("lineage", number),
         )
         self._check_places(tables, objects, storage)
         if self.problems:

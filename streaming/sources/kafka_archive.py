@@ -16,10 +16,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from shallow_mirror.archive_reading.archive_rows import RECORD_SPARK_SCHEMA, batch_rows, record_rows
+from shallow_mirror.archive_reading.archive_rows import BATCH_SPARK_SCHEMA, RECORD_SPARK_SCHEMA, batch_rows, record_rows
 from shallow_mirror.archive_reading.scan_plan import ScanPart, plan_scan, read_part
 from shallow_mirror.broker.cluster.worker_clients import freeze_imports_once
-from shallow_mirror.broker.fetch.arrow_rows import SPARK_SCHEMA
 from shallow_mirror.streaming.sources import stream_reader
 from shallow_mirror.streaming.sources.archive_filters import bounds_of
 from shallow_mirror.streaming.sources.archive_options import ArchiveOptions, is_record_option, parse_archive_options
@@ -38,7 +37,7 @@ class KafkaArchive(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> str:
-        return RECORD_SPARK_SCHEMA if is_record_option(dict(self.options)) else SPARK_SCHEMA
+        return RECORD_SPARK_SCHEMA if is_record_option(dict(self.options)) else BATCH_SPARK_SCHEMA
 
     def reader(self, schema: object) -> ArchiveSourceReader:
         options = parse_archive_options(dict(self.options))
@@ -61,7 +60,8 @@ class ArchiveSourceReader(DataSourceReader):  # type: ignore[misc]
         from shallow_mirror.checkpoints.archive_table import ArchiveTable
 
         table = ArchiveTable.open(self._options.tables)
-        return [ArchivePartition(part) for part in plan_scan(table, self.bounds, self._options.part_bytes)]
+        options = self._options
+        return [ArchivePartition(part) for part in plan_scan(table, self.bounds, options.part_bytes, lineage=options.lineage)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part. Spark passes None where there are no input partitions."""

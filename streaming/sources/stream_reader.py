@@ -42,6 +42,7 @@ _MAP_ID = "map"
 _PAUSED = "paused"
 _LEFT_OUT = "leftout"
 _REGISTRATION = "registration"
+_HELD_TRUNCATIONS = "heldtruncations"
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
@@ -68,11 +69,13 @@ def options_of_mirror(
     paused_path: Path | None = None,
     left_out_path: Path | None = None,
     registration: RegistrationFiles | None = None,
+    held_truncations: Offsets | None = None,
 ) -> dict[str, str]:
     """Return the options of the stream of a mirror or an archive.
 
     `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start` if None. `paused_path`,
     `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs as well.
+    `held_truncations`: as in `PlannerConfig`.
     """
     from shallow_mirror.config import ArchiveConfig
 
@@ -86,6 +89,8 @@ def options_of_mirror(
         options[_LEFT_OUT] = str(left_out_path)
     if registration is not None:
         options[_REGISTRATION] = json.dumps([str(registration.seen_path.parent), registration.query_id])
+    if held_truncations:
+        options[_HELD_TRUNCATIONS] = json.dumps(offset_planning.build_stream_offset(held_truncations))
     return options
 
 
@@ -160,7 +165,9 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
         registration = self._registration()
         if isinstance(config, ArchiveConfig):
-            return PlannerConfig.of_archive(config, left_out_path=left_out, registration=registration)
+            text = self.options.get(_HELD_TRUNCATIONS)
+            held = None if text is None else offset_planning.parse_stream_offset(json.loads(text))
+            return PlannerConfig.of_archive(config, left_out_path=left_out, registration=registration, held_truncations=held)
         return PlannerConfig.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
 
     def _registration(self) -> RegistrationFiles | None:

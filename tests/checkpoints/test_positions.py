@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shallow_mirror.checkpoints import positions as module
-from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, positions_of
+from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, Position, moved_by, positions_of
 from shallow_mirror.checkpoints.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SourcePartition, TargetPartition
 
 _ROWS = st.lists(
@@ -73,3 +75,29 @@ def test_positions_do_not_depend_on_order_and_pieces(
 def test_no_rows_are_no_positions() -> None:
     empty = pa.table({name: [] for name in POSITION_COLUMNS})
     assert positions_of([]) == positions_of(empty.to_batches()) == {}
+
+
+def at(start: int, end: int, lineage: int, **fields: Any) -> DecidedSegment:
+    source, target = SourcePartition("orders", "id0", 0), TargetPartition("orders", "id0", 0)
+    return DecidedSegment(
+        Segment(
+            source=source, source_start=start, source_end=end, kind=SegmentKind.GAP, target=target, lineage=lineage, **fields
+        ),
+        None,
+    )
+
+
+def test_a_lineage_begins_at_or_below_the_position_and_takes_nothing_over_but_its_own_epoch() -> None:
+    (source, position) = next(iter(moved_by({}, [at(0, 10, 0, source_leader_epoch=3, max_timestamp_ms=5)]).items()))
+    moved = moved_by({source: position}, [at(6, 6, 1, source_leader_epoch=2), at(6, 8, 1)])[source]
+    assert moved == Position(8, position.target, EpochEnd(2, 6), None, 0, 1)
+    assert moved_by({source: position}, [at(10, 10, 1)])[source] == Position(10, position.target, None, None, 0, 1)
+
+
+@pytest.mark.parametrize("row", [at(11, 11, 1), at(6, 8, 1), at(6, 6, 2), at(4, 4, 0)])
+def test_no_other_row_moves_a_position_back(row: DecidedSegment) -> None:
+    positions = moved_by({}, [at(0, 10, 0)])
+    with pytest.raises(OffsetMapConflictError):
+        moved_by(positions, [row])
+    with pytest.raises(OffsetMapConflictError):
+        moved_by({}, [at(0, 0, 1)])

@@ -71,6 +71,17 @@ class SourceLog:
         self._folder = folder
         self._read_bytes: dict[TopicPartition, int] = {}
         self._batches: defaultdict[TopicPartition, list[Batch]] = defaultdict(list)
+        self._former: defaultdict[TopicPartition, list[Sequence[Batch]]] = defaultdict(list)
+
+    def before_truncation(self, place: TopicPartition) -> None:
+        """Read the log once more and keep it: what the files hold from now on is another one."""
+        self._former[place].append(tuple(self.batches(place)))
+        self._batches[place] = []
+        self._read_bytes[place] = 0
+
+    def logs(self, place: TopicPartition) -> list[Sequence[Batch]]:
+        """Return the logs that were truncated, in order, and the one that the partition has now."""
+        return [*self._former[place], self.batches(place)]
 
     def batches(self, place: TopicPartition) -> Sequence[Batch]:
         """Return what the log of a partition holds now. Nothing of it may have been deleted since the last call."""
@@ -83,7 +94,10 @@ class SourceLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedRow:
-    """A row of `archive_segments`. `index`: (offset, position, size) of its runs; `aborted`: (producer id, first, last offset)."""
+    """A row of `archive_segments`. `index`: (offset, position, size) of its runs; `aborted`: (producer id, first, last offset).
+
+    `lineage`: 0, and one more behind each truncation of the source's log.
+    """
 
     place: TopicPartition
     start: int
@@ -97,21 +111,22 @@ class ArchivedRow:
     crc32c: int = 0
     index: tuple[tuple[int, int, int], ...] = ()
     aborted: tuple[tuple[int, int, int | None], ...] = ()
+    lineage: int = 0
 
     @property
     def is_visible(self) -> bool:
         return self.kind == "data" and self.state == VISIBLE
 
     def __str__(self) -> str:
-        return f"{self.place} [{self.start}, {self.end})"
+        return f"{self.place} [{self.start}, {self.end}){f' of lineage {self.lineage}' if self.lineage else ''}"
 
 
 def load_archived_rows(tables: Path) -> list[ArchivedRow]:
-    """Read all rows, in the order of partitions and offsets; none where the table is not there yet."""
+    """Read all rows, in the order of partitions, lineages and offsets; none where the table is not there yet."""
     if not DeltaTable.is_deltatable(str(tables / "archive_segments")):
         return []
     rows = DeltaTable(str(tables / "archive_segments")).to_pyarrow_table().to_pylist()
-    return sorted(map(_row_of, rows), key=lambda row: (row.place, row.start, row.end))
+    return sorted(map(_row_of, rows), key=lambda row: (row.place, row.lineage, row.start, row.end))
 
 
 def _row_of(row: Mapping[str, Any]) -> ArchivedRow:
@@ -128,6 +143,7 @@ def _row_of(row: Mapping[str, Any]) -> ArchivedRow:
         crc32c=row["crc32c"] or 0,
         index=tuple((entry["start_offset"], entry["position"], entry["size_bytes"]) for entry in row["index"] or ()),
         aborted=tuple((txn["producer_id"], txn["first_offset"], txn["last_offset"]) for txn in row["aborted"] or ()),
+        lineage=row["lineage"],
     )
 
 
@@ -136,8 +152,33 @@ def load_files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def lineage_differences(rows: Sequence[ArchivedRow], files: Mapping[str, bytes], logs: Sequence[Sequence[Batch]]) -> list[str]:
+    """Pure. `rows` are those of one partition, ordered, `logs` what it held, one more behind each truncation.
+
+    Every lineage has to be its own log from where it begins; in front of that, both logs have to be the same.
+    """
+    by_lineage = {number: list(group) for number, group in itertools.groupby(rows, key=lambda row: row.lineage)}
+    if not rows:
+        return []
+    if sorted(by_lineage) != list(range(len(logs))):
+        return [f"lineage: {rows[0].place}: lineages {sorted(by_lineage)} of {len(logs)} logs"]
+    differences = differences_of(by_lineage[0], files, logs[0])
+    for number in range(1, len(logs)):
+        own, former = by_lineage[number], by_lineage[number - 1]
+        differences += differences_of(own, files, logs[number])
+        start = own[0].start
+        if start > former[-1].end:
+            differences.append(
+                f"hole: {own[0].place}: lineage {number} begins at {start}, the one before it ends at {former[-1].end}"
+            )
+        before = [[batch.data for batch in logs[each] if batch.base_offset < start] for each in (number - 1, number)]
+        if before[0] != before[1]:
+            differences.append(f"lost: {own[0].place}: lineage {number} begins at {start}, its log differs in front of that")
+    return differences
+
+
 def differences_of(rows: Sequence[ArchivedRow], files: Mapping[str, bytes], source: Sequence[Batch]) -> list[str]:
-    """Pure. `rows` are those of one partition, ordered, `source` its log. Each difference begins with its kind and a colon."""
+    """Pure. `rows` are those of one partition and lineage, ordered, `source` its log. A difference begins with its kind and a colon."""
     differences = [*_holes(rows)]
     base_offsets = [batch.base_offset for batch in source]
     aborted = _aborted_txns(source)
@@ -157,7 +198,7 @@ def _holes(rows: Sequence[ArchivedRow]) -> Iterable[str]:
             yield f"hole: {row.place}: no row for offsets [{before.end}, {row.start})"
         elif row.start < before.end:
             yield f"twice: {row.place}: two rows for offsets [{row.start}, {min(row.end, before.end)})"
-    if rows and rows[0].start != 0:
+    if rows and rows[0].start != 0 and rows[0].lineage == 0:
         yield f"hole: {rows[0].place}: no row for offsets [0, {rows[0].start})"
 
 
@@ -285,13 +326,12 @@ def retention_differences(rows: Iterable[ArchivedRow], keep_bytes: Mapping[str, 
 
 def unkept_promises(rows: Sequence[ArchivedRow], written: Iterable[Written]) -> list[str]:
     """Pure: records that the source acknowledged and that no row holds. `rows` of one partition, `written` below its end."""
-    data = [row for row in rows if row.kind == "data"]
-    starts = [row.start for row in data]
+    lineages = [[row for row in group if row.kind == "data"] for _, group in itertools.groupby(rows, key=lambda row: row.lineage)]
     differences = []
     for record in written:
         if record.outcome is Outcome.OK and record.offset is not None:
-            at = bisect.bisect_right(starts, record.offset) - 1
-            if at < 0 or record.offset >= data[at].end:
+            candidates = [(data, bisect.bisect_right(data, record.offset, key=lambda row: row.start) - 1) for data in lineages]
+            if not any(at >= 0 and record.offset < data[at].end for data, at in candidates):
                 differences.append(f"lost: {record.place}: offset {record.offset} was acknowledged, and no row has it")
     return differences
 
@@ -311,7 +351,7 @@ class ArchiveChecker:
         self._tables, self._objects, self._keep_bytes = tables, objects, keep_bytes
         self._take_written = take_written
         self._later: list[Written] = []
-        self._records: dict[tuple[TopicPartition, int], int] = {}
+        self._records: dict[tuple[TopicPartition, int, int], int] = {}
 
     def check(self, run_epoch: int | None = None) -> Checked:
         """To be called while the archive stands between two micro-batches, or has ended, and after `archive clean`.
@@ -327,10 +367,10 @@ class ArchiveChecker:
             *retention_differences(rows, self._keep_bytes),
         ]
         for place, group in by_place.items():
-            differences += differences_of(group, files, self._log.batches(place))
+            differences += lineage_differences(group, files, self._log.logs(place))
             differences += unkept_promises(group, (record for record in known if record.place == place))
         before = sum(self._records.values())
-        self._records |= {(row.place, row.start): row.record_count for row in rows if row.is_visible}
+        self._records |= {(row.place, row.lineage, row.start): row.record_count for row in rows if row.is_visible}
         outcomes = [record.outcome for record in known]
         return Checked(
             records=sum(self._records.values()) - before,

@@ -15,6 +15,7 @@ from tests.faults.archive_check import (
     SourceLog,
     batches_of,
     differences_of,
+    lineage_differences,
     object_differences,
     orphans,
     retention_differences,
@@ -213,3 +214,51 @@ def test_a_log_is_read_as_it_grows_without_the_batch_that_is_being_written(tmp_p
 
 def test_markers_are_told_apart() -> None:
     assert [made.is_abort_marker for made in SOURCE] == [False, False, True, False, False, False]
+
+
+NEW_LOG = batches_of(b"".join([*DATA[:3], batch(7, 2, body=b"other records")]))
+THIRD = NEW_LOG[-1].data
+NEXT = "a/00000001/0000000003-0000-00-cccccccc.batches"
+OF_NEXT_LINEAGE = [
+    ArchivedRow(place=PLACE, start=7, end=7, kind="gap", state="COPY_SEGMENT_FINISHED", lineage=1),
+    row(7, 9, NEXT, THIRD, 0, 2, lineage=1),
+]
+ALL_FILES = {**FILES, NEXT: THIRD + b"footer"}
+
+
+def test_each_lineage_is_its_own_log_from_where_it_begins() -> None:
+    assert lineage_differences([*ROWS, *OF_NEXT_LINEAGE], ALL_FILES, [SOURCE, NEW_LOG]) == []
+    assert lineage_differences(ROWS, FILES, [SOURCE]) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "logs", "expected"),
+    [
+        (ROWS, [SOURCE, NEW_LOG], ["lineage"]),
+        ([*ROWS, *OF_NEXT_LINEAGE], [SOURCE], ["lineage"]),
+        ([*ROWS[:2], *OF_NEXT_LINEAGE], [SOURCE[:2], NEW_LOG], ["extra", "lost"]),
+        ([*ROWS[:1], *OF_NEXT_LINEAGE], [SOURCE, NEW_LOG], ["hole"]),
+        ([*ROWS, *OF_NEXT_LINEAGE], [batches_of(DATA[0] + DATA[3]), NEW_LOG], ["lost"]),
+    ],
+    ids=["none", "too many", "shorter log", "behind the end", "differs before"],
+)
+def test_lineages_that_do_not_fit_their_logs_are_found(
+    rows: list[ArchivedRow], logs: list[Sequence[Batch]], expected: list[str]
+) -> None:
+    assert set(expected) <= set(kinds(lineage_differences(rows, ALL_FILES, logs)))
+
+
+def test_an_acknowledged_record_may_be_in_any_lineage() -> None:
+    written = Written(place=PLACE, offset=15, digest=b"", outcome=Outcome.OK)
+    assert unkept_promises([*ROWS, *OF_NEXT_LINEAGE], [written]) == []
+    assert kinds(unkept_promises(OF_NEXT_LINEAGE, [written])) == ["lost"]
+
+
+def test_a_source_log_that_is_truncated_keeps_what_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    log = SourceLog(tmp_path)
+    (folder / "0.log").write_bytes(b"".join(DATA))
+    log.before_truncation(PLACE)
+    (folder / "0.log").write_bytes(b"".join(batch.data for batch in NEW_LOG))
+    assert [[batch.data for batch in each] for each in log.logs(PLACE)] == [DATA, [batch.data for batch in NEW_LOG]]

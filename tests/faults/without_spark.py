@@ -154,7 +154,8 @@ class _Query:
     def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802
         self._thread.join(timeout_s)
         if self._failure is not None:
-            raise StreamingQueryException(str(self._failure)) from self._failure
+            notes = getattr(self._failure, "__notes__", ())  # Python prints them behind the message, and Spark passes on the text
+            raise StreamingQueryException("\n".join([str(self._failure), *notes])) from self._failure
         return not self._thread.is_alive()
 
     def stop(self) -> None:

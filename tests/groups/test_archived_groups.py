@@ -219,7 +219,7 @@ def test_groups_are_taken_at_the_time_of_the_cut(tmp_path: Path) -> None:
         decisions.append(archive.owner.micro_batch)
     table = ArchiveTable.open(archive.config.table_location)
     times = [datetime.fromtimestamp((NOW_MS + number * 60_000) / 1000, UTC) for number in range(2)]
-    first, last = (RestoreRanges(archive_id="a", until="", last_decision=number, ranges={}) for number in decisions)
+    first, last = (RestoreRanges(archive_id="a", until="", last_decision=number, ranges={}, lineages={}) for number in decisions)
     assert time_of_cut(table, first, Cut(decision=decisions[0]), T0) == times[0]
     assert time_of_cut(table, last, Cut(offsets={"orders": {0: 1}}), T0) == times[1]
     assert time_of_cut(table, last, Cut(time="2026-05-01T12:00:00Z"), T0) == datetime(2026, 5, 1, 12, tzinfo=UTC)

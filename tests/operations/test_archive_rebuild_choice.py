@@ -69,7 +69,7 @@ def test_a_lost_object_leaves_a_hole_and_the_rest_of_its_decision() -> None:
     choice = choose(footers, PARTITIONS)
     assert len(chosen(choice)) == 3
     (hole,) = choice.holes
-    assert (hole.source, hole.start, hole.end, hole.before) == (P, 9, 12, str(footers[2].name))
+    assert (hole.partition.source, hole.start, hole.end, hole.before) == (P, 9, 12, str(footers[2].name))
 
 
 def test_a_try_that_was_not_decided_does_not_take_the_rest_of_its_decision_with_it() -> None:
@@ -117,7 +117,7 @@ def test_what_was_committed_is_chosen_whatever_crashes_left(seed: int) -> None:
     for decision in choice.decisions:
         for summary in decision:
             for partition, start, end, _ in summary.rows():
-                found[partitions[partition]].append((start, end, summary.name.try_id))
+                found[partitions[partition].source].append((start, end, summary.name.try_id))
     assert not choice.holes
     assert not choice.overlaps
     for source in sources:

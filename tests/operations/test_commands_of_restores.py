@@ -58,7 +58,13 @@ class Restored(Mirrored):
             ranges = RestoreRangesTable.of(MirrorStorage.to_write(self.restore.table_location, "auto"))
             source, _ = self.places
             ranges.write(
-                RestoreRanges(archive_id=archive.map_id, until="{}", last_decision=1, ranges={source: OffsetRange(0, END)})
+                RestoreRanges(
+                    archive_id=archive.map_id,
+                    until="{}",
+                    last_decision=1,
+                    ranges={source: OffsetRange(0, END)},
+                    lineages={source: 0},
+                )
             )
 
     def restore_document(self) -> dict[str, object]:

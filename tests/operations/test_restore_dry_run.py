@@ -74,6 +74,18 @@ def test_a_cut_inside_a_batch_is_named_with_the_batch_that_will_be_rebuilt(archi
     assert report.object_count == 1
 
 
+def test_a_partition_with_several_lineages_is_named_with_what_is_not_restored(archived: Archived) -> None:
+    archived.archive.begin_lineage(ORDERS, 25, 3)
+    archived.archive.archive({ORDERS: [batch(25, 10)]})
+    report = archived.dry_run()
+    assert [(each.lineage, each.end, each.is_exact) for each in report.partitions] == [(1, 35, False), (0, 5, True)]
+    assert "orders-0: the source's log was truncated" in "\n".join(report.sentences())
+    (others,) = json.loads(json.dumps(report.document()))["other_lineages"]
+    assert (others["restored"], others["record_counts"]) == (1, {"0": 10})
+    former = archived.dry_run(until={"lineage": 0})
+    assert [(each.lineage, each.end, each.record_count) for each in former.partitions] == [(0, 30, 30), (0, 5, 5)]
+
+
 def test_a_target_topic_that_holds_records_is_refused_with_the_remedy(archived: Archived) -> None:
     archived.target.create_topic("east.orders", 2)
     assert archived.dry_run().is_fine

@@ -44,7 +44,7 @@ def cut(expected_offset: int = 10, divergent_offset: int | None = 6, log_end: in
 class Driver:
     """A sink that has copied offsets 0 to 9 of leader epoch 1; what slots answer is given, round by round."""
 
-    def __init__(self, tables: str, clusters: Clusters, *, continues: bool = True) -> None:
+    def __init__(self, tables: str, clusters: Clusters, *, continues: bool = True, **settings: Any) -> None:
         self.owner = OffsetMapOwner.take_over(
             tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
         )
@@ -56,7 +56,7 @@ class Driver:
         self.jobs: list[KafkaSlotJob] = []
         self.reports: list[MicroBatchReport] = []
         self.sink = micro_batch_sink(
-            self.owner, self, clusters.job({}), report=self.reports.append, continues_after_data_loss=continues
+            self.owner, self, clusters.job({}), report=self.reports.append, continues_after_data_loss=continues, **settings
         )
 
     def perform(self, action: actions.Action, _deadline: object) -> Any:
@@ -137,6 +137,25 @@ def test_what_can_only_be_found_out_by_reading_again_is_tried_again(driver: Driv
     with pytest.raises(RetriableError, match="SOURCE_LOG_TRUNCATED"):
         driver.copy(*rounds)
     assert driver.owner.positions()[SOURCE].offset == 10
+
+
+def test_an_archive_begins_the_next_lineage_instead_and_the_next_round_compares_epochs_again(
+    tmp_path: Path, clusters: Clusters
+) -> None:
+    begun: list[LogTruncatedError] = []
+
+    def begin(loss: LogTruncatedError) -> bool:
+        begun.append(loss)
+        return len(begun) == 1
+
+    driver = Driver(str(tmp_path), clusters, begin_lineages=begin)
+    driver.copy([cut()], [cut()], [slot(10, 15)])
+    assert driver.known_epochs() == [EpochEnd(1, 10), EpochEnd(1, 10), None]
+    assert [len(report.truncated) for report in driver.reports] == [1]  # the second one has no next lineage
+    stopping = Driver(str(tmp_path / "stopping"), clusters, continues=False, begin_lineages=begin)
+    with pytest.raises(LogTruncatedError):
+        stopping.copy([cut()])
+    assert len(begun) == 2
 
 
 def test_a_topic_that_was_created_again_is_no_cut(driver: Driver) -> None:

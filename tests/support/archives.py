@@ -18,7 +18,7 @@ from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
 from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.types import Segment, SourcePartition, TargetPartition
+from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
 ORDERS = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
@@ -69,8 +69,12 @@ class ArchiveOfTest:
         pattern: str = "",
         positions: Mapping[SourcePartition, int] | None = None,
         gaps: Sequence[Segment] = (),
+        aborted: Mapping[SourcePartition, Sequence[tuple[int, int]]] | None = None,
     ) -> list[DecidedSegment]:
-        """Write one object of the next decision, and return the rows that would decide it."""
+        """Write one object of the next decision, and return the rows that would decide it.
+
+        `aborted`: as Fetch responses list them, (producer id, first offset).
+        """
         version = self.owner.next_decision()
         name = ObjectName(
             archive_id=self.owner.map_id,
@@ -88,9 +92,12 @@ class ArchiveOfTest:
             index = index_batches(records)
             start = known[source].offset if source in known else (positions or {}).get(source, 0)
             end = int(index.last_offset[-1]) + 1
-            part = ReadPart(source=source, range_end=end, index=index, records=records, aborted=())
+            part = ReadPart(
+                source=source, range_end=end, index=index, records=records, aborted=tuple((aborted or {}).get(source, ()))
+            )
             built.add(part, 0, len(index), start)
-            builder = SegmentBuilder(source, TargetPartition(*source), start)
+            lineage = known[source].lineage if source in known else 0
+            builder = SegmentBuilder(source, TargetPartition(*source), start, lineage=lineage)
             builder.add_stored(index, 0, len(index))
             segments += builder.build()
         header = ObjectHeader(
@@ -104,6 +111,19 @@ class ArchiveOfTest:
         return [DecidedSegment(segment, None, stored.get(segment.source)) for segment in segments] + [
             DecidedSegment(segment, None) for segment in gaps
         ]
+
+    def begin_lineage(self, source: SourcePartition, offset: int, leader_epoch: int | None = None) -> None:
+        """Continue with another log from an offset on, as behind a truncation."""
+        first_row = Segment(
+            source=source,
+            source_start=offset,
+            source_end=offset,
+            kind=SegmentKind.GAP,
+            target=TargetPartition(*source),
+            source_leader_epoch=leader_epoch,
+            lineage=self.owner.positions()[source].lineage + 1,
+        )
+        self.decide(DecidedSegment(first_row, None))
 
     def archive(self, batches: Mapping[SourcePartition, Sequence[bytes]], **options: Any) -> list[DecidedSegment]:
         """Write one object and decide it."""

@@ -32,7 +32,10 @@ def archive(tmp_path: Path) -> ArchiveOfTest:
 def side(archive: ArchiveOfTest, start: int = 0, end: int = 30, configs: dict[str, str] | None = None) -> ArchiveSide:
     table = ArchiveTable.open(archive.config.table_location)
     newest = max(row.micro_batch for row in table.rows())
-    decided = RestoreRanges(archive_id=table.archive_id, until="", last_decision=newest, ranges={ORDERS: OffsetRange(start, end)})
+    ranges = {ORDERS: OffsetRange(start, end)}
+    decided = RestoreRanges(
+        archive_id=table.archive_id, until="", last_decision=newest, ranges=ranges, lineages=dict.fromkeys(ranges, 0)
+    )
     described = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=1, configs=configs or {})
     return ArchiveSide(table, archive.store, decided, {"orders": described}, IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 20)
 

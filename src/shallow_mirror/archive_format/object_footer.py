@@ -154,6 +154,7 @@ def _row(row: ArchivedSegment) -> dict[str, Any]:
         "source_topic": segment.source.topic,
         "source_topic_id": segment.source.topic_id,
         "source_partition": segment.source.partition,
+        "lineage": segment.lineage,
         "source_start": segment.source_start,
         "source_end": segment.source_end,
         "kind": segment.kind.value,
@@ -212,6 +213,8 @@ def _parsed_row(row: Mapping[str, Any], object_name: str) -> ArchivedSegment:
         size_bytes=_integer(row, "size_bytes", 0, _INT64),
         max_timestamp_ms=_integer_or_none(row, "max_timestamp_ms", _INT64),
         source_leader_epoch=_integer_or_none(row, "source_leader_epoch", _INT32),
+        # The field is missing in objects that were written before there were lineages.
+        lineage=_integer(row, "lineage", 0, _INT32) if "lineage" in row else 0,
     )
     return ArchivedSegment(segment, _parsed_batches(row, segment, object_name) if is_stored else None)
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import ANY_BATCH, MOST_OPENED_BYTES, OpenedRecord, open_records
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
-from shallow_mirror.broker.fetch.arrow_rows import Keep, RangeRows
+from shallow_mirror.broker.fetch.arrow_rows import SPARK_SCHEMA, Keep, RangeRows
 from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
-from shallow_mirror.types import SourcePartition
 
 MOST_ARROW_BYTES = 8 << 20
 """Of keys, values and headers in one arrow batch of records; a larger record is alone."""
@@ -33,13 +32,18 @@ RECORD_SCHEMA = pa.schema(
         pa.field("headers", _HEADERS),
         pa.field("topic_id", pa.string()),
         pa.field("kind", pa.string()),
+        pa.field("lineage", pa.int32()),
     ]
 )
-"""The columns of Spark's Kafka source with `includeHeaders`, then two that it does not have."""
+"""The columns of Spark's Kafka source with `includeHeaders`, then three that it does not have."""
 RECORD_SPARK_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, "
-    "headers array<struct<key: string, value: binary>>, topic_id string, kind string"
+    "headers array<struct<key: string, value: binary>>, topic_id string, kind string, "
+    "lineage int"
 )
+_LINEAGE = RECORD_SCHEMA.field("lineage")
+BATCH_SPARK_SCHEMA = f"{SPARK_SCHEMA}, lineage int"
+"""The columns of `kafka-batches`, and the lineage."""
 _MOST_TIMESTAMP_MS = ((1 << 63) - 1) // 1000
 """Later ones do not fit into a timestamp of Spark."""
 
@@ -58,7 +62,7 @@ def batch_rows(part: SegmentBatches, *, includes_aborted: bool = False) -> Itera
         keep=Keep.ALL if includes_aborted else Keep.COMMITTED,
         has_holes=False,
     )
-    yield from rows.of_answer(
+    found = rows.of_answer(
         IndexedPartition(
             topic_partition=part.source.topic_partition,
             index=part.index,
@@ -70,6 +74,9 @@ def batch_rows(part: SegmentBatches, *, includes_aborted: bool = False) -> Itera
             fetch_offset=part.start,
         )
     )
+    lineage = part.segment.segment.lineage
+    for batch in found:
+        yield batch.append_column(_LINEAGE, pa.array([lineage] * batch.num_rows, _LINEAGE.type))
 
 
 def record_rows(
@@ -85,7 +92,7 @@ def record_rows(
         for opened in open_records(part, bounds, includes_aborted=includes_aborted, most_opened_bytes=most_opened_bytes):
             if gathered.is_full:
                 yield gathered.take()
-            gathered.add(part.source, opened)
+            gathered.add(part, opened)
     if len(gathered):
         yield gathered.take()
 
@@ -108,7 +115,8 @@ class _Gathered:
     def is_full(self) -> bool:
         return self._size_bytes >= MOST_ARROW_BYTES or len(self) >= MOST_ARROW_RECORDS
 
-    def add(self, source: SourcePartition, opened: OpenedRecord) -> None:
+    def add(self, part: SegmentBatches, opened: OpenedRecord) -> None:
+        source = part.source
         offset, timestamp_ms, key, value, headers = opened.record
         has_timestamp = abs(timestamp_ms) <= _MOST_TIMESTAMP_MS
         row = (
@@ -125,6 +133,7 @@ class _Gathered:
             ],
             source.topic_id,
             opened.kind.value,
+            part.segment.segment.lineage,
         )
         for append, field in zip(self._append, row, strict=True):
             append(field)

@@ -12,13 +12,14 @@ import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.read_bounds import NO_END, ReadBounds
 from shallow_mirror.archive_reading.record_reader import OpenedRecord, open_records
-from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentReader
+from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.lineages import Lineages
 from shallow_mirror.checkpoints.table_location import TableLocation, Tables
-from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.types import SegmentKind, SourcePartition
+from shallow_mirror.types import SegmentKind
 
 _MOST_ROWS_AT_ONCE = 10_000
 """Rows with their indexes in memory while records are read."""
@@ -41,13 +42,19 @@ class ArchivedRecord:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     kind: SegmentKind
+    lineage: int = 0
 
 
 class ArchiveReader:
-    """The records of one archive: its table at the version at which it was opened, and its objects."""
+    """The records of one archive: its table at the version at which it was opened, and its objects.
+
+    Where a log was truncated at the source while it was archived, its newest lineage is read: what the source has now, and in
+    front of that what both logs have. Or the log of `lineage`; of a lower number where the partition has no such lineage.
+    """
 
     def __init__(self, table: ArchiveTable, store: ObjectStore) -> None:
         self._table, self._store = table, store
+        self._lineages: dict[Condition, Lineages] = {}
 
     @classmethod
     def open(cls, tables: Tables, objects: str, storage_options: Mapping[str, str] | None = None) -> ArchiveReader:
@@ -68,6 +75,7 @@ class ArchiveReader:
         *,
         topic_id: str | None = None,
         include_aborted: bool = False,
+        lineage: int | None = None,
     ) -> Iterator[ArchivedRecord]:
         """Yield the records of [start_offset, end_offset) in the order of offsets.
 
@@ -76,7 +84,7 @@ class ArchiveReader:
         ObjectMissingError (an object is damaged or missing), CorruptBatchError, StoreUnreachableError, ConfigError.
         """
         bounds = _bounds(topic, partition).from_offset(start_offset).up_to_offset(NO_END if end_offset is None else end_offset)
-        yield from self._records(bounds, topic_id, READ_AHEAD_BYTES, include_aborted=include_aborted)
+        yield from self._records(bounds, topic_id, lineage, READ_AHEAD_BYTES, include_aborted=include_aborted)
 
     def find_record(
         self,
@@ -86,6 +94,7 @@ class ArchiveReader:
         offset: int | None = None,
         timestamp_ms: int | None = None,
         topic_id: str | None = None,
+        lineage: int | None = None,
     ) -> ArchivedRecord | None:
         """Return the committed record at an offset, or the first one that is not older than a time; None where there is none.
 
@@ -98,12 +107,21 @@ class ArchiveReader:
             bounds = bounds.from_offset(offset).up_to_offset(offset + 1)
         if timestamp_ms is not None:
             bounds = bounds.from_time(timestamp_ms)
-        return next(self._records(bounds, topic_id, _LOOKUP_AHEAD_BYTES), None)
+        return next(self._records(bounds, topic_id, lineage, _LOOKUP_AHEAD_BYTES), None)
 
     def _records(
-        self, bounds: ReadBounds, topic_id: str | None, read_ahead_bytes: int, *, include_aborted: bool = False
+        self,
+        bounds: ReadBounds,
+        topic_id: str | None,
+        lineage: int | None,
+        read_ahead_bytes: int,
+        *,
+        include_aborted: bool = False,
     ) -> Iterator[ArchivedRecord]:
-        for rows in self._rows(bounds, topic_id):
+        lineages = self._lineages_of(bounds.of_partitions_only())
+        for all_rows in self._rows(bounds, topic_id):
+            views = [(row, lineages.view(row.segment.source, lineage)) for row in all_rows]
+            rows = [clipped for row, view in views if (clipped := view.clipped_row(row)) is not None]
             reader = SegmentReader(
                 self._store,
                 rows,
@@ -114,7 +132,13 @@ class ArchiveReader:
             )
             for part in reader:
                 for opened in open_records(part, bounds, includes_aborted=include_aborted):
-                    yield _archived_record(part.source, opened)
+                    yield _archived_record(part, opened)
+
+    def _lineages_of(self, condition: Condition) -> Lineages:
+        """Return the lineages of what is read, kept for further lookups: the table stays at its version."""
+        if condition not in self._lineages:
+            self._lineages[condition] = self._table.lineages(condition)
+        return self._lineages[condition]
 
     def _rows(self, bounds: ReadBounds, topic_id: str | None) -> Iterator[Sequence[ArchiveRow]]:
         """Yield the rows of one topic in the order of offsets: few at first, because a lookup mostly ends in the first one."""
@@ -168,8 +192,8 @@ def _bounds(topic: str, partition: int) -> ReadBounds:
     return ReadBounds(topics=frozenset({topic}), partitions=frozenset({partition}))
 
 
-def _archived_record(source: SourcePartition, opened: OpenedRecord) -> ArchivedRecord:
-    record = opened.record
+def _archived_record(part: SegmentBatches, opened: OpenedRecord) -> ArchivedRecord:
+    source, record = part.source, opened.record
     return ArchivedRecord(
         topic=source.topic,
         topic_id=source.topic_id,
@@ -183,4 +207,5 @@ def _archived_record(source: SourcePartition, opened: OpenedRecord) -> ArchivedR
             (bytes(name).decode(errors="replace"), None if value is None else bytes(value)) for name, value in record.headers
         ),
         kind=opened.kind,
+        lineage=part.segment.segment.lineage,
     )

@@ -66,10 +66,8 @@ class ReadBounds:
         condition: list[Comparison] = [
             Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value),
             Comparison("kind", "=", SegmentKind.DATA.value),
+            *self._of_partition_numbers(),
         ]
-        if self.partitions is not None:
-            condition.append(Comparison("source_partition", "<=", max(self.partitions)))
-            condition.append(Comparison("source_partition", ">", min(self.partitions) - 1))
         if self.start_offset > 0:
             condition.append(Comparison("source_end", ">", self.start_offset))
         if self.end_offset < NO_END:
@@ -81,9 +79,26 @@ class ReadBounds:
             return (tuple(condition),)
         if len(self.topics) <= _FEW_TOPICS:
             return tuple((Comparison("source_topic", "=", topic), *condition) for topic in sorted(self.topics))
+        return ((*self._between_topics(self.topics), *condition),)
+
+    def of_partitions_only(self) -> Condition:
+        """Return what matches all rows of the wanted partitions, of any offset, time and state, and by chance others."""
+        if self.is_empty or self.topics is None:
+            return self._of_partition_numbers()
+        if len(self.topics) == 1:
+            return (Comparison("source_topic", "=", min(self.topics)), *self._of_partition_numbers())
+        return (*self._between_topics(self.topics), *self._of_partition_numbers())
+
+    def _of_partition_numbers(self) -> Condition:
+        if not self.partitions:
+            return ()
+        lowest, highest = min(self.partitions), max(self.partitions)
+        return Comparison("source_partition", "<=", highest), Comparison("source_partition", ">", lowest - 1)
+
+    @staticmethod
+    def _between_topics(topics: frozenset[str]) -> Condition:
         # Texts are compared by their code points everywhere: a text is above what it begins with.
-        names = Comparison("source_topic", ">", min(self.topics)[:-1]), Comparison("source_topic", "<=", max(self.topics))
-        return ((*names, *condition),)
+        return Comparison("source_topic", ">", min(topics)[:-1]), Comparison("source_topic", "<=", max(topics))
 
     @property
     def is_bounded_below(self) -> bool:

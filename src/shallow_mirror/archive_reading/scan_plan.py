@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -14,9 +15,16 @@ import pyarrow as pa
 from shallow_mirror.archive_format.archived_batches import StoredBatches
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, archive_rows_from_arrow
+from shallow_mirror.checkpoints.archive_schema import (
+    ARCHIVE_SEGMENTS,
+    archive_rows_from_arrow,
+    columns_of,
+    decided_segment_of,
+)
+from shallow_mirror.checkpoints.lineages import Lineages
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.types import SourcePartition
 
 if TYPE_CHECKING:  # executors read this file, and need no deltalake
     from shallow_mirror.checkpoints.archive_table import ArchiveTable
@@ -42,10 +50,13 @@ class ScanPart:
             return archive_rows_from_arrow(stream.read_all())
 
 
-def plan_scan(table: ArchiveTable, bounds: ReadBounds, part_bytes: int = PART_BYTES) -> list[ScanPart]:
+def plan_scan(
+    table: ArchiveTable, bounds: ReadBounds, part_bytes: int = PART_BYTES, *, lineage: int | None = None
+) -> list[ScanPart]:
     """Return parts that read each wanted batch exactly once. Raises as `ArchiveTable`.
 
-    Holds the rows that match in memory, as Arrow: about 200 bytes for one of a single run.
+    `lineage`: whose log is read of partitions that have several, as `Lineages.view`; None: of the newest. Holds the rows that
+    match in memory, as Arrow: about 200 bytes for one of a single run.
     """
     pieces = [
         bounds.filter_rows(piece).select(ARCHIVE_SEGMENTS.names)
@@ -54,11 +65,41 @@ def plan_scan(table: ArchiveTable, bounds: ReadBounds, part_bytes: int = PART_BY
     ]
     if not pieces:
         return []
-    rows = pa.concat_tables(pieces).sort_by([(name, "ascending") for name in _SORTED_BY])
+    lineages = table.lineages(bounds.of_partitions_only())
+    rows = _in_views(pa.concat_tables(pieces), lineages, lineage).sort_by([(name, "ascending") for name in _SORTED_BY])
     sizes = rows["size_bytes"].to_numpy()
     return [
         part for first, end in _cuts(sizes, part_bytes) for part in _parts(rows.slice(first, end - first), bounds, part_bytes)
     ]
+
+
+def _in_views(rows: pa.Table, lineages: Lineages, lineage: int | None) -> pa.Table:
+    """Return what of the rows belongs to the logs that are read."""
+    if not len(lineages):
+        return rows
+    views = {source: lineages.view(source, lineage) for source in lineages}
+    fate: list[_Fate] = []
+    names = ("source_topic", "source_topic_id", "source_partition", "lineage", "source_start", "source_end")
+    for *source, number, start, end in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        view = views.get(SourcePartition(*source))
+        if view is None or number == view.lineage:
+            fate.append(_Fate.KEPT)
+        else:
+            fate.append(_Fate.DROPPED if view.part_of(number, start, end) is None else _Fate.CLIPPED)
+    kept, to_clip = (rows.filter(pa.array([each is wanted for each in fate])) for wanted in (_Fate.KEPT, _Fate.CLIPPED))
+    clipped = []
+    for row in to_clip.to_pylist():
+        segment = decided_segment_of(row)
+        part = views[segment.segment.source].clipped(segment)
+        assert part is not None
+        clipped.append(row | columns_of(part))
+    return pa.concat_tables([kept.cast(ARCHIVE_SEGMENTS), pa.Table.from_pylist(clipped, schema=ARCHIVE_SEGMENTS)])
+
+
+class _Fate(enum.Enum):
+    KEPT = 0
+    CLIPPED = 1
+    DROPPED = 2
 
 
 def read_part(store: ObjectStore, part: ScanPart, read_ahead_bytes: int = READ_AHEAD_BYTES) -> Iterator[SegmentBatches]:

@@ -165,8 +165,10 @@ class SegmentReader:
 
     def _wanted_runs(self, segment: Segment, stored: StoredBatches) -> list[bool]:
         ends = [run.start_offset for run in stored.index[1:]] + [segment.source_end]
+        # A segment that is clipped to the start of a later lineage has runs behind its end.
+        wanted_end = min(self._end, segment.source_end)
         return [
-            run.start_offset < self._end
+            run.start_offset < wanted_end
             # The first run holds all that the row has below the second one.
             and end > self._start
             and (self._min_timestamp_ms is None or run.max_timestamp_ms >= self._min_timestamp_ms)

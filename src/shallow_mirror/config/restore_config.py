@@ -25,6 +25,8 @@ from shallow_mirror.config.values import Isolation, LogAppendTime, Name, OrOff, 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
+Lineage = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+
 
 class ArchiveLocation(Section):
     """Where an archive is. `alias`: of the cluster that was archived, for `target_name`."""
@@ -48,11 +50,16 @@ class RestoreTopicSettings(Section):
 
 class Cut(Section):
     """Where the restore ends in every partition: at most one of time, decision and offsets; none: where the archive ends at the
-    first start. `whole_transactions` lowers these ends until they tear no transaction."""
+    first start. `whole_transactions` lowers these ends until they tear no transaction.
+
+    `lineage`: which log of a partition that was truncated at the source is restored: one number for all, of which a partition
+    without it takes its highest one below; or numbers by topic and partition, where all others take their newest one.
+    """
 
     time: Start | None = None
     decision: int | None = Field(default=None, ge=1)
     offsets: dict[str, dict[int, int]] = Field(default={})
+    lineage: Lineage | dict[str, dict[int, Lineage]] | None = None
     whole_transactions: bool = False
 
     @model_validator(mode="after")
@@ -62,6 +69,12 @@ class Cut(Section):
         if self.time in ("earliest", "latest"):
             raise ValueError(f"time: {self.time!r} is no ISO-8601 time with zone")
         return self
+
+    def lineage_of(self, topic: str, partition: int) -> int | None:
+        """Return the number that is asked for; None: the newest."""
+        if self.lineage is None or isinstance(self.lineage, int):
+            return self.lineage
+        return self.lineage.get(topic, {}).get(partition)
 
     @property
     def time_ms(self) -> int | None:
@@ -154,7 +167,7 @@ class RestoreConfig(Section):
         else:
             given = {"time": time} if decision is None else {"decision": decision}
             try:
-                cut = Cut.model_validate({**given, "whole_transactions": whole})
+                cut = Cut.model_validate({**given, "whole_transactions": whole, "lineage": self.until.lineage})
             except ValidationError as error:
                 option = "--until" if decision is None else "--at-decision"
                 raise ConfigError([f"{option}: {problem['msg']}" for problem in error.errors()]) from error

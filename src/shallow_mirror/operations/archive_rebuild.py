@@ -222,8 +222,15 @@ def _decided_at_ms(decisions: Sequence[Sequence[FooterSummary]]) -> list[int]:
 
 
 def _gap(hole: Hole) -> DecidedSegment:
-    target = TargetPartition(*hole.source)
-    segment = Segment(source=hole.source, source_start=hole.start, source_end=hole.end, kind=SegmentKind.GAP, target=target)
+    source, lineage = hole.partition
+    segment = Segment(
+        source=source,
+        source_start=hole.start,
+        source_end=hole.end,
+        kind=SegmentKind.GAP,
+        target=TargetPartition(*source),
+        lineage=lineage,
+    )
     return DecidedSegment(segment, None)
 
 

@@ -2,7 +2,8 @@
 
 Footers say where a decision began in every partition, and how far it went. A decision begins where the committed ones before it
 end. So an object that goes beyond the begin of a later decision was never committed, whoever wrote that one. What no later object
-contradicts counts as committed: its batches are those of the source at these offsets.
+contradicts counts as committed: its batches are those of the source at these offsets. All of that holds for each lineage of a
+partition on its own; a lineage begins where the source's log was truncated, inside of the one before it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from shallow_mirror.archive_format.archived_batches import ArchivedSegment
 from shallow_mirror.archive_format.object_names import ObjectName
@@ -19,21 +21,30 @@ from shallow_mirror.types import SourcePartition
 _FIELDS = 4
 
 
+class PartitionLineage(NamedTuple):
+    source: SourcePartition
+    lineage: int
+
+    def __str__(self) -> str:
+        return f"{self.source.topic_partition}{f' in lineage {self.lineage}' if self.lineage else ''}"
+
+
 class Partitions:
-    """Small numbers for partitions, which many footers name."""
+    """Small numbers for partitions in their lineages, which many footers name."""
 
     def __init__(self) -> None:
-        self._numbers: dict[SourcePartition, int] = {}
-        self._sources: list[SourcePartition] = []
+        self._numbers: dict[PartitionLineage, int] = {}
+        self._partitions: list[PartitionLineage] = []
 
-    def number_of(self, source: SourcePartition) -> int:
-        number = self._numbers.setdefault(source, len(self._sources))
-        if number == len(self._sources):
-            self._sources.append(source)
+    def number_of(self, source: SourcePartition, lineage: int) -> int:
+        partition = PartitionLineage(source, lineage)
+        number = self._numbers.setdefault(partition, len(self._partitions))
+        if number == len(self._partitions):
+            self._partitions.append(partition)
         return number
 
-    def __getitem__(self, number: int) -> SourcePartition:
-        return self._sources[number]
+    def __getitem__(self, number: int) -> PartitionLineage:
+        return self._partitions[number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,8 @@ class FooterSummary:
         summary = array("q")
         for row in rows:
             segment, checksum = row.segment, -1 if row.stored is None else row.stored.crc32c
-            summary.extend((partitions.number_of(segment.source), segment.source_start, segment.source_end, checksum))
+            number = partitions.number_of(segment.source, segment.lineage)
+            summary.extend((number, segment.source_start, segment.source_end, checksum))
         return cls(name, last_modified_ms, summary)
 
     def rows(self) -> Iterator[tuple[int, int, int, int]]:
@@ -91,13 +103,13 @@ class _Try:
 class Hole:
     """Offsets that no object has, in front of a row of `before`."""
 
-    source: SourcePartition
+    partition: PartitionLineage
     start: int
     end: int
     before: str
 
     def sentence(self) -> str:
-        offsets = f"offsets {self.start} to {self.end - 1} of {self.source.topic_partition}"
+        offsets = f"offsets {self.start} to {self.end - 1} of {self.partition}"
         return f"{offsets} are in no object, in front of {self.before}"
 
 
@@ -184,12 +196,15 @@ def _is_continued(attempt: _Try, begins: Mapping[int, int], *, everywhere: bool 
 
 def _find_holes(choice: Choice, partitions: Partitions) -> None:
     ends: dict[int, int] = {}
+    newest: dict[SourcePartition, int] = {}
+    """Ends of the newest lineages so far: the next one begins at or below it."""
     for decision in choice.decisions:
         rows = sorted((row, str(summary.name)) for summary in decision for row in summary.rows())
         for (partition, start, end, _), name in rows:
-            before = ends.get(partition, start)
+            of_lineage = partitions[partition]
+            before = ends.get(partition, min(start, newest.get(of_lineage.source, start)))
             if start > before:
-                choice.holes.append(Hole(partitions[partition], before, start, name))
+                choice.holes.append(Hole(of_lineage, before, start, name))
             elif start < before:
-                choice.overlaps.append(f"{name}: offsets {start} to {before - 1} of {partitions[partition].topic_partition}")
-            ends[partition] = max(before, end)
+                choice.overlaps.append(f"{name}: offsets {start} to {before - 1} of {of_lineage}")
+            ends[partition] = newest[of_lineage.source] = max(before, end)

@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.lineages import Lineages
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
@@ -29,7 +31,7 @@ from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner.lag import PATIENCE_MS
 from shallow_mirror.types import SourcePartition
 
-_KEYS = ["source_topic", "source_topic_id", "source_partition"]
+_KEYS = ["source_topic", "source_topic_id", "source_partition", "lineage"]
 _SUMS = ["size_bytes", "record_count", "batch_count"]
 _MEASURES = [
     *((name, "sum") for name in _SUMS),
@@ -40,13 +42,26 @@ _MEASURES = [
 ]
 _DATA = "data"
 
+Measured = Mapping[SourcePartition, Mapping[int, Mapping[str, Any]]]
+"""Measures by partition, lineage and name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerLineage:
+    """Offsets [start, end) of a former lineage that are not part of the newest one's log."""
+
+    lineage: int
+    start: int
+    end: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPartition:
     """`position`: everything below it is accounted for. `first_offset` to `last_offset`: what can be restored now, None: nothing.
 
-    Sizes and timestamps are those of visible rows. `lag_offsets`: behind the last stable offset of the source; None where it is
-    not known.
+    Sizes and timestamps are those of visible rows, of all lineages. `lag_offsets`: behind the last stable offset of the source;
+    None where it is not known. `lineage`: the one that is captured, to which position and offsets belong. `former_lineages`: what
+    the source has lost of former ones and can be restored.
     """
 
     partition: int
@@ -59,6 +74,8 @@ class ArchivedPartition:
     oldest_timestamp_ms: int | None
     newest_timestamp_ms: int | None
     lag_offsets: int | None
+    lineage: int = 0
+    former_lineages: tuple[FormerLineage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +142,8 @@ def gather_archive_status(
     """Return the state of an archive. Raise ConfigError (it never ran, or it is another one's), OffsetMapConflictError."""
     storage = MirrorStorage(config.table_location, spark)
     table = ArchiveTable.open(storage, archive=config.archive)
-    positions = {source: position.offset for source, position in table.positions().items()}
+    positions = table.positions()
+    lineages = table.lineages()
     measured, deleting_bytes = _measure(table)
     recorded = table.recorded()
     run = None if recorded is None else run_status(storage.best_effort_tables(), recorded)
@@ -139,7 +157,7 @@ def gather_archive_status(
         run=run,
         micro_batch=0 if recorded is None else recorded.micro_batch,
         decided_at_ms=None if recorded is None or not recorded.decided_at_ms else recorded.decided_at_ms,
-        topics=_topics(positions, measured, ends),
+        topics=_topics(positions, measured, lineages, ends),
         deleting_bytes=deleting_bytes,
         source_problem=problem,
         waiting_for=None if planned is None or is_over else planned.waiting_for,
@@ -147,8 +165,8 @@ def gather_archive_status(
     )
 
 
-def _measure(table: ArchiveTable) -> tuple[dict[SourcePartition, Mapping[str, Any]], int]:
-    """Return the measures of the visible data of each partition, and the bytes of rows whose deletion began."""
+def _measure(table: ArchiveTable) -> tuple[Measured, int]:
+    """Return the measures of the visible data of each partition and lineage, and the bytes of rows whose deletion began."""
     gathered: list[pa.Table] = []
     deleting_bytes = 0
     columns = [*_KEYS, *_SUMS, "source_start", "source_end", "min_timestamp_ms", "max_timestamp_ms", "kind", "state"]
@@ -161,13 +179,13 @@ def _measure(table: ArchiveTable) -> tuple[dict[SourcePartition, Mapping[str, An
     if not gathered:
         return {}, 0
     merged = [(f"{name}_{function}", function) for name, function in _MEASURES]
-    rows = _grouped(pa.concat_tables(gathered), merged).to_pylist()
-    return {
-        SourcePartition(*(row[key] for key in _KEYS)): {
+    measured: dict[SourcePartition, dict[int, Mapping[str, Any]]] = {}
+    for row in _grouped(pa.concat_tables(gathered), merged).to_pylist():
+        *source, lineage = (row[key] for key in _KEYS)
+        measured.setdefault(SourcePartition(*source), {})[lineage] = {
             name: row[f"{name}_{function}_{function}"] for name, function in _MEASURES
         }
-        for row in rows
-    }, deleting_bytes
+    return measured, deleting_bytes
 
 
 def _grouped(rows: pa.Table, measures: list[tuple[str, str]]) -> pa.Table:
@@ -185,14 +203,15 @@ def _ends_of_source(config: ArchiveConfig) -> tuple[Mapping[SourcePartition, int
 
 
 def _topics(
-    positions: Mapping[SourcePartition, int],
-    measured: Mapping[SourcePartition, Mapping[str, Any]],
+    positions: Mapping[SourcePartition, Position],
+    measured: Measured,
+    lineages: Lineages,
     ends: Mapping[SourcePartition, int],
 ) -> tuple[ArchivedTopic, ...]:
     topics: dict[tuple[str, str], list[ArchivedPartition]] = {}
     for source, position in sorted(positions.items()):
         topics.setdefault((source.topic, source.topic_id), []).append(
-            _partition(source, position, measured.get(source), ends.get(source))
+            _partition(source, position, measured.get(source, {}), lineages, ends.get(source))
         )
     return tuple(
         ArchivedTopic(topic=topic, topic_id=topic_id, partitions=tuple(partitions))
@@ -200,17 +219,42 @@ def _topics(
     )
 
 
-def _partition(source: SourcePartition, position: int, measures: Mapping[str, Any] | None, end: int | None) -> ArchivedPartition:
-    found = {} if measures is None else measures
+def _partition(
+    source: SourcePartition,
+    position: Position,
+    measured: Mapping[int, Mapping[str, Any]],
+    lineages: Lineages,
+    end: int | None,
+) -> ArchivedPartition:
+    view = lineages.view(source)
+    restorable, former = [], []
+    for lineage, measures in sorted(measured.items()):
+        start, behind = measures["source_start"], measures["source_end"]
+        part = view.part_of(lineage, start, behind)
+        kept_end = start if part is None else part[1]
+        if part is not None:
+            restorable.append(part)
+        if kept_end < behind:
+            former.append(FormerLineage(lineage=lineage, start=kept_end, end=behind))
+
+    def total(name: str) -> int:
+        return sum(measures[name] or 0 for measures in measured.values())
+
     return ArchivedPartition(
         partition=source.partition,
-        position=position,
-        first_offset=found.get("source_start"),
-        last_offset=found["source_end"] - 1 if found else None,
-        size_bytes=found.get("size_bytes") or 0,
-        batch_count=found.get("batch_count") or 0,
-        record_count=found.get("record_count") or 0,
-        oldest_timestamp_ms=found.get("min_timestamp_ms"),
-        newest_timestamp_ms=found.get("max_timestamp_ms"),
-        lag_offsets=None if end is None else max(0, end - position),
+        position=position.offset,
+        first_offset=min((start for start, _ in restorable), default=None),
+        last_offset=max((behind for _, behind in restorable), default=0) - 1 if restorable else None,
+        size_bytes=total("size_bytes"),
+        batch_count=total("batch_count"),
+        record_count=total("record_count"),
+        oldest_timestamp_ms=min(_known(measured, "min_timestamp_ms"), default=None),
+        newest_timestamp_ms=max(_known(measured, "max_timestamp_ms"), default=None),
+        lag_offsets=None if end is None else max(0, end - position.offset),
+        lineage=position.lineage,
+        former_lineages=tuple(former),
     )
+
+
+def _known(measured: Mapping[int, Mapping[str, Any]], name: str) -> list[int]:
+    return [measures[name] for measures in measured.values() if measures[name] is not None]

@@ -14,6 +14,7 @@ from shallow_mirror.operations.status_view import run_line
 from shallow_mirror.plurals import counted
 
 _MOST_LEFT_OUT = 10
+_MOST_LINEAGES = 10
 
 
 def show(status: ArchiveStatus, console: Console, *, as_json: bool = False) -> None:
@@ -47,10 +48,24 @@ def render(status: ArchiveStatus) -> RenderableType:
     ]
     if len(status.left_out) > _MOST_LEFT_OUT:
         lines.append(f"and {len(status.left_out) - _MOST_LEFT_OUT:,} more partitions: --json has all")
+    lines += _lineage_lines(status)
     parts: list[RenderableType] = [Text(line) for line in lines]
     if status.topics:
         parts.append(_table(status))
     return Group(*parts)
+
+
+def _lineage_lines(status: ArchiveStatus) -> list[str]:
+    """Return what the source has lost and the archive has, by partition."""
+    lines = [
+        f"{topic.topic}-{partition.partition}: the source's log was truncated, lineage {partition.lineage} is captured; "
+        f"offsets {former.start} to {former.end - 1} of lineage {former.lineage} are in the archive only (until.lineage)"
+        for topic in status.topics
+        for partition in topic.partitions
+        for former in partition.former_lineages
+    ]
+    more = [f"and {len(lines) - _MOST_LINEAGES:,} more truncated logs: --json has all"] if len(lines) > _MOST_LINEAGES else []
+    return lines[:_MOST_LINEAGES] + more
 
 
 def _table(status: ArchiveStatus) -> Table:

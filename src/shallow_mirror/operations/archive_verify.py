@@ -120,23 +120,36 @@ class ProgressLines:
 
 
 class Continuity:
-    """Whether the rows of every partition follow each other. Rows come by decisions, in order, of every state."""
+    """Whether the rows of every partition and lineage follow each other. Rows come by decisions, in order, of every state.
+
+    A lineage begins at or below the end of the one before it, which has no more rows then.
+    """
 
     def __init__(self) -> None:
-        self._ends: dict[SourcePartition, int] = {}
+        self._ends: dict[SourcePartition, tuple[int, int]] = {}
+        """The newest lineage of each partition so far, and its end."""
 
     def of(self, rows: Sequence[ArchiveRow]) -> Iterator[Finding]:
         for row in rows:
             source, start, end = row.segment.source, row.segment.source_start, row.segment.source_end
-            before = self._ends.get(source, start)
+            number, lineage = row.segment.lineage, ""
+            newest, before = self._ends.get(source, (number, start))
             name = "" if row.stored is None else row.stored.object_name
-            if start > before:
-                detail = f"offsets {before} to {start - 1} of {source.topic_partition} are in no row"
-                yield Finding(FindingKind.HOLE, name, detail)
-            elif start < before:
-                detail = f"offsets {start} to {min(before, end) - 1} of {source.topic_partition} are in two rows"
+            if number or newest:
+                lineage = f" in lineage {number}"
+            if number < newest:
+                detail = (
+                    f"a row of {source.topic_partition}{lineage} at offset {start} was decided after lineage {newest} had begun"
+                )
                 yield Finding(FindingKind.OVERLAP, name, detail)
-            self._ends[source] = max(before, end)
+                continue
+            if start > before:
+                detail = f"offsets {before} to {start - 1} of {source.topic_partition}{lineage} are in no row"
+                yield Finding(FindingKind.HOLE, name, detail)
+            elif start < before and number == newest:
+                detail = f"offsets {start} to {min(before, end) - 1} of {source.topic_partition}{lineage} are in two rows"
+                yield Finding(FindingKind.OVERLAP, name, detail)
+            self._ends[source] = number, end if number > newest else max(before, end)
 
 
 def _by_object(rows: Sequence[ArchiveRow]) -> Mapping[str, list[ArchiveRow]]:

@@ -26,7 +26,12 @@ from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.filled_topics import filled_partitions, filled_problems
-from shallow_mirror.streaming.planning.restore_planner import RestorePlanner, described_topics, require_same_restore
+from shallow_mirror.streaming.planning.restore_planner import (
+    OtherLineages,
+    RestorePlanner,
+    described_topics,
+    require_same_restore,
+)
 from shallow_mirror.types import SegmentKind, SourcePartition
 
 _ANSWER_MS = 30_000.0
@@ -59,7 +64,8 @@ class CutBatch:
 @dataclass(slots=True)
 class PartitionToRestore:
     """`position`: up to which a former start has restored it. Bytes and records are of whole rows of the archive, so that where
-    a range ends inside a row they are an upper bound (`is_exact` False). Records count markers and aborted ones too.
+    a range ends inside a row, or the next lineage begins there, they are an upper bound (`is_exact` False). Records count markers
+    and aborted ones too.
     """
 
     topic: str
@@ -68,6 +74,7 @@ class PartitionToRestore:
     start: int
     end: int
     position: int
+    lineage: int = 0
     size_bytes: int = 0
     record_count: int = 0
     is_exact: bool = True
@@ -85,6 +92,7 @@ class RestoreDryRun:
     is_begun: bool
     topics: list[TopicToRestore]
     partitions: list[PartitionToRestore]
+    other_lineages: list[OtherLineages] = field(default_factory=list)
     micro_batches: int = 0
     object_count: int = 0
     damaged_objects: list[str] = field(default_factory=list)
@@ -113,6 +121,7 @@ class RestoreDryRun:
             lines.append("it has begun: the cut is that of its first start, and what is restored already is left out")
         lines += [line for topic in self.topics for line in _topic_lines(topic)]
         lines += [_partition_line(partition) for partition in self.partitions]
+        lines += [others.sentence() for others in self.other_lineages]
         bound = "" if all(partition.is_exact for partition in self.partitions) else "at most "
         lines.append(
             f"{counted(len(self.partitions), 'partition')}, {bound}{counted(self.record_count, 'record')}, "
@@ -157,6 +166,7 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
         is_begun=is_begun,
         topics=_topics(config, described_topics(archive_storage, decided), {source.topic for source in positions}),
         partitions=[],
+        other_lineages=planner.other_lineages(decided),
     )
     _add_ranges(report, planner, decided, positions, store)
     return report
@@ -170,7 +180,9 @@ def _add_ranges(
     store: ObjectStore,
 ) -> None:
     partitions = {
-        source: PartitionToRestore(*source, offsets.start, offsets.end, positions.get(source, offsets.start))
+        source: PartitionToRestore(
+            *source, offsets.start, offsets.end, positions.get(source, offsets.start), decided.lineages[source]
+        )
         for source, offsets in sorted(decided.ranges.items())
     }
     objects: dict[str, int] = {}
@@ -195,7 +207,8 @@ def _add_row(partition: PartitionToRestore, row: ArchiveRow, objects: dict[str, 
         partition.expired.append((segment.source_start, segment.source_end))
     partition.size_bytes += segment.size_bytes
     partition.record_count += segment.record_count
-    if segment.source_end > partition.end or segment.source_start < partition.position:
+    is_of_former_lineage = segment.lineage < partition.lineage  # its last row may be clipped
+    if segment.source_end > partition.end or segment.source_start < partition.position or is_of_former_lineage:
         partition.is_exact = False
     if stored is not None and stored.index:
         end = max(run.position + run.size_bytes for run in stored.index)

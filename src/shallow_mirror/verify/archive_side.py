@@ -12,6 +12,7 @@ from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.types import (
     BatchLimits,
@@ -48,6 +49,8 @@ class ArchiveSide:
         self._isolation = isolation
         self._fetch_bytes = fetch_bytes
         self._sources = {source.topic_partition: source for source in decided.ranges}
+        lineages = table.lineages((Comparison("micro_batch", "<=", decided.last_decision),))
+        self._views = {source: lineages.view(source, lineage) for source, lineage in decided.lineages.items()}
         self._loaded_topic = ""
         self._rows: dict[SourcePartition, list[ArchiveRow]] = {}
 
@@ -94,8 +97,10 @@ class ArchiveSide:
         if self._loaded_topic != source.topic:
             self._rows = {}
             for row in self._table.segments([source.topic]):
-                if row.micro_batch <= self._decided.last_decision:
-                    self._rows.setdefault(row.segment.source, []).append(row)
+                view = self._views.get(row.segment.source)
+                clipped = None if view is None else view.clipped_row(row)
+                if clipped is not None and row.micro_batch <= self._decided.last_decision:
+                    self._rows.setdefault(row.segment.source, []).append(clipped)
             self._loaded_topic = source.topic
         return self._rows.get(source, ())
 

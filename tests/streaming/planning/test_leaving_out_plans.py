@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,10 +34,12 @@ SILENT = RetriableError("NETWORK_EXCEPTION", "10.0.0.3:9092 refused the connecti
 class Planning:
     """A planner whose clock stands still until it sleeps, or a test lets time pass."""
 
-    def __init__(self, folder: Path, cluster: FakeCluster, *, isolates: bool = False, **more: Any) -> None:
+    def __init__(
+        self, folder: Path, cluster: FakeCluster, *, isolates: bool = False, changes: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
         self.seconds, self.cluster, self.path = 1000.0, cluster, folder / "left-out.json"
         settings = PlannerConfig.of_mirror(_config(folder), left_out_path=self.path)
-        self.settings = replace(settings, isolates=isolates)
+        self.settings = replace(settings, isolates=isolates, **changes or {})
         planner = UnsampledPlanner(self.settings, cluster)  # type: ignore[arg-type]
         self.planner = MicroBatchPlanner(
             self.settings,
@@ -161,6 +163,20 @@ def test_what_a_person_has_to_mend_ends_the_run_or_is_isolated(
     breaks(isolating)
     assert isolating.planner.latest({A: 20, B: 30}) == {A: 20, B: 50}
     assert isolating.reported() == {A: error_type.__name__}
+
+
+def test_a_truncated_log_of_an_archive_ends_the_query_unless_it_is_held_at_this_position(tmp_path: Path) -> None:
+    def planning(**held: Any) -> Planning:
+        changes = {"continues_after_data_loss": True, **held}
+        made = Planning(tmp_path, _cluster(), changes=changes)
+        truncated(made)
+        return made
+
+    assert planning().planner.latest({A: 20, B: 30}) == {A: 20, B: 50}
+    assert planning(held_truncations={A: 20}).planner.latest({A: 20, B: 30}) == {A: 20, B: 50}
+    for held in ({}, {B: 30}, {A: 19}):
+        with pytest.raises(LogTruncatedError, match="the log ends at 15, below the position"):
+            planning(held_truncations=held).planner.latest({A: 20, B: 30})
 
 
 def test_where_a_partition_begins_is_never_decided_without_its_leader(tmp_path: Path) -> None:

@@ -69,3 +69,12 @@ def test_transactions_that_share_an_epoch_are_whole_in_each_partition_only_and_c
     with caplog.at_level("WARNING"):
         assert ends(archive, tmp_path, offsets={"orders": {0: 1, 1: 3}}, whole_transactions=True) == (0, 3)
     assert "2 transactions are" in caplog.text
+
+
+def test_rows_of_other_lineages_tear_nothing(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    """In the new log of ORDERS the transaction of producer 9 was never written."""
+    archive.begin_lineage(ORDERS, 6, 3)
+    archive.archive({ORDERS: [batch(6, 1, leader_epoch=4)]})
+    cut = {"orders": {0: 7, 1: 10}}
+    assert ends(archive, tmp_path, offsets=cut, whole_transactions=True) == (7, 10)
+    assert ends(archive, tmp_path, offsets=cut, whole_transactions=True, lineage=0) == (6, 10)

@@ -26,7 +26,7 @@ def test_the_least_options_read_committed_batches() -> None:
     assert (options.tables.root, options.objects, options.storage_options) == ("/archive/tables", "/archive/objects", {})
     assert (options.is_records, options.includes_aborted, options.pushes_filters) == (False, False, False)
     assert options.bounds == ReadBounds()
-    assert (options.part_bytes, options.most_opened_bytes) == (PART_BYTES, MOST_OPENED_BYTES)
+    assert (options.part_bytes, options.most_opened_bytes, options.lineage) == (PART_BYTES, MOST_OPENED_BYTES, None)
 
 
 def test_names_are_understood_in_lower_case() -> None:
@@ -35,6 +35,11 @@ def test_names_are_understood_in_lower_case() -> None:
     assert (options.is_records, options.includes_aborted, options.bounds.disorder_ms) == (True, True, 7_200_000)
     assert (options.part_bytes, options.most_opened_bytes) == (2_000_000, 3_000_000)
     assert options.storage_options == options.tables.written_options == {"aws_region": "eu-west-1"}
+
+
+def test_a_lineage_is_a_number() -> None:
+    assert parse_archive_options({**LEAST, "lineage": "0"}).lineage == 0
+    assert problems(**LEAST, lineage="-1") == ("lineage: '-1' is not a whole number",)
 
 
 def test_bounds_are_half_open() -> None:

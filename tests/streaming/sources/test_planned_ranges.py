@@ -10,6 +10,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.support.archives import archive_config
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
@@ -22,6 +23,18 @@ from shallow_mirror.types import PlannedRange, SourcePartition
 
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("users", "idB", 0)
 MIB = 1 << 20
+
+
+def test_the_planner_of_an_archive_knows_which_truncated_logs_wait(tmp_path: Path) -> None:
+    def held(on_data_loss: str, **options: Any) -> Any:
+        config = archive_config(tmp_path, read={"on_data_loss": on_data_loss})
+        reader = planned_ranges.RangeStreamReader(stream_reader.options_of_mirror(config, "m1", parallelism=2, **options))
+        return reader.make_planner_config(config).held_truncations
+
+    assert held("continue", held_truncations={A: 7}) == {A: 7}
+    assert held("continue") == {}
+    assert held("stop") is None
+    assert PlannerConfig.of_mirror(_config(tmp_path)).held_truncations is None
 
 
 class TablePlanner:
