@@ -75,16 +75,16 @@ class FolderStore(StoreBackend):
                 return None
 
     def _read(self, descriptor: int, name: str, start: int, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
+        pieces: list[bytes] = []
         done = 0
         while done < size:
-            count = os.preadv(descriptor, [view[done : done + READ_BYTES]], start + done)
-            if count == 0:
+            piece = os.pread(descriptor, min(size - done, READ_BYTES), start + done)
+            if not piece:
                 reason = f"the object ends at byte {start + done}, and bytes {start} to {start + size} were expected"
                 raise ObjectMissingError(str(self._folder), name, reason, _REMEDY_MISSING)
-            done += count
-        return bytes(data)
+            pieces.append(piece)
+            done += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _files(self, prefix: str) -> Iterator[ObjectInfo]:
         with self._errors_raised("list objects"):
