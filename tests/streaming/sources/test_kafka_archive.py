@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from tests.support.archived_objects import ORDERS, OTHER, PAYMENTS, SmallArchive
+from tests.support.archives import ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker, record
 from tests.support.record_encoders import ENCODERS, full_record
 
@@ -99,7 +100,7 @@ def test_every_committed_record_has_a_row_with_the_columns_of_spark_s_kafka_sour
     frame = records(spark, archive)
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int,"
-        "headers:array<struct<key:string,value:binary>>,topic_id:string,kind:string>"
+        "headers:array<struct<key:string,value:binary>>,topic_id:string,kind:string,lineage:int>"
     )
     rows = frame.where("topic = 'orders' AND partition = 0").orderBy("offset").collect()
     assert [row.offset for row in rows] == COMMITTED
@@ -118,6 +119,24 @@ def test_every_committed_batch_has_a_row_with_its_bytes(spark: Any, archive: Sma
     assert {row.codec for row in rows} == {"none", "gzip", "snappy", "lz4", "zstd"}
     assert {row.kind for row in rows} == {"data"}
     assert all(verify_crc(memoryview(bytes(row.payload))) and row.size_bytes == len(row.payload) for row in rows)
+
+
+def test_the_newest_lineage_is_read_or_the_one_that_is_asked_for(spark: Any, tmp_path: Path) -> None:
+    archived = ArchiveOfTest(archive_config(tmp_path))
+    archived.archive({ORDERS: [batch(0, 5), batch(5, 5)]})
+    archived.begin_lineage(ORDERS, 5, 3)
+    archived.archive({ORDERS: [batch(5, 2)]})
+
+    def rows(**options: str) -> list[tuple[int, int]]:
+        place = {"tables": archived.config.tables, "objects": archived.config.objects}
+        frame = spark.read.format(kafka_archive.NAME).options(**place, **options).load()
+        first = "offset" if options.get("records") else "base_offset"
+        return sorted((row[first], row.lineage) for row in frame.collect())
+
+    assert rows() == [(0, 0), (5, 1)]
+    assert rows(lineage="0") == [(0, 0), (5, 0)]
+    assert rows(records="true") == [(offset, int(offset >= 5)) for offset in range(7)]
+    assert rows(records="true", lineage="0") == [(offset, 0) for offset in range(10)]
 
 
 def test_aborted_data_and_markers_are_there_on_request(spark: Any, archive: SmallArchive) -> None:
