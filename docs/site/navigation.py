@@ -17,6 +17,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "monitoring",
             "verify",
             "archive",
+            "restore",
             "groups",
             "failover",
             "moving",
@@ -38,6 +39,8 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Reference",
         (
             "settings",
+            "archive-settings",
+            "restore-settings",
             "commands",
             "python",
             "client-properties",

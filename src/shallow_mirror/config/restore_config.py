@@ -181,6 +181,8 @@ class RestoreConfig(Section):
             write, interval_problems = config.write.with_fitting_interval()
             config = config.model_copy(update={"write": write})
             problems += interval_problems
+            if config.tables.startswith("catalog:") and not config.checkpoint:
+                problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)
