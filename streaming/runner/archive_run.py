@@ -42,6 +42,7 @@ from shallow_mirror.streaming.runner.partition_registration import PartitionRegi
 from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
+from shallow_mirror.streaming.runner.unauthorized_topics import require_authorized_topics
 from shallow_mirror.streaming.sources import planned_ranges, stream_reader
 from shallow_mirror.types import SourcePartition
 
@@ -165,8 +166,8 @@ class _ArchiveRun:
         config = self._config
         owner.check_ownership()
         owner.settle()
-        self._expire_if_due()
         topic_ids = self._register_partitions(owner)
+        self._expire_if_due()  # behind the first reading of positions, which counts the rows
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         registrar = PartitionRegistrar(
             registration,
@@ -246,6 +247,8 @@ class _ArchiveRun:
         starts = offsets.start_offsets(positions, deadline, is_start=not self._has_begun)
         topics = {source.topic for source in (*starts, *positions) if self._config.topics.is_included(source.topic)}
         topic_ids = self._describe(topics, deadline)
+        archived = {source.topic for source in positions}.intersection(topics)
+        require_authorized_topics(self._source, self._config.topics.include, archived, topic_ids, deadline)
         if starts:
             self._reporter.start_step("registering new partitions", f": {len(starts):,}")
             decide_first_rows(owner, first_rows_at(starts, archived_partition))

@@ -26,16 +26,20 @@ CLUSTER_ID = "source-cluster"
 NOW_MS = 1_700_000_000_000
 
 
-def archive_config(folder: Path, **settings: Any) -> ArchiveConfig:
+def archive_document(**settings: Any) -> dict[str, Any]:
     """Return an archive file of a cluster that does not answer."""
-    document: dict[str, Any] = {
+    return {
         "archive": "backup",
         "source": {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1"}},
         "topics": {"include": [".*"]},
         "objects": "objects",
         "tables": "tables",
+        **settings,
     }
-    return ArchiveConfig.from_document(document | settings, folder=folder)
+
+
+def archive_config(folder: Path, **settings: Any) -> ArchiveConfig:
+    return ArchiveConfig.from_document(archive_document(**settings), folder=folder)
 
 
 class ArchiveOfTest:

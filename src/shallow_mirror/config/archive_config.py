@@ -48,9 +48,7 @@ class RetentionSettings(Section):
     """How long segments are kept, and how many bytes of a topic. None: without that limit."""
 
     keep: Interval | None = Field(default=None, description="How long data is kept, counted from the commit that archived it.")
-    keep_bytes: int | None = Field(
-        default=None, ge=1, description="Bytes of a topic that are kept at least, of all partitions."
-    )
+    keep_bytes: int | None = Field(default=None, ge=1, description="Bytes of a topic that are kept at least, of all partitions.")
 
     @property
     def keep_s(self) -> float | None:

@@ -64,6 +64,7 @@ def expire(
     outcome = "expire: failed"
     try:
         owner.settle()
+        owner.positions()  # counts the rows: where some were removed, RESTORE TABLE would name objects that were deleted since
         store = ObjectStore.open(config.objects, config.storage_options)
         expired = Expiry(owner, table, store, retention, now_ms=now_ms, observer=observer).run()
         outcome = "expire: done"

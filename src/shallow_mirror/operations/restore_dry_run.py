@@ -140,8 +140,6 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
     is_begun = decided is not None
     if decided is None:
         decided = planner.decide_ranges()
-        if not decided.ranges:
-            raise ConfigError("nothing to restore: the archive has no segment of these topics in front of the cut")
     else:
         require_same_restore(decided, config, table.archive_id)
     positions: dict[SourcePartition, int] = {}
