@@ -50,7 +50,8 @@ class KeptSegments:
 
     @property
     def oldest_timestamp_ms(self) -> int | None:
-        return min((row.stored.min_timestamp_ms for row in self.rows if row.stored is not None), default=None)
+        timestamps = (None if row.stored is None else row.stored.min_timestamp_ms for row in self.rows)
+        return min((timestamp_ms for timestamp_ms in timestamps if timestamp_ms is not None), default=None)
 
     def problem_of_end(self, end: int, time_ms: int | None = None) -> str | None:
         """Return why the records in front of a cut are not in the archive; None where they are, or where there were none.

@@ -29,6 +29,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
+from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
@@ -156,7 +157,7 @@ class _ArchiveRun:
                 source_cluster_id=self._source_cluster_id,
                 target_cluster_id=_NO_TARGET_CLUSTER,
                 run=self._identity,
-                now_ms=lambda: int(time.time() * 1000),
+                now_ms=_now_ms,
             )
             _log.info("run epoch %d took over the archive in %s", self._owner.run_epoch, self._config.tables)
         return self._owner
@@ -227,12 +228,15 @@ class _ArchiveRun:
         assert self._owner is not None
         if self._expiry is None:
             config = self._config
+            table = ArchiveTable.open(self._storage, archive=config.archive)
             self._expiry = Expiry(
                 self._owner,
-                ArchiveTable.open(self._storage, archive=config.archive),
+                table,
                 ObjectStore.open(config.objects, config.storage_options),
                 retention_of(config.retention),
+                now_ms=_now_ms,
                 observer=self._observer,
+                group_notes=GroupNoteExpiry(self._storage.background_tables(), table, config.groups.keep_s, _now_ms),
             )
         self._expiry.run_if_due()
 
@@ -275,7 +279,7 @@ class _ArchiveRun:
             ],
             run_epoch=self._owner.run_epoch,
             micro_batch=self._owner.micro_batch,
-            at_ms=int(time.time() * 1000),
+            at_ms=_now_ms(),
         )
         return {name: topic.topic_id for name, topic in listed.items()}
 
@@ -289,3 +293,7 @@ class _ArchiveRun:
         seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
         measured = offset_planning.measure(segments, seconds, self._copied.totals, slot_seconds=slot_seconds)
         planner_state.write_measurements(planner_state.measurements_path(self._config.checkpoint), measured)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

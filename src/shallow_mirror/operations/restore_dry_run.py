@@ -21,7 +21,6 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRang
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
