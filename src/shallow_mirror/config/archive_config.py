@@ -103,6 +103,11 @@ class ArchiveConfig(Section):
         return tuple(self.retention)
 
     @property
+    def table_locations(self) -> tuple[TableLocation, ...]:
+        """Return every place of tables that a command opens."""
+        return (self.table_location,)
+
+    @property
     def spark_log(self) -> Path:
         """Return the log file of a local session."""
         return spark_log_of(self.archive, self.tables, self.checkpoint)

@@ -132,9 +132,14 @@ class RestoreConfig(Section):
         return TableLocation(self.archive.tables, self.storage_options)
 
     @property
+    def table_locations(self) -> tuple[TableLocation, ...]:
+        """Return every place of tables that a command opens."""
+        return (self.table_location, self.archive_table_location)
+
+    @property
     def spark_log(self) -> Path:
         """Return the log file of a local session."""
-        return spark_log_of(self.restore, self.tables, checkpoint="")
+        return spark_log_of(self.restore, self.tables, self.checkpoint)
 
     @classmethod
     def load(cls, path: str | Path) -> RestoreConfig:
