@@ -64,7 +64,10 @@ def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str
     ids = {source.topic: source.topic_id for source in decided.ranges}
     missing = sorted(topic for topic, topic_id in ids.items() if topic_id not in known)
     if missing:
-        raise ConfigError(f"the table archive_topics does not describe {', '.join(missing)}: restore it from a copy")
+        raise ConfigError(
+            f"the table archive_topics does not describe {', '.join(missing)}: run `shallow-mirror archive run` once, or restore "
+            "the table from a copy"
+        )
     return {topic: known[topic_id] for topic, topic_id in ids.items()}
 
 

@@ -30,6 +30,7 @@ from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
+from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
@@ -95,6 +96,7 @@ class _ArchiveRun:
         self._source = Cluster(config.source.client)
         self._owner: OffsetMapOwner | None = None
         self._expiry: Expiry | None = None
+        self._topic_objects: TopicObjects | None = None
         self._has_begun = False
         self._copied = CopiedBytes({})
         self._reporter = RunReporter(ReportedRun.of_archive(config), self._identity)
@@ -270,13 +272,16 @@ class _ArchiveRun:
         metadata = self._source.metadata(sorted(topics), deadline).topics
         listed = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
         configs = self._source.topic_configs(sorted(listed), deadline) if listed else {}
+        descriptions = [
+            TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {}))
+            for name, topic in listed.items()
+        ]
+        if self._topic_objects is None:
+            objects = ObjectStore.open(self._config.objects, self._config.storage_options)
+            self._topic_objects = TopicObjects(objects, self._owner.map_id)
+        self._topic_objects.record(descriptions, at_ms=_now_ms())
         ArchivedTopics.of(self._storage).record(
-            [
-                TopicDescription(
-                    topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {})
-                )
-                for name, topic in listed.items()
-            ],
+            descriptions,
             run_epoch=self._owner.run_epoch,
             micro_batch=self._owner.micro_batch,
             at_ms=_now_ms(),
