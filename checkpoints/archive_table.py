@@ -70,7 +70,7 @@ class ArchiveTable:
                 "there is no table archive_segments where `tables` says: run `shallow-mirror archive run` once, or check `tables`"
             )
         check_table(snapshot, {} if self._archive is None else {PROPERTY_MIRROR: self._archive}, ARCHIVE_LAYOUT)
-        self._snapshot, self._recorded = snapshot, read_recorded(snapshot)
+        self._snapshot, self._recorded = snapshot, read_recorded(snapshot, ARCHIVE_LAYOUT.title)
 
     @property
     def archive(self) -> str:

@@ -1,4 +1,4 @@
-"""Driver: one attempt to commit to the offset map, and what is in the table after it."""
+"""Driver: one attempt to commit to a table of decisions, and what is in it afterwards. `title`: what messages call the table."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def try_commit(write: Callable[[], None]) -> DeltaCommitError | None:
     return None
 
 
-def read_snapshot(writer: TableWriter) -> TableSnapshot | None:
+def read_snapshot(writer: TableWriter, title: str) -> TableSnapshot | None:
     """Return the newest state; None where there is no table. Raises OutcomeUnknownError where the store does not answer."""
     try:
         return writer.snapshot()
     except OSError as error:
-        raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
+        raise OutcomeUnknownError(f"{title} cannot be read: {error}") from error
 
 
-def read_back(writer: TableWriter, failure: DeltaCommitError | None, before: TableSnapshot) -> TableSnapshot:
+def read_back(writer: TableWriter, failure: DeltaCommitError | None, before: TableSnapshot, title: str) -> TableSnapshot:
     """Return the state after a commit on `before`. Raises OutcomeUnknownError."""
     try:
         snapshot = writer.reread(before) if failure is None else writer.snapshot()
     except OSError as error:
-        raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
+        raise OutcomeUnknownError(f"{title} cannot be read: {error}") from error
     if snapshot is None:
-        raise OutcomeUnknownError(f"the offset map is gone after a commit: {failure}") from failure
+        raise OutcomeUnknownError(f"{title} is gone after a commit: {failure}") from failure
     return snapshot

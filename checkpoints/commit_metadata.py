@@ -151,7 +151,7 @@ class Recorded:
         """
         if self.micro_batch > missed.micro_batch:
             raise OffsetMapConflictError(
-                f"micro-batch {self.micro_batch} of the offset map was decided without knowledge of version {missed.version}"
+                f"micro-batch {self.micro_batch} of the table was decided without knowledge of version {missed.version}"
             )
         return replace(
             self,
@@ -193,8 +193,8 @@ _NO_RECORD_REMEDY = (
 )
 
 
-def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
-    """Return what the newest commit records; None before the first take-over.
+def read_recorded(snapshot: TableSnapshot, title: str = OFFSET_MAP_LAYOUT.title) -> Recorded | None:
+    """Return what the newest commit records; None before the first take-over. `title`: what messages call the table.
 
     Raises OffsetMapConflictError when the log does not say who wrote the table.
     """
@@ -202,14 +202,14 @@ def read_recorded(snapshot: TableSnapshot) -> Recorded | None:
     if version is None:
         if snapshot.read(columns=["run_epoch"]).num_rows:
             raise OffsetMapConflictError(
-                "the offset map holds rows but no recorded version: its log was cleaned by another application, or it was copied "
+                f"{title} holds rows but no recorded version: its log was cleaned by another application, or it was copied "
                 f"without its log. {_NO_RECORD_REMEDY}"
             )
         return None
     recorded = recorded_of(version, snapshot.commits()) or Recorded.from_counters(version, snapshot.counters())
     if recorded is None:
         raise OffsetMapConflictError(
-            f"the offset map records version {version}, but no commit in its log carries that version's metadata: "
+            f"{title} records version {version}, but no commit in its log carries that version's metadata: "
             f"another application wrote or cleaned the table. {_NO_RECORD_REMEDY}"
         )
     return recorded

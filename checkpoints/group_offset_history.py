@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -133,6 +134,17 @@ def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
         if whole is not None and has_old:
             tables.delete(table, (Comparison("observed_at", "<=", whole - _INSTANT),))
         tables.tidy(table)
+
+
+def thin_out(tables: BestEffortTables, since: datetime) -> None:
+    """Delete what lies between two complete passes up to `since`: a query for a time there gets those of the first."""
+    passes = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
+    whole = sorted(sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole)
+    for first, second in pairwise(whole):
+        if any(first < sync_pass.observed_at < second for sync_pass in passes):
+            for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE):
+                between = Comparison("observed_at", ">", first), Comparison("observed_at", "<=", second - _INSTANT)
+                tables.delete(table, between)
 
 
 def last_pass(tables: BestEffortTables, now: datetime) -> GroupSyncPass | None:

@@ -77,7 +77,7 @@ class OffsetMapOwner:
         self._positions: dict[SourcePartition, Position] | None = None
         self._checked: TableSnapshot | None = None
         """What the next commit may be made on: whatever came into the log since makes it fail, or lose to a higher version."""
-        self._row_count = RowCountCheck()
+        self._row_count = RowCountCheck(layout.title)
 
     @classmethod
     def take_over(
@@ -319,7 +319,7 @@ class OffsetMapOwner:
             before, self._checked = self._checked or self._own_snapshot(), None
             try:
                 failure = try_commit(functools.partial(write, before))
-                after = read_back(self._writer, failure, before)
+                after = read_back(self._writer, failure, before, self._layout.title)
                 newest = self._read_newest(after)
             except OutcomeUnknownError:  # also where the store opens the table and then does not say who wrote it last
                 self._is_resolved = False
@@ -350,7 +350,7 @@ class OffsetMapOwner:
         self._row_count.reset()
 
     def _snapshot(self) -> TableSnapshot:
-        snapshot = read_snapshot(self._writer)
+        snapshot = read_snapshot(self._writer, self._layout.title)
         if snapshot is None:
             raise OffsetMapConflictError(f"{self._layout.title} is gone")
         return snapshot
@@ -367,7 +367,7 @@ class OffsetMapOwner:
 
     def _read_newest(self, snapshot: TableSnapshot) -> Recorded:
         """Return what the newest commit records. Raises FencedError where another run wrote it, OffsetMapConflictError."""
-        newest = read_recorded(snapshot)
+        newest = read_recorded(snapshot, self._layout.title)
         if newest is None:
             raise OffsetMapConflictError(f"{self._layout.title} has lost its recorded version")
         if newest.run == UNKNOWN_RUN and newest.version == self._recorded.version:

@@ -1,4 +1,4 @@
-"""Driver: rows of the offset map that another application removed or added, detected by their number."""
+"""Driver: rows of a table of decisions that another application removed or added, detected by their number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class RowCountCheck:
     Whoever compacts the table changes no row; whoever deletes rows would make a later start copy their records again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, title: str) -> None:
+        """`title`: what messages call the table."""
+        self._title = title
         self._counted_at: int | None = None
         """Version of the table at which it held the rows that this run knows of; None before `confirm` has compared them."""
         self._has_decided_unseen = False
@@ -29,7 +31,7 @@ class RowCountCheck:
     def confirm(self, snapshot: TableSnapshot, row_count: int, written: int) -> None:
         """Take `row_count` as that of `snapshot`. Raises OffsetMapConflictError where it is not what mirrors have `written`."""
         if row_count != written:
-            raise _foreign_rows(row_count, written, None)
+            raise _foreign_rows(self._title, row_count, written, None)
         self._counted_at = snapshot.delta_version
         self._has_decided_unseen = False
 
@@ -50,9 +52,9 @@ class RowCountCheck:
         try:
             row_count = snapshot.row_count()
         except OSError as error:
-            raise OutcomeUnknownError(f"the offset map cannot be read: {error}") from error
+            raise OutcomeUnknownError(f"{self._title} cannot be read: {error}") from error
         if row_count != written:
-            raise _foreign_rows(row_count, written, None if self._has_decided_unseen else self._counted_at)
+            raise _foreign_rows(self._title, row_count, written, None if self._has_decided_unseen else self._counted_at)
         self.confirm(snapshot, row_count, written)
 
 
@@ -68,20 +70,20 @@ class CountedPieces:
             yield piece
 
 
-def _foreign_rows(row_count: int, written: int, last_good: int | None) -> OffsetMapConflictError:
+def _foreign_rows(title: str, row_count: int, written: int, last_good: int | None) -> OffsetMapConflictError:
     """`last_good`: version of the table after which this run has written nothing, and before which nothing was missing."""
     if last_good is not None:
         remedy = (
-            f"The mirror has decided nothing since version {last_good} of the table: RESTORE TABLE ... TO VERSION AS OF "
+            f"Nothing was decided since version {last_good} of the table: RESTORE TABLE ... TO VERSION AS OF "
             f"{last_good}, then start again"
         )
     else:
         remedy = (
-            "Find that commit in DESCRIBE HISTORY. If the mirror has added no rows after it, RESTORE TABLE to the version before "
-            "it, then start again. Otherwise a RESTORE would remove rows of the mirror, and be refused: put the missing rows "
+            "Find that commit in DESCRIBE HISTORY. If no rows were added after it, RESTORE TABLE to the version before "
+            "it, then start again. Otherwise a RESTORE would remove rows, and be refused: put the missing rows "
             "back from that version (docs/reference/error-remedies.md, OffsetMapConflictError)"
         )
     return OffsetMapConflictError(
-        f"the offset map holds {row_count} rows, the mirror has written {written}: another application removed or "
+        f"{title} holds {row_count} rows, shallow-mirror has written {written}: another application removed or "
         f"added rows. {remedy}"
     )

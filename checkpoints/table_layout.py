@@ -58,10 +58,10 @@ class TableLayout:
 
 
 def _is_same(found: str | None, expected: pa.DataType) -> bool:
-    """Compare plain types by name. Of a list only that it is one: libraries name its elements differently."""
+    """Compare plain types by name. Of a list only that it is one: libraries name it, and its elements, differently."""
     if found is None:
         return False
-    return found.startswith("list") if pa.types.is_list(expected) else found == str(expected)
+    return found.startswith(("list", "array")) if pa.types.is_list(expected) else found == str(expected)
 
 
 OFFSET_MAP_LAYOUT = TableLayout(

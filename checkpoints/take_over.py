@@ -28,13 +28,13 @@ def claim(
     """
     writer.repair_log()
     for _ in range(ATTEMPTS):
-        before = read_snapshot(writer)
+        before = read_snapshot(writer, layout.title)
         if before is None:
             before_creation()
             writer.create(properties_of_new_map(expected))
             continue
         check_table(before, expected, layout)
-        recorded = read_recorded(before)
+        recorded = read_recorded(before, layout.title)
         if recorded is not None and recorded.run.run_id == run.run_id:
             # An earlier call was written although its outcome was unknown: claiming again would fence ourselves.
             return recorded, before.properties[PROPERTY_MAP_ID]
@@ -47,8 +47,8 @@ def claim(
             highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),
         )
         failure = try_commit(functools.partial(_append_claim, writer, layout, before, claimed))
-        after = read_back(writer, failure, before)
-        latest = read_recorded(after)
+        after = read_back(writer, failure, before, layout.title)
+        latest = read_recorded(after, layout.title)
         if latest is not None and latest.run.run_id == run.run_id:
             return latest, after.properties[PROPERTY_MAP_ID]
         if latest is not None and latest.run_epoch > epoch:

@@ -55,6 +55,14 @@ def test_the_example_has_every_key_with_a_comment() -> None:
     assert [line for line in keys if " # " not in line and line.strip() not in sections] == []
 
 
+def test_tables_in_a_catalog_need_a_checkpoint() -> None:
+    document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")) | {"tables": {"schema": "main.restores"}}
+    assert RestoreConfig.from_document(document, folder=CONF).tables == "catalog:main.restores"
+    del document["checkpoint"]
+    with pytest.raises(ConfigError, match="checkpoint: is missing; tables in a catalog have no folder that could hold it"):
+        RestoreConfig.from_document(document, folder=CONF)
+
+
 def test_the_json_schema_is_current() -> None:
     assert (CONF / "restore.schema.json").read_text(encoding="utf-8") == restore_json_schema()
 

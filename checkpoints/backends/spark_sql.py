@@ -105,6 +105,8 @@ def columns_in_sql(schema: pa.Schema) -> str:
 
 
 def _sql_type(column: pa.DataType) -> str:
+    if pa.types.is_map(column):
+        return f"MAP<{_sql_type(column.key_type)}, {_sql_type(column.item_type)}>"
     if pa.types.is_list(column):
         return f"ARRAY<{_sql_type(column.value_type)}>"
     if pa.types.is_struct(column):

@@ -118,7 +118,7 @@ class SparkSnapshot:
         schema = self._rows(condition, columns).limit(0).toArrow().schema
         piece: list[dict[str, Any]] = []
         for row in frame.toLocalIterator():
-            piece.append(row.asDict())
+            piece.append(row.asDict(recursive=True))  # also the structures in lists
             if len(piece) == _ROWS_A_PIECE:
                 yield pa.RecordBatch.from_pylist(piece, schema=schema)
                 piece = []

@@ -39,6 +39,8 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Reference",
         (
             "settings",
+            "archive-settings",
+            "restore-settings",
             "commands",
             "python",
             "client-properties",

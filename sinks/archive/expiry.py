@@ -22,6 +22,7 @@ from shallow_mirror.config.archive_config import RetentionSettings
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.retention import ExpiredObject, RetainedRow, Retention, RetentionRule
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.types import SourcePartition
@@ -119,6 +120,7 @@ class Expiry:
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         clock: Callable[[], float] = time.monotonic,
         observer: Observer = observe_nothing,
+        group_notes: GroupNoteExpiry | None = None,
     ) -> None:
         self._owner = owner
         self._table = table
@@ -127,16 +129,18 @@ class Expiry:
         self._now_ms = now_ms
         self._clock = clock
         self._observer = observer
+        self._group_notes = group_notes
         self._due_at = clock()
 
     def run_if_due(self) -> None:
-        """Expire at the start and once in EXPIRE_EVERY_S; without rules only finish what was interrupted, at the start.
+        """Expire at the start and once in EXPIRE_EVERY_S; with nothing to expire only finish what was interrupted, at the start.
 
         A store that deletes nothing is logged and tried again. Raises what a commit raises.
         """
         if self._clock() < self._due_at:
             return
-        self._due_at = self._clock() + (EXPIRE_EVERY_S if self._retention.expires_anything else math.inf)
+        expires_anything = self._retention.expires_anything or self._group_notes is not None
+        self._due_at = self._clock() + (EXPIRE_EVERY_S if expires_anything else math.inf)
         try:
             expired = self.run()
         except DeletionFailedError as failed:
@@ -158,6 +162,8 @@ class Expiry:
             self._mark(objects, SegmentState.DELETE_SEGMENT_STARTED)
             self._observer("expire.started")
             self._delete(objects, expired)
+        if self._group_notes is not None:
+            self._group_notes.run()
         return expired
 
     def _delete(self, objects: Sequence[ExpiredObject], expired: Expired) -> None:

@@ -7,7 +7,8 @@ order of its offsets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.archive_table import ArchiveTable, of_partition
+from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable, of_partition
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.lineages import Lineages, LineageView
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
@@ -27,10 +28,13 @@ from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.streaming.planning.kept_segments import KeptSegments, nothing_in_front_of
 from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
 from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
+
+_SHOWN_TOPICS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,10 @@ def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str
     ids = {source.topic: source.topic_id for source in decided.ranges}
     missing = sorted(topic for topic, topic_id in ids.items() if topic_id not in known)
     if missing:
-        raise ConfigError(f"the table archive_topics does not describe {', '.join(missing)}: restore it from a copy")
+        raise ConfigError(
+            f"the table archive_topics does not describe {', '.join(missing)}: run `shallow-mirror archive run` once, or restore "
+            "the table from a copy"
+        )
     return {topic: known[topic_id] for topic, topic_id in ids.items()}
 
 
@@ -133,24 +140,28 @@ class RestorePlanner:
         lineages = self._table.lineages((Comparison("micro_batch", "<=", last_decision),))
         ranges: dict[SourcePartition, OffsetRange] = {}
         chosen: dict[SourcePartition, int] = {}
-        archived: set[TopicPartition] = set()
+        archived: dict[TopicPartition, KeptSegments | None] = {}
         problems: list[str] = []
-        for source, archived_rows in groupby(self._table.segments(topic_ids.keys()), key=lambda row: row.segment.source):
-            rows = [row for row in archived_rows if row.micro_batch <= last_decision]
-            if not rows or source.topic_id != topic_ids[source.topic]:
+        rows = self._table.segments(topic_ids.keys(), EVERY_STATE)
+        for source, archived_rows in groupby(rows, key=lambda row: row.segment.source):
+            every_row = list(archived_rows)
+            is_in_cut = any(row.micro_batch <= last_decision for row in every_row)
+            if not is_in_cut or source.topic_id != topic_ids[source.topic]:
                 continue
-            archived.add(source.topic_partition)
             problems += _lineage_problems(source, lineages, until)
             view = lineages.view(source, until.lineage_of(source.topic, source.partition))
-            in_view = _in_view(rows, view)
-            if not in_view:
+            kept = archived[source.topic_partition] = KeptSegments.of(_in_view(every_row, view), last_decision)
+            if kept is None:
                 problems.append(f"until.lineage: {source.topic_partition}: nothing is left of lineage {view.lineage}")
                 continue
-            offsets = self._range_of(source, in_view, until, problems)
+            offsets = self._range_of(kept, until, problems)
             if offsets is not None:
                 ranges[source], chosen[source] = offsets, view.lineage
         problems += self._unknown_partitions(archived)
         problems += _unknown_lineages(until, archived, [number for source in ranges for number in lineages.numbers(source)])
+        if not problems and until.time_ms is not None and all(offsets.start == offsets.end for offsets in ranges.values()):
+            nothing = nothing_in_front_of(until.time_ms, [kept for kept in archived.values() if kept is not None])
+            problems += [] if nothing is None else [nothing]
         if problems:
             raise ConfigError(problems)
         if until.whole_transactions:
@@ -183,22 +194,40 @@ class RestorePlanner:
         return others
 
     def _newest_incarnations(self, last_decision: int) -> dict[str, str]:
-        """Return the topic id that each included topic had last; a topic that was recreated has several."""
+        """Return the topic id that each included topic had last; a topic that was recreated has several. Raise ConfigError."""
         newest: dict[str, tuple[int, str]] = {}
+        others: set[str] = set()
         columns = ["source_topic", "source_topic_id", "micro_batch"]
         for piece in self._table.pieces((Comparison("micro_batch", "<=", last_decision),), columns):
             last = piece.group_by(columns[:2], use_threads=False).aggregate([("micro_batch", "max")])
             for topic, topic_id, micro_batch in zip(*(last.column(i).to_pylist() for i in range(3)), strict=True):
                 if self._config.topics.is_included(topic):
                     newest[topic] = max(newest.get(topic, (0, "")), (micro_batch, topic_id))
+                else:
+                    others.add(topic)
+        self._require_topics(newest.keys(), others, last_decision)
         return {topic: topic_id for topic, (_, topic_id) in newest.items()}
 
-    def _range_of(
-        self, source: SourcePartition, rows: Sequence[ArchiveRow], until: Cut, problems: list[str]
-    ) -> OffsetRange | None:
+    def _require_topics(self, included: Collection[str], others: Collection[str], last_decision: int) -> None:
+        """Raise ConfigError where the archive has no topic to restore; warn of each pattern that matches none."""
+        patterns = self._config.topics.include
+        if not included:
+            shown = ", ".join(sorted(others)[:_SHOWN_TOPICS]) or "none"
+            more = f" and {len(others) - _SHOWN_TOPICS:,} more" if len(others) > _SHOWN_TOPICS else ""
+            raise ConfigError(
+                f"topics.include: the archive has no topic that matches {', '.join(patterns)} and is not excluded; its topics up "
+                f"to decision {last_decision} are: {shown}{more}"
+            )
+        for pattern in patterns:
+            if not any(re.fullmatch(pattern, topic) for topic in (*included, *others)):
+                _log.warning("topics.include: the archive has no topic that matches %s", pattern)
+
+    def _range_of(self, kept: KeptSegments, until: Cut, problems: list[str]) -> OffsetRange | None:
         """Return [start, end) of a partition; None, with a problem, where the archive does not have it without a hole."""
+        source, rows = kept.source, kept.rows
         # First rows have no length: where retention deleted what follows them, they are no begin of it.
-        runs = list(offsets_without_hole([row for row in rows if row.segment.source_end > row.segment.source_start] or rows))
+        with_length = [row for row in rows if row.segment.source_end > row.segment.source_start]
+        runs = list(offsets_without_hole(with_length or rows)) or [(kept.start, kept.start)]
         (start, _), (_, end) = runs[0], runs[-1]
         wanted: int | None = None
         if until.time_ms is not None:
@@ -213,6 +242,12 @@ class RestorePlanner:
                 )
                 return None
         end = end if wanted is None else wanted
+        if until.time_ms is not None or until.decision is not None:
+            at_cut = min(end, kept.end) if rows else kept.end
+            problem = kept.problem_of_end(at_cut, until.time_ms)
+            if problem is not None:
+                problems.append(problem)
+                return None
         for hole_start, hole_end in zip((run[1] for run in runs), (run[0] for run in runs[1:]), strict=False):
             if hole_start < end:
                 problems.append(

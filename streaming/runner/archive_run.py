@@ -29,6 +29,8 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
+from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
+from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
@@ -45,6 +47,7 @@ from shallow_mirror.streaming.runner.partition_registration import PartitionRegi
 from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
+from shallow_mirror.streaming.runner.unauthorized_topics import require_authorized_topics
 from shallow_mirror.streaming.sources import planned_ranges, stream_reader
 from shallow_mirror.types import SourcePartition
 
@@ -99,6 +102,7 @@ class _ArchiveRun:
         self._owner: OffsetMapOwner | None = None
         self._expiry: Expiry | None = None
         self._next_lineages: NextLineages | None = None
+        self._topic_objects: TopicObjects | None = None
         self._has_begun = False
         self._copied = CopiedBytes({})
         self._reporter = RunReporter(ReportedRun.of_archive(config), self._identity)
@@ -161,7 +165,7 @@ class _ArchiveRun:
                 source_cluster_id=self._source_cluster_id,
                 target_cluster_id=_NO_TARGET_CLUSTER,
                 run=self._identity,
-                now_ms=lambda: int(time.time() * 1000),
+                now_ms=_now_ms,
             )
             _log.info("run epoch %d took over the archive in %s", self._owner.run_epoch, self._config.tables)
         return self._owner
@@ -171,9 +175,9 @@ class _ArchiveRun:
         config = self._config
         owner.check_ownership()
         owner.settle()
-        self._expire_if_due()
         topic_ids = self._register_partitions(owner)
         lineages = self._lineages_of(owner)
+        self._expire_if_due()  # behind the first reading of positions, which counts the rows
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         registrar = PartitionRegistrar(
             registration,
@@ -259,12 +263,15 @@ class _ArchiveRun:
         assert self._owner is not None
         if self._expiry is None:
             config = self._config
+            table = ArchiveTable.open(self._storage, archive=config.archive)
             self._expiry = Expiry(
                 self._owner,
-                self._open_table(),
+                table,
                 ObjectStore.open(config.objects, config.storage_options),
                 retention_of(config.retention),
+                now_ms=_now_ms,
                 observer=self._observer,
+                group_notes=GroupNoteExpiry(self._storage.background_tables(), table, config.groups.keep_s, _now_ms),
             )
         self._expiry.run_if_due()
 
@@ -279,6 +286,8 @@ class _ArchiveRun:
         starts = offsets.start_offsets(positions, deadline, is_start=not self._has_begun)
         topics = {source.topic for source in (*starts, *positions) if self._config.topics.is_included(source.topic)}
         topic_ids = self._describe(topics, deadline)
+        archived = {source.topic for source in positions}.intersection(topics)
+        require_authorized_topics(self._source, self._config.topics.include, archived, topic_ids, deadline)
         if starts:
             self._reporter.start_step("registering new partitions", f": {len(starts):,}")
             decide_first_rows(owner, first_rows_at(starts, archived_partition))
@@ -296,16 +305,19 @@ class _ArchiveRun:
         metadata = self._source.metadata(sorted(topics), deadline).topics
         listed = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
         configs = self._source.topic_configs(sorted(listed), deadline) if listed else {}
+        descriptions = [
+            TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {}))
+            for name, topic in listed.items()
+        ]
+        if self._topic_objects is None:
+            objects = ObjectStore.open(self._config.objects, self._config.storage_options)
+            self._topic_objects = TopicObjects(objects, self._owner.map_id)
+        self._topic_objects.record(descriptions, at_ms=_now_ms())
         ArchivedTopics.of(self._storage).record(
-            [
-                TopicDescription(
-                    topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {})
-                )
-                for name, topic in listed.items()
-            ],
+            descriptions,
             run_epoch=self._owner.run_epoch,
             micro_batch=self._owner.micro_batch,
-            at_ms=int(time.time() * 1000),
+            at_ms=_now_ms(),
         )
         return {name: topic.topic_id for name, topic in listed.items()}
 
@@ -319,3 +331,7 @@ class _ArchiveRun:
         seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
         measured = offset_planning.measure(segments, seconds, self._copied.totals, slot_seconds=slot_seconds)
         planner_state.write_measurements(planner_state.measurements_path(self._config.checkpoint), measured)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

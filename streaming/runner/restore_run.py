@@ -98,6 +98,7 @@ class _RestoreRun:
         self._identity = RunIdentity.of_this_process()
         self._target = Cluster(config.target.client)
         self._store = ObjectStore.open(config.archive.objects, config.storage_options)
+        self._archive = MirrorStorage(config.archive_table_location)
         self._owner: OffsetMapOwner | None = None
         self._reporter = RunReporter(ReportedRun.of_restore(config), self._identity)
         self._supervisor = Supervisor(stop, None, self._reporter)
@@ -107,7 +108,8 @@ class _RestoreRun:
         config, retry = self._config, self._supervisor.retry_forever
         try:
             with self._reporter.serve_metrics():
-                self._table = retry("archive", lambda: ArchiveTable.open(config.archive_table_location))
+                if not self._archive.location.is_read_by_spark:
+                    self._table = self._open_archive()
                 self._target_cluster_id = retry(config.target_cluster_name, self._id_of_target)
                 self._storage = retry("tables", lambda: MirrorStorage.to_write(config.table_location, config.tables_writer))
                 retry("conditional writes", self._storage.require_conditional_writes)
@@ -118,11 +120,18 @@ class _RestoreRun:
                     log_file=config.spark_log,
                     with_references=(config.target.client, self._store),
                     start_step=self._reporter.start_step,
+                    reads=self._archive,
                 ) as session:
                     self._storage = session.storage
+                    self._archive = self._archive.with_session(session.spark)
+                    if self._archive.location.is_read_by_spark:
+                        self._table = self._open_archive()
                     self._supervise(session)
         finally:
             self._target.close()
+
+    def _open_archive(self) -> ArchiveTable:
+        return self._supervisor.retry_forever("archive", lambda: ArchiveTable.open(self._archive))
 
     def _id_of_target(self) -> str:
         with named_cluster(self._config.target_cluster_name):
@@ -167,7 +176,7 @@ class _RestoreRun:
         self._table.refresh()
         planner = RestorePlanner(config, self._table, self._store)
         decided = self._ranges(planner)
-        topics = described_topics(MirrorStorage.of(config.archive_table_location), decided)
+        topics = described_topics(self._archive, decided)
         targets = TargetTopics(
             config, _ConfigsOfArchive(topics), self._target, positions=owner.positions(), route=config.target_topic
         )
@@ -274,7 +283,7 @@ class _RestoreRun:
         if config.groups.commit == "off":
             return
         self._reporter.start_step("committing the offsets of consumer groups")
-        tables = MirrorStorage.of(config.archive_table_location).best_effort_tables()
+        tables = self._archive.best_effort_tables()
         at = time_of_cut(self._table, decided, config.until, datetime.now(UTC))
         positions = noted_positions(tables, at)
         offset_map = OffsetMap.open(self._storage.to_read(), mirror=config.mirror)
@@ -307,6 +316,7 @@ def plan_step(
 ) -> tuple[PlannedRange, ...]:
     """Return the ranges of a step that are not copied yet, largest slots first."""
     sizes = {source: sum(row.segment.size_bytes for row in rows) for source, rows in step.rows.items()}
+    batches = sum(row.segment.batch_count for rows in step.rows.values() for row in rows)
     offsets = {
         source: max(1, sum(row.segment.source_end - row.segment.source_start for row in rows))
         for source, rows in step.rows.items()
@@ -319,4 +329,6 @@ def plan_step(
         slot_bytes=config.write.slot_bytes,
         parallelism=parallelism,
         last={},
+        bytes_per_batch=sum(sizes.values()) / batches if batches else None,
+        request_bytes=config.write.request_bytes,
     )

@@ -83,22 +83,25 @@ def session_of_run(
     log_file: Path,
     with_references: Iterable[WithReferences],
     start_step: Callable[[str, str], None],
+    reads: MirrorStorage | None = None,
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
 
-    `with_references`: settings whose secrets workers need. Raises ConfigError; JarFetchError as `session_for_tables`.
+    `with_references`: settings whose secrets workers need. `reads`: tables of an archive that the run reads.
+    Raises ConfigError; JarFetchError as `session_for_tables`.
     """
     own_session = None
+    through_spark = [tables for tables in (storage, reads) if tables is not None and tables.writer == "spark"]
     if spark is None:
         start_step("starting Spark", f" (its log: {log_file})")
-        jars = delta_jars() if storage.writer == "spark" else ()
+        jars = delta_jars() if through_spark else ()
         own_session = local_session(f"shallow-mirror {name}", log_file=log_file, cores=os.cpu_count() or 2, delta_jars=jars)
     session = own_session if spark is None else spark
     try:
         check_session(session)
         pass_secrets_to_workers(session, with_references)
-        if storage.writer == "spark":
-            check_delta(session, storage.location.root)
+        for tables in through_spark:
+            check_delta(session, tables.location.root)
         yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
     finally:
         if own_session is not None:
@@ -201,18 +204,19 @@ def session_for_tables(
     Raises ConfigError; JarFetchError where Delta's jars are not cached and cannot be fetched.
     """
     name, layout = (config.archive, ARCHIVE_LAYOUT) if isinstance(config, ArchiveConfig) else (config.mirror, OFFSET_MAP_LAYOUT)
-    is_needed = config.table_location.is_read_by_spark
-    if is_writing and not is_needed:
-        is_needed = choose_writer(config.table_location, config.tables_writer, layout) == "spark"
-    if not is_needed:
+    places = [location.root for location in config.table_locations if location.is_read_by_spark]
+    if is_writing and not places and choose_writer(config.table_location, config.tables_writer, layout) == "spark":
+        places = [config.tables]
+    if not places:
         yield None
         return
     own_session = None
     if submitted is None:
-        _log.info("the tables in %s need Spark: starting it, which takes some seconds", config.tables)
+        _log.info("the tables in %s need Spark: starting it, which takes some seconds", " and ".join(places))
         own_session = submitted = local_session(f"shallow-mirror {name}", delta_jars=delta_jars(), log_file=config.spark_log)
     try:
-        check_delta(submitted, config.tables)
+        for place in places:
+            check_delta(submitted, place)
         yield submitted
     finally:
         if own_session is not None:

@@ -38,7 +38,7 @@ def require_authorized_topics(
         raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
     if not listed and not mirrored:
         _log.warning(
-            "no topic of the source matches %s yet; a topic that the mirror's user may not describe is not listed "
+            "no topic of the source matches %s yet; a topic that the client's user may not describe is not listed "
             "(docs/reference/acls.md)",
             ", ".join(include),
         )

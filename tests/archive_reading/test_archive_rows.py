@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.archived_objects import ORDERS, SmallArchive
+from tests.support.archives import ORDERS, SmallArchive
 from tests.support.record_batches import batch, marker, record
 from tests.support.record_encoders import full_record
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.archived_objects import ORDERS, OTHER, PAYMENTS, RECREATED, SmallArchive
+from tests.support.archives import ORDERS, OTHER, PAYMENTS, RECREATED, SmallArchive
 from tests.support.record_batches import batch, marker
 from tests.support.record_encoders import full_record
 

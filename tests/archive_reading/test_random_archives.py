@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.support.archived_objects import ORDERS, OTHER, SmallArchive
+from tests.support.archives import ORDERS, OTHER, SmallArchive
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_reading import segment_reader

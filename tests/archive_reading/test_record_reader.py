@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.archived_objects import ORDERS, SmallArchive
+from tests.support.archives import ORDERS, SmallArchive
 from tests.support.record_batches import batch, marker, record
 from tests.support.record_encoders import ENCODERS, every_codec, full_record, plain
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.archived_objects import ORDERS, OTHER, PAYMENTS, SmallArchive
+from tests.support.archives import ORDERS, OTHER, PAYMENTS, SmallArchive
 from tests.support.record_batches import batch
 
 from shallow_mirror.archive_reading import scan_plan

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.archived_objects import ORDERS, OTHER, RecordingStore, SmallArchive
+from tests.support.archives import ORDERS, OTHER, RecordingStore, SmallArchive
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_format.archived_batches import INDEX_BYTES, AbortedTxn

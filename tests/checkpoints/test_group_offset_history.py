@@ -14,6 +14,7 @@ from shallow_mirror.checkpoints.group_offset_history import (
     last_pass,
     positions_as_of,
     record_pass,
+    thin_out,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import WriterName
@@ -94,3 +95,25 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
     delete_outdated(store, at(60 * 24 * 400))
     assert kept() == (everything[4:], everything[4:])
     assert [position.offset for position in positions_as_of(store, at(60 * 24 * 400)).positions] == [5]
+
+
+def test_between_complete_passes_notes_are_thinned_out_up_to_a_time(tmp_path: Path) -> None:
+    store = MirrorStorage(str(tmp_path)).best_effort_tables()
+    thin_out(store, at(0))  # tables that are not there
+    for minutes, offset, is_whole in ((0, 1, True), (1, 2, False), (60, 3, True), (61, 4, False), (120, 5, True)):
+        done = GroupSyncPass(observed_at=at(minutes), is_whole=is_whole)
+        record_pass(store, done, [GroupPosition(group="g", source=A, offset=offset)])
+
+    def noted() -> list[datetime]:
+        offsets = sorted(row["observed_at"] for row in store.read("group_offsets", ()))
+        assert offsets == sorted(row["observed_at"] for row in store.read("group_syncs", ()))
+        return offsets
+
+    thin_out(store, at(59))
+    assert noted() == [at(minutes) for minutes in (0, 1, 60, 61, 120)]
+    thin_out(store, at(119))
+    assert noted() == [at(minutes) for minutes in (0, 60, 61, 120)]
+    assert [position.offset for position in positions_as_of(store, at(30)).positions] == [1]
+    assert [position.offset for position in positions_as_of(store, at(90)).positions] == [4]
+    thin_out(store, at(121))
+    assert noted() == [at(minutes) for minutes in (0, 60, 120)]

@@ -148,7 +148,7 @@ def test_rows_that_somebody_else_removed_or_added_are_noticed_until_the_table_is
     second = take(tmp_path, "two")
     second.settle()
     with pytest.raises(
-        OffsetMapConflictError, match=rf"holds {1 if change == 'removed' else 3} rows, the mirror has written 2: .*RESTORE"
+        OffsetMapConflictError, match=rf"holds {1 if change == 'removed' else 3} rows, shallow-mirror has written 2: .*RESTORE"
     ):
         second.positions()
     with pytest.raises(OffsetMapConflictError):
@@ -217,7 +217,7 @@ def test_rows_that_are_missing_are_noticed_in_a_log_that_was_cleaned(tmp_path: P
     owner.settle()
     delta(tmp_path).delete("source_start = 5")
     clean_log(tmp_path)
-    with pytest.raises(OffsetMapConflictError, match="holds 1 rows, the mirror has written 2"):
+    with pytest.raises(OffsetMapConflictError, match="holds 1 rows, shallow-mirror has written 2"):
         settled(tmp_path, "two").positions()
 
 

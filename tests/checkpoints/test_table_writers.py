@@ -362,7 +362,7 @@ def test_a_delete_of_somebody_else_is_noticed_at_the_next_look(place: Place) -> 
     decide(owner, data(0, 1))
     good = place.delta_version()
     DeltaTable(f"{place.tables}/offset_map").delete()
-    with pytest.raises(OffsetMapConflictError, match=f"holds 0 rows, the mirror has written 1.* TO VERSION AS OF {good}"):
+    with pytest.raises(OffsetMapConflictError, match=f"holds 0 rows, shallow-mirror has written 1.* TO VERSION AS OF {good}"):
         owner.check_ownership()
 
 
@@ -378,7 +378,7 @@ def test_rows_that_somebody_deletes_under_a_running_mirror_end_it_before_the_nex
     table.delete("source_start = 1")
     recorded = owner.recorded()
     for attempt in (owner.check_ownership, lambda: decide(owner, data(3, 4)), lambda: owner.settle([Removal(TXN)])):
-        with pytest.raises(OffsetMapConflictError, match=f"holds 2 rows, the mirror has written 3.* TO VERSION AS OF {good}"):
+        with pytest.raises(OffsetMapConflictError, match=f"holds 2 rows, shallow-mirror has written 3.* TO VERSION AS OF {good}"):
             attempt()
     assert owner.recorded() == recorded, "nothing was decided on top of it"
     with pytest.raises(OffsetMapConflictError, match="DESCRIBE HISTORY"):
@@ -416,7 +416,7 @@ def test_rows_that_were_deleted_long_ago_can_be_put_back_beside_what_was_decided
     owner._row_count._counted_at = None
     decide(owner, data(2, 3))
     owner.settle()
-    with pytest.raises(OffsetMapConflictError, match="holds 2 rows, the mirror has written 3"):
+    with pytest.raises(OffsetMapConflictError, match="holds 2 rows, shallow-mirror has written 3"):
         place.settled("refused").positions()
     put_back(place, good)
     after = place.settled("two")

@@ -7,15 +7,17 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 import shallow_mirror
 from shallow_mirror import errors
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import MirrorError
 
 pytestmark = pytest.mark.thorough
@@ -76,6 +78,50 @@ def test_settings_are_all_there_with_a_meaning_from_the_example(site: Path, repo
     (meaning,) = re.findall(r"^  slots: \d+ +# (.+)$", example, re.MULTILINE)
     assert meaning in text
     assert "integer, 1 to 1000" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "model", "example"),
+    [
+        ("settings", MirrorConfig, "example.yaml"),
+        ("archive-settings", ArchiveConfig, "archive-example.yaml"),
+        ("restore-settings", RestoreConfig, "restore-example.yaml"),
+    ],
+)
+def test_every_setting_has_a_type_a_default_and_a_meaning(
+    site: Path, repository: Path, page: str, model: type[BaseModel], example: str
+) -> None:
+    rows = rows_of_table(site / "reference" / f"{page}.html")
+    assert [row for row in rows if not all(row)] == []
+    keys = [row[0] for row in rows]
+    assert [key for key in keys_of(model) if key not in keys] == []
+    document = yaml.safe_load((repository / "conf" / example).read_text(encoding="utf-8"))
+    assert set(document) == {key.partition(".")[0] for key in keys}
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{field.alias or name}"
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            yield from keys_of(section, f"{key}.")
+        else:
+            yield key
+
+
+def rows_of_table(page: Path) -> list[tuple[str, ...]]:
+    """Return the cells of the first table of a page, without its header."""
+    (table, *_) = re.findall(r"<table>(.*?)</table>", page.read_text(encoding="utf-8"), re.DOTALL)
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in table.split("<tr>")]
+    return [tuple(re.sub(r"<[^>]+>", "", cell).strip() for cell in row) for row in rows if row]
+
+
+def test_bytes_and_durations_have_their_unit(site: Path) -> None:
+    kinds = {key: kind for key, kind, *_ in rows_of_table(site / "reference" / "archive-settings.html")}
+    assert kinds["object_bytes"] == "integer of bytes, 1048576 to 34359738368"
+    assert kinds["trigger"] == "duration"
+    assert kinds["groups.interval"] == "duration or off"
+    assert kinds["retention.PATTERN.keep_bytes"] == "integer of bytes, at least 1 or null"
 
 
 def test_every_command_is_there(site: Path) -> None:
@@ -156,9 +202,8 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_of_pages_outside_of_the_site_lead_to_files_and_headings(repository: Path) -> None:
-    generated = {
-        repository / "docs" / "reference" / f"{name}.md" for name in ("settings", "commands", "python", "tables", "errors")
-    }
+    names = ("settings", "archive-settings", "restore-settings", "commands", "python", "tables", "errors")
+    generated = {repository / "docs" / "reference" / f"{name}.md" for name in names}
     broken = []
     for page in repository.glob("*.md"):
         for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):

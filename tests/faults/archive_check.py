@@ -148,8 +148,9 @@ def _row_of(row: Mapping[str, Any]) -> ArchivedRow:
 
 
 def load_files(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder of objects by its name, hidden ones too."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return every file below a folder of objects by its name, hidden ones too, but for the descriptions of topics."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "topics")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def lineage_differences(rows: Sequence[ArchivedRow], files: Mapping[str, bytes], logs: Sequence[Sequence[Batch]]) -> list[str]:

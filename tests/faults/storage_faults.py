@@ -23,10 +23,10 @@ def may_mount() -> bool:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """`folder` is a file system of its own, of `TABLES_BYTES`."""
+def small_disk(folder: Path, size_bytes: int = TABLES_BYTES) -> Iterator[None]:
+    """`folder` is a file system of its own."""
     folder.mkdir(parents=True)
-    _run("mount", "-t", "tmpfs", "-o", f"size={TABLES_BYTES}", "tmpfs", str(folder))
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder))
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from tests.support.archived_objects import ORDERS, OTHER, PAYMENTS, SmallArchive
+from tests.support.archives import ORDERS, OTHER, PAYMENTS, SmallArchive
 from tests.support.record_batches import batch, record
 from tests.support.record_encoders import ENCODERS
 

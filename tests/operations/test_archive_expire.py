@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.record_batches import batch
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, positions_as_of, record_pass
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.run_history import RunHistory
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -268,3 +270,36 @@ def test_a_store_that_deletes_nothing_does_not_end_a_running_archive(
     assert "expired objects were not deleted, this is tried again later: refused" in caplog.text
     archive.archive({ORDERS: [batch(30, 1)]})
     assert states(archive.config) == [STARTED, STARTED, VISIBLE, VISIBLE]
+
+
+def test_notes_of_groups_are_kept_as_long_as_the_oldest_cut_needs_them(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path, retention={"orders": {"keep": "7 days"}}, groups={"keep": "2 days"}))
+    for day in range(6):
+        archive.archive({ORDERS: [batch(10 * day, 10, timestamp=archive.now_ms)]}, retention_class=1, pattern="orders")
+        archive.now_ms += DAY_MS
+    tables = MirrorStorage.of(archive.config.tables).best_effort_tables()
+
+    def note(day: float, offset: int, *, is_whole: bool) -> None:
+        done = GroupSyncPass(observed_at=time_of(day), is_whole=is_whole)
+        record_pass(tables, done, [GroupPosition(group="g", source=ORDERS, offset=offset)])
+
+    def time_of(day: float) -> datetime:
+        return datetime.fromtimestamp(NOW_MS / 1000, UTC) + timedelta(days=day)
+
+    def noted() -> list[float]:
+        times = sorted(row["observed_at"] for row in tables.read("group_syncs", ()))
+        assert times == sorted(row["observed_at"] for row in tables.read("group_offsets", ()))
+        return [(time - time_of(0)) / timedelta(days=1) for time in times]
+
+    for day in range(6):
+        note(day - 0.5, 10 * day, is_whole=True)
+        note(day, 10 * day + 1, is_whole=False)
+    expire(archive.config, takes_over=True, now_ms=lambda: NOW_MS + 5 * DAY_MS)
+    assert noted() == [-0.5, 0.5, 1.5, 2.5, 3, 3.5, 4, 4.5, 5]
+    # Of the data of days 0 and 1 nothing is kept at day 8.5: the oldest record is of day 2.
+    assert expire(archive.config, takes_over=True, now_ms=lambda: NOW_MS + 8 * DAY_MS + DAY_MS // 2).object_count == 2
+    assert noted() == [1.5, 2.5, 3.5, 4.5, 5]
+    oldest = positions_as_of(tables, time_of(2)).positions
+    assert [(position.group, position.offset) for position in oldest] == [("g", 20)]
+    expire(archive.config, takes_over=True, now_ms=lambda: NOW_MS + 99 * DAY_MS)
+    assert noted() == [4.5, 5]

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_config
+from tests.fakes.strict_broker import StrictCluster
+from tests.support import restore_runs
+from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 from typer.testing import CliRunner
 
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ArchiveFormatError, ConfigError
 from shallow_mirror.operations.archive_clean import clean
 from shallow_mirror.operations.archive_rebuild import rebuild
 from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.restore_dry_run import dry_run
+from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
 SECOND = SourcePartition("orders", ORDERS.topic_id, 1)
@@ -144,7 +151,7 @@ def test_of_several_archives_in_a_store_one_must_be_chosen(tmp_path: Path) -> No
 def test_a_store_without_objects_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no objects of an archive: check `objects`"):
         rebuild(archive_config(tmp_path), str(tmp_path / "new"))
-    with pytest.raises(ConfigError, match="only Spark reaches this place"):
+    with pytest.raises(ConfigError, match="only Spark can access the tables"):
         rebuild(archive_config(tmp_path), "catalog:main.archive")
 
 
@@ -165,3 +172,44 @@ def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["archive", "verify", str(file), "--accept-holes"])
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception) == "--accept-holes and --archive-id require --rebuild"
+
+
+def test_topics_that_were_described_beside_the_objects_can_be_restored_at_once(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    stored = TopicObjects(archive.store, archive.owner.map_id)
+
+    def describe(partitions: int, at_ms: int) -> None:
+        configs = {"retention.ms": "77"}
+        description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=partitions, configs=configs)
+        stored.record([description], at_ms=at_ms)
+        stored.record([description], at_ms=at_ms + 1)
+
+    now_ms = int(time.time() * 1000)
+    describe(2, now_ms - 10_000)
+    archive.archive({ORDERS: [batch(0, 10)]})
+    describe(3, now_ms + 10_000_000)
+    assert len(list((tmp_path / "objects").rglob("*.json"))) == 2
+    shutil.rmtree(archive.config.tables)
+    new = new_tables(archive.config)
+    rebuilt = rebuild(archive.config, new.tables)
+    assert rebuilt.topic_count == 1
+    topics = ArchivedTopics.of(MirrorStorage(new.tables))
+    assert topics.latest()[ORDERS.topic_id].partitions == 3
+    assert topics.latest(0)[ORDERS.topic_id].partitions == 2
+    assert topics.latest(0)[ORDERS.topic_id].configs == {"retention.ms": "77"}
+    assert verify_archive(new, is_deep=True).findings.counts == {}
+    assert clean(new).object_count == 0
+    with StrictCluster(cluster_id="west-id") as target:
+        report = dry_run(restore_runs.config(tmp_path, new, target.bootstrap))
+    assert report.is_fine
+    assert [topic.partitions for topic in report.topics] == [3]
+
+
+def test_a_damaged_description_of_topics_is_named(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    stored = TopicObjects(archive.store, archive.owner.map_id)
+    stored.record([TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs={})], at_ms=NOW_MS)
+    (file,) = (tmp_path / "objects").rglob("*.json")
+    file.write_text("{")
+    with pytest.raises(ArchiveFormatError, match="it is no description of topics"):
+        rebuild(archive.config, new_tables(archive.config).tables)

@@ -65,7 +65,11 @@ def verify(
     ] = False,
     rebuild: Annotated[
         str | None,
-        typer.Option("--rebuild", metavar="TABLES", help="Write a new table there from the footers of objects."),
+        typer.Option(
+            "--rebuild",
+            metavar="TABLES",
+            help="Write a new table there (a folder, URI, or catalog:CATALOG.SCHEMA) from the footers of objects.",
+        ),
     ] = None,
     accepts_holes: Annotated[
         bool, typer.Option("--accept-holes", help="With --rebuild: record offsets that no object has as gaps.")
@@ -89,10 +93,12 @@ def verify(
     if rebuild is not None:
         if is_deep:
             raise ConfigError("--deep and --rebuild exclude each other: verify the new table afterwards")
-        with interruptible("delete the folder of the new table, and rebuild again"):
-            rebuilt = archive_rebuild.rebuild(
-                config, absolute(rebuild, Path.cwd()), archive_id=archive_id, accepts_holes=accepts_holes
-            )
+        tables = absolute(rebuild, Path.cwd())
+        with (
+            interruptible("delete the new table, and rebuild again"),
+            sessions.session_for(config.model_copy(update={"tables": tables})) as spark,
+        ):
+            rebuilt = archive_rebuild.rebuild(config, tables, spark, archive_id=archive_id, accepts_holes=accepts_holes)
         print(json.dumps(rebuilt.document()) if as_json else "\n".join(rebuilt.sentences()))
         return
     with interruptible("nothing was changed"), sessions.session_for(config) as spark:

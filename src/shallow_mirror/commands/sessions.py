@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def session_for(config: MirrorConfig | ArchiveConfig | RestoreConfig, *, is_writing: bool = False) -> Iterator[Any]:
     """Yield the session; None for tables that need no Spark, and then nothing of it is imported."""
-    if not is_writing and not config.table_location.is_read_by_spark:
+    if not is_writing and not any(location.is_read_by_spark for location in config.table_locations):
         yield None
         return
     ImportBlocker.remove()

@@ -47,8 +47,8 @@ class ArchiveReadSettings(SourceReadSettings):
 class RetentionSettings(Section):
     """How long segments are kept, and how many bytes of a topic. None: without that limit."""
 
-    keep: Interval | None = None
-    keep_bytes: int | None = Field(default=None, ge=1)
+    keep: Interval | None = Field(default=None, description="How long data is kept, counted from the commit that archived it.")
+    keep_bytes: int | None = Field(default=None, ge=1, description="Bytes of a topic that are kept at least, of all partitions.")
 
     @property
     def keep_s(self) -> float | None:
@@ -101,6 +101,11 @@ class ArchiveConfig(Section):
     def retention_classes(self) -> tuple[str, ...]:
         """Return the patterns of `retention`: an object holds batches of topics of one of them, or of none."""
         return tuple(self.retention)
+
+    @property
+    def table_locations(self) -> tuple[TableLocation, ...]:
+        """Return every place of tables that a command opens."""
+        return (self.table_location,)
 
     @property
     def spark_log(self) -> Path:

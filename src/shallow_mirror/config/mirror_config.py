@@ -70,6 +70,11 @@ class MirrorConfig(Section):
         return TableLocation(self.tables, self.storage.option_texts)
 
     @property
+    def table_locations(self) -> tuple[TableLocation, ...]:
+        """Return every place of tables that a command opens."""
+        return (self.table_location,)
+
+    @property
     def spark_log(self) -> Path:
         """Return the log file of a local session."""
         return spark_log_of(self.mirror, self.tables, self.checkpoint)

@@ -145,9 +145,14 @@ class RestoreConfig(Section):
         return TableLocation(self.archive.tables, self.storage_options)
 
     @property
+    def table_locations(self) -> tuple[TableLocation, ...]:
+        """Return every place of tables that a command opens."""
+        return (self.table_location, self.archive_table_location)
+
+    @property
     def spark_log(self) -> Path:
         """Return the log file of a local session."""
-        return spark_log_of(self.restore, self.tables, checkpoint="")
+        return spark_log_of(self.restore, self.tables, self.checkpoint)
 
     @classmethod
     def load(cls, path: str | Path) -> RestoreConfig:
@@ -188,6 +193,8 @@ class RestoreConfig(Section):
             write, interval_problems = config.write.with_fitting_interval()
             config = config.model_copy(update={"write": write})
             problems += interval_problems
+            if config.tables.startswith("catalog:") and not config.checkpoint:
+                problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)

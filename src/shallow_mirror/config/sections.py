@@ -158,9 +158,14 @@ class GroupSettings(GroupPatterns):
 
 
 class ArchiveGroupSettings(GroupPatterns):
-    """Consumer groups of the source. `interval`: how often a running archive notes their offsets."""
+    """Consumer groups of the source. `interval`: how often a running archive notes their offsets. `keep`: age of every note."""
 
     interval: SyncInterval = "60 seconds"
+    keep: Interval = "30 days"
+
+    @property
+    def keep_s(self) -> float:
+        return values.parse_interval(self.keep)
 
     @property
     def interval_s(self) -> float | None:

@@ -21,6 +21,8 @@ StartRule = int | Mapping[int, int]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour|day|ms|s)s?")
 _DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
+DURATIONS = ("500 ms", "2 seconds", "1 minute", "12 hours", "30 days")
+"""Examples, for editors and for the reference."""
 _SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
 T = TypeVar("T")
@@ -150,8 +152,14 @@ LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
 Start = Annotated[str, BeforeValidator(_datetime_as_text), checked(parse_start)]
 TopicStart = Annotated[str | dict[int, int], BeforeValidator(_parse_topic_start)]
 BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
-Duration = Annotated[str, BeforeValidator(_number_as_text), checked(parse_duration)]
-Interval = Annotated[str, BeforeValidator(_number_as_text), checked(parse_interval)]
-SyncInterval = Annotated[str, BeforeValidator(_false_as_off), BeforeValidator(_number_as_text), checked(parse_sync)]
+Duration = Annotated[str, Field(examples=list(DURATIONS)), BeforeValidator(_number_as_text), checked(parse_duration)]
+Interval = Annotated[str, Field(examples=list(DURATIONS)), BeforeValidator(_number_as_text), checked(parse_interval)]
+SyncInterval = Annotated[
+    str,
+    Field(examples=[*DURATIONS, "off"]),
+    BeforeValidator(_false_as_off),
+    BeforeValidator(_number_as_text),
+    checked(parse_sync),
+]
 OrOff = BeforeValidator(_false_as_off)
 Tables = Annotated[str, Field(min_length=1), BeforeValidator(_parse_tables), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]

@@ -244,8 +244,7 @@ class _UploadWriter(ObjectWriter):
 
     def _put(self) -> None:
         with self._store.errors_raised(f"write {self._name}", self._name) as (obstore, client):
-            data = bytes(self._part)
-            obstore.put(client, self._name, data, attributes={_WRITER: self._token}, mode="create", use_multipart=False)
+            obstore.put(client, self._name, self._part, attributes={_WRITER: self._token}, mode="create", use_multipart=False)
 
     def _send_part(self) -> None:
         if self._upload is None:
@@ -258,9 +257,9 @@ class _UploadWriter(ObjectWriter):
                     buffer_size=PART_BYTES,
                     max_concurrency=PARTS_IN_FLIGHT,
                 )
+        part, self._part = self._part, bytearray()  # the library may hold what it was given: it is not used again here
         with self._store.errors_raised(f"write {self._name}", self._name):
-            self._upload.write(bytes(self._part))
-        self._part.clear()
+            self._upload.write(part)
 
     def _complete(self) -> None:
         self._send_part()

@@ -17,6 +17,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.status import run_status
 from shallow_mirror.sinks.archive.expiry import Expired, Expiry, expired_objects, interrupted_objects, retention_of
+from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.retention import ExpiredObject
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.version import __version__
@@ -64,8 +65,10 @@ def expire(
     outcome = "expire: failed"
     try:
         owner.settle()
+        owner.positions()  # counts the rows: where some were removed, RESTORE TABLE would name objects that were deleted since
         store = ObjectStore.open(config.objects, config.storage_options)
-        expired = Expiry(owner, table, store, retention, now_ms=now_ms, observer=observer).run()
+        notes = GroupNoteExpiry(storage.best_effort_tables(), table, config.groups.keep_s, now_ms)
+        expired = Expiry(owner, table, store, retention, now_ms=now_ms, observer=observer, group_notes=notes).run()
         outcome = "expire: done"
     finally:
         history.run_ended(owner.run_epoch, run, outcome)

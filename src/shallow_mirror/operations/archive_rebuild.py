@@ -6,6 +6,7 @@ decisions, while one commit writes their rows.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,12 +18,13 @@ import pyarrow as pa
 from shallow_mirror.archive_format.object_footer import ObjectFooter
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, archive_rows_to_arrow
-from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity, version_of
 from shallow_mirror.checkpoints.schema import PROPERTY_MAP_ID, DecidedSegment, in_source_order, table_properties
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.checkpoints.table_location import TableLocation
+from shallow_mirror.checkpoints.table_protocol import TableWriter
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ArchiveFormatError, ConfigError, ObjectMissingError, OffsetMapConflictError
 from shallow_mirror.object_store.base import ObjectInfo
@@ -31,6 +33,7 @@ from shallow_mirror.operations.archive_findings import MOST_SHOWN
 from shallow_mirror.operations.archive_object_check import read_footer
 from shallow_mirror.operations.archive_rebuild_choice import Choice, FooterSummary, Hole, Partitions, choose
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, TargetPartition
 
 FOOTERS_AT_ONCE = 8
@@ -48,6 +51,7 @@ class Rebuilt:
     decision_count: int = 0
     object_count: int = 0
     row_count: int = 0
+    topic_count: int = 0
     damaged: list[str] = field(default_factory=list)
     uncommitted: list[str] = field(default_factory=list)
     accepted_holes: list[Hole] = field(default_factory=list)
@@ -59,6 +63,7 @@ class Rebuilt:
             "decisions": self.decision_count,
             "objects": self.object_count,
             "rows": self.row_count,
+            "topics": self.topic_count,
             "damaged": self.damaged,
             "uncommitted": self.uncommitted,
             "gaps": [hole.sentence() for hole in self.accepted_holes],
@@ -68,22 +73,25 @@ class Rebuilt:
         lines = [f"not used, its footer cannot be read: {text}" for text in _shown(self.damaged)]
         lines += [f"not used, it was never committed: {name}" for name in _shown(self.uncommitted)]
         lines += [f"recorded as a gap: {text}" for text in _shown([hole.sentence() for hole in self.accepted_holes])]
+        if not self.topic_count:
+            lines.append("no description of topics is beside the objects: run `shallow-mirror archive run` before a restore")
         counts = f"{counted(self.row_count, 'row')} of {counted(self.object_count, 'object')}"
         return [*lines, f"{self.tables}: rebuilt archive {self.archive_id} with {counts}. Set `tables` to it, and verify"]
 
 
-def rebuild(config: ArchiveConfig, tables: str, *, archive_id: str | None = None, accepts_holes: bool = False) -> Rebuilt:
-    """Write a new table in `tables`, a folder or a URI, where no table may be. The table that the archive file names is not read.
+def rebuild(
+    config: ArchiveConfig, tables: str, spark: Any = None, *, archive_id: str | None = None, accepts_holes: bool = False
+) -> Rebuilt:
+    """Write a new table in `tables` (a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session), where none may be.
 
-    Raise ConfigError (there is a table, objects of several archives, or a choice that is not certain, with the names), and what
-    the store raises.
+    The table that the archive file names is not read. Through Spark all rows are in memory at once. Raise ConfigError (there is
+    a table, objects of several archives, or a choice that is not certain, with the names), ArchiveFormatError (a description of
+    topics), and what the store raises.
     """
     location = TableLocation(tables, config.storage_options)
-    if location.is_read_by_spark:
-        raise ConfigError(f"--rebuild {tables}: give a folder or the URI of an object store; only Spark reaches this place")
-    storage = MirrorStorage(location, writer="deltalake")
+    storage = MirrorStorage(location, spark)
     storage.require_conditional_writes()
-    writer = DeltalakeWriter(location.uri(ARCHIVE_LAYOUT.table), location, ARCHIVE_LAYOUT)
+    writer = storage.decisions(ARCHIVE_LAYOUT)
     if writer.snapshot() is not None:
         raise ConfigError(f"--rebuild {tables}: there is a table archive_segments already: give another place")
     store = ObjectStore.open(config.objects, config.storage_options)
@@ -101,6 +109,7 @@ def rebuild(config: ArchiveConfig, tables: str, *, archive_id: str | None = None
     writer.create(
         table_properties(config.archive, clusters.pop(), _NO_TARGET_CLUSTER, writer.name) | {PROPERTY_MAP_ID: archive_id}
     )
+    _write_topics(storage, TopicObjects(store, archive_id), choice, rebuilt)
     _write(writer, store, choice, rebuilt)
     return rebuilt
 
@@ -159,15 +168,30 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
         raise ConfigError(problems)
 
 
-def _write(writer: DeltalakeWriter, store: ObjectStore, choice: Choice, rebuilt: Rebuilt) -> None:
+def _write_topics(storage: MirrorStorage, objects: TopicObjects, choice: Choice, rebuilt: Rebuilt) -> None:
+    """Write what the capture stored about topics. Decisions are counted again, so times say in front of which one it was seen."""
+    decided_at_ms = _decided_at_ms(choice.decisions)
+    topics = ArchivedTopics.of(storage)
+    described: set[str] = set()
+    for seen in objects.read():
+        micro_batch = bisect_right(decided_at_ms, seen.at_ms)
+        topics.record(seen.topics, run_epoch=_highest_epoch(choice), micro_batch=micro_batch, at_ms=seen.at_ms)
+        described.update(topic.topic_id for topic in seen.topics)
+    rebuilt.topic_count = len(described)
+
+
+def _highest_epoch(choice: Choice) -> int:
+    return max(summary.name.run_epoch for decision in choice.decisions for summary in decision)
+
+
+def _write(writer: TableWriter, store: ObjectStore, choice: Choice, rebuilt: Rebuilt) -> None:
     """Write all rows in one commit: it is there as a whole or not at all. Its version is above those of all objects."""
     snapshot = writer.snapshot()
     if snapshot is None:
-        raise OffsetMapConflictError(f"{writer.uri}: the table that was created is gone")
+        raise OffsetMapConflictError(f"{rebuilt.tables}: the table that was created is gone")
     decided_at_ms = _decided_at_ms(choice.decisions)
-    highest_epoch = max(summary.name.run_epoch for decision in choice.decisions for summary in decision)
     record = Recorded(
-        version=version_of(highest_epoch + 1, 1),
+        version=version_of(_highest_epoch(choice) + 1, 1),
         run=RunIdentity.of_this_process(),
         micro_batch=len(choice.decisions),
         decided_at_ms=decided_at_ms[-1],
@@ -175,13 +199,14 @@ def _write(writer: DeltalakeWriter, store: ObjectStore, choice: Choice, rebuilt:
         row_count=rebuilt.row_count,
     )
     pieces = (batch.cast(ARCHIVE_SEGMENTS) for table in _tables(store, choice, decided_at_ms) for batch in table.to_batches())
-    rows: Any = pa.RecordBatchReader.from_batches(ARCHIVE_SEGMENTS, pieces)
+    reader = pa.RecordBatchReader.from_batches(ARCHIVE_SEGMENTS, pieces)
+    rows: Any = reader.read_all() if writer.name == "spark" else reader
     writer.append(snapshot, rows, record.version, record.metadata())
     written = writer.snapshot()
     row_count = None if written is None else written.row_count()
     if row_count != rebuilt.row_count:
         raise OffsetMapConflictError(
-            f"{writer.uri} has {row_count} rows, {rebuilt.row_count} were to be written: delete the folder, and rebuild again"
+            f"{rebuilt.tables} has {row_count} rows, {rebuilt.row_count} were to be written: delete the table, and rebuild again"
         )
 
 

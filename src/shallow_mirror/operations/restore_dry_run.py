@@ -21,7 +21,6 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRang
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
@@ -149,8 +148,6 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
     is_begun = decided is not None
     if decided is None:
         decided = planner.decide_ranges()
-        if not decided.ranges:
-            raise ConfigError("nothing to restore: the archive has no segment of these topics in front of the cut")
     else:
         require_same_restore(decided, config, table.archive_id)
     positions: dict[SourcePartition, int] = {}

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from tests.support.archived_objects import ORDERS, OTHER, PAYMENTS, SmallArchive
-from tests.support.archives import ArchiveOfTest, archive_config
+from tests.support.archives import ORDERS, OTHER, PAYMENTS, ArchiveOfTest, SmallArchive, archive_config
 from tests.support.record_batches import batch, marker, record
 from tests.support.record_encoders import ENCODERS, full_record
 

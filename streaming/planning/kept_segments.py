@@ -1,0 +1,97 @@
+"""Pure: what an archive still has of one partition, and why a cut in front of it cannot be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from shallow_mirror.checkpoints.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.archive_table import VISIBLE
+from shallow_mirror.types import SourcePartition
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSegments:
+    """Visible rows of one partition up to a decision, behind what retention has deleted.
+
+    `start`: where they begin. `expired_end`: where the rows end that retention has deleted, None without such rows. `end`: of all
+    rows up to the decision. `position`: of all rows of the partition.
+    """
+
+    source: SourcePartition
+    rows: Sequence[ArchiveRow]
+    start: int
+    expired_end: int | None
+    end: int
+    position: int
+    registered_at_ms: int
+
+    @classmethod
+    def of(cls, rows: Sequence[ArchiveRow], last_decision: int) -> KeptSegments | None:
+        """Return those of a partition, from its rows of every state; None where it has no row up to the decision.
+
+        Rows without an object stay when older data has expired: what lies in front of the deleted rows is not kept either.
+        """
+        up_to = [row for row in rows if row.micro_batch <= last_decision]
+        if not up_to:
+            return None
+        expired_end = max((row.segment.source_end for row in rows if row.state not in VISIBLE), default=None)
+        start = min(row.segment.source_start for row in up_to) if expired_end is None else expired_end
+        return cls(
+            source=up_to[0].segment.source,
+            rows=[row for row in up_to if row.state in VISIBLE and row.segment.source_start >= start],
+            start=start,
+            expired_end=expired_end,
+            end=max(row.segment.source_end for row in up_to),
+            position=max(row.segment.source_end for row in rows),
+            registered_at_ms=min(row.decided_at_ms for row in rows),
+        )
+
+    @property
+    def oldest_timestamp_ms(self) -> int | None:
+        timestamps = (None if row.stored is None else row.stored.min_timestamp_ms for row in self.rows)
+        return min((timestamp_ms for timestamp_ms in timestamps if timestamp_ms is not None), default=None)
+
+    def problem_of_end(self, end: int, time_ms: int | None = None) -> str | None:
+        """Return why the records in front of a cut are not in the archive; None where they are, or where there were none.
+
+        `end`: of the cut in this partition. `time_ms`: of the cut, None for a cut by decision.
+        """
+        if end > self.start:
+            return None
+        if self.expired_end is not None and end <= self.expired_end < self.position:
+            why = "what was archived in front of it has expired"
+        elif self.expired_end is not None and end < self.expired_end:
+            why = "all that was archived has expired"
+        elif time_ms is not None and self.start > 0 and end < self.position and time_ms < self.registered_at_ms:
+            why = "the archive began after the cut"
+        else:
+            return None
+        return f"{self.source.topic_partition}: {why}; {self._remedy()}"
+
+    def _remedy(self) -> str:
+        oldest = self.oldest_timestamp_ms
+        since = "" if oldest is None else f", with records from {_time(oldest)} on"
+        return f"it has offsets {self.start} to {self.position}{since}: choose a later cut, or exclude the topic"
+
+
+def nothing_in_front_of(time_ms: int, kept: Sequence[KeptSegments]) -> str | None:
+    """Return the problem of a time that is before every record of the archive; None where there are no records at all."""
+    oldest = [(each.oldest_timestamp_ms, each.source) for each in kept if each.oldest_timestamp_ms is not None]
+    if not oldest:
+        return None
+    first_ms, source = min(oldest)
+    assert first_ms is not None
+    return (
+        f"until.time: {_time(time_ms)} is before every record of the archive: the oldest is of {_time(first_ms)} "
+        f"({source.topic_partition}); choose a later time"
+    )
+
+
+def _time(at_ms: int) -> str:
+    """Return a timestamp as a date. Producers set them: some are none."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
