@@ -1,4 +1,4 @@
-"""Names of objects are read back as they were written; other names belong to nobody."""
+"""Names of objects are read back as they were written; other names are no names of objects."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
         ],
     )
     record_pass(store, GroupSyncPass(observed_at=at(1)), [GroupPosition(group="g", source=A, offset=6)])
-    record_pass(store, GroupSyncPass(observed_at=at(2), problem="the source is away"), ())
+    record_pass(store, GroupSyncPass(observed_at=at(2), problem="the source is unreachable"), ())
     record_pass(store, GroupSyncPass(observed_at=at(3)), [GroupPosition(group="h", source=B, offset=None)])
     record_pass(store, GroupSyncPass(observed_at=at(60), is_whole=True), [GroupPosition(group="g", source=A, offset=9)])
 
@@ -59,7 +59,7 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
     assert positions.positions[0] == GroupPosition(group="g", source=A, offset=5, metadata="m", target_offset=7)
     noted = last_pass(store, at(2.5))
     assert noted is not None
-    assert noted.problem == "the source is away"
+    assert noted.problem == "the source is unreachable"
 
 
 @pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])

@@ -32,7 +32,7 @@ PRODUCER = 4711
 
 
 def batch(base_offset: int, records: int, *, attributes: int = 0, producer_id: int = -1, body: bytes = b"records") -> bytes:
-    """Return a batch of version 2 with a body that nobody reads."""
+    """Return a batch of version 2 whose body is not read."""
     length = 49 + len(body)
     fields = (base_offset, length, 0, 2, 0, attributes, records - 1, 0, 0, producer_id, 0, 0, records)
     return struct.pack(">qiiBIhiqqqhii", *fields) + body

@@ -83,7 +83,7 @@ def test_expired_objects_are_deleted_and_their_rows_stay(tmp_path: Path) -> None
     report = verify_archive(config, is_deep=True)
     assert (report.is_equal, report.findings.counts, report.row_count) == (True, {}, 4)
     assert run_expire(config).object_count == 0
-    ArchiveOfTest(config).archive({ORDERS: [batch(30, 1)]})  # the capture goes on
+    ArchiveOfTest(config).archive({ORDERS: [batch(30, 1)]})  # the capture continues
     assert verify_archive(config).is_equal
 
 

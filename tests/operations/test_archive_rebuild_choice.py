@@ -105,7 +105,7 @@ def test_what_was_committed_is_chosen_whatever_crashes_left(seed: int) -> None:
             for source, start, end, attempt_id in winners:
                 committed[source].append((start, end, attempt_id))
                 positions[source] = end
-        if epoch > 1 and random_.random() < 0.5:  # a run that was fenced goes on with a decision of its own
+        if epoch > 1 and random_.random() < 0.5:  # a run that was fenced continues with a decision of its own
             tries += 1
             footers.append(footer((epoch - 1, 98), 0, tries, (sources[0], stale[sources[0]], stale[sources[0]] + 2)))
     random_.shuffle(footers)

@@ -187,8 +187,9 @@ def test_the_last_look_at_the_groups_is_a_line() -> None:
     assert "groups: 3 at 2026-05-01T14:03:00+00:00: 34 of 36 offsets in place at the target, 2 wait, 0 are not moved" in rendered(
         report(groups=done)
     )
-    failed = report(groups=GroupSyncPass(observed_at=at, problem="RetriableError: the source is away"))
-    assert "groups: could not be synchronized at 2026-05-01T14:03:00+00:00: RetriableError: the source is away" in rendered(
-        failed
+    failed = report(groups=GroupSyncPass(observed_at=at, problem="RetriableError: the source is unreachable"))
+    assert (
+        "groups: could not be synchronized at 2026-05-01T14:03:00+00:00: RetriableError: the source is unreachable"
+        in rendered(failed)
     )
-    assert json.loads(rendered(failed, as_json=True))["groups"]["problem"] == "RetriableError: the source is away"
+    assert json.loads(rendered(failed, as_json=True))["groups"]["problem"] == "RetriableError: the source is unreachable"

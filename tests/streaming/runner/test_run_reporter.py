@@ -168,14 +168,14 @@ def test_a_wait_is_told_once_whoever_waits(
     stalled = StalledStep("EndTxn at 127.0.0.1:2", 12.0)
     for stall in (stalled, stalled, None):
         reporter.check_stalls(stall)
-    note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for="the source is away", since_ms=5)
+    note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for="the source is unreachable", since_ms=5)
     planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
     for _ in range(3):
         reporter.check_stalls(None)
     reporter.on_end("stopped", None)
     assert [counted_problem.problem.text for counted_problem in read_problems(store, 1)] == [
         "the micro-batch has waited 12 s for EndTxn at 127.0.0.1:2",
-        "nothing new is planned: the source is away",
+        "nothing new is planned: the source is unreachable",
     ]
     assert [counted_problem.occurrences for counted_problem in read_problems(store, 1)] == [1, 1]
     assert caplog.text.count("nothing new is planned") == 1
