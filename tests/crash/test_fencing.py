@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.support.mirror_runs import catch_up, create_topic
+from tests.support.mirror_runs import create_topic, wait_for
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.config import MirrorConfig
 
 CONF = """
-mirror: fenced
+mirror: {mirror}
 source: {{alias: east, client: {{bootstrap.servers: "{source}"}}}}
 target: {{alias: west, client: {{bootstrap.servers: "{target}"}}}}
 topics: {{include: ["{topic}"]}}
@@ -35,49 +38,67 @@ def write(bootstrap: str, topic: str) -> None:
     producer.flush()
 
 
-def start(folder: Path, conf: str, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "shallow_mirror.cli", "run", conf, *options],
-        cwd=folder,
+@contextmanager
+def running(module: str, conf: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, "run", str(conf)],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def run_epoch_of(folder: Path) -> int:
+    recorded = OffsetMap.open(str(folder / "tables")).recorded()
+    return 0 if recorded is None else recorded.run_epoch
 
 
 def wait_for_position(folder: Path, topic: str, offset: int) -> None:
-    for _ in range(240):
-        if (folder / "tables" / "offset_map" / "_delta_log").exists():
-            positions = OffsetMap.open(str(folder / "tables")).positions()
-            if any(source.topic == topic and position.offset >= offset for source, position in positions.items()):
-                return
-        time.sleep(0.5)
-    raise AssertionError(f"position {offset} was not reached")
+    def is_reached() -> bool:
+        if not (folder / "tables" / "offset_map" / "_delta_log").exists():
+            return False
+        positions = OffsetMap.open(str(folder / "tables")).positions()
+        return any(source.topic == topic and position.offset >= offset for source, position in positions.items())
+
+    wait_for(f"position {offset}", is_reached)
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param("tests.object_store.mirror_main", id="without Spark"),
+        pytest.param("shallow_mirror.cli", id="Spark", marks=pytest.mark.long),
+    ],
+)
 def test_a_second_mirror_takes_over_and_the_first_ends_with_3(
-    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
+    two_clusters: Any, topic_name: str, tmp_path: Path, module: str
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     create_topic(source, topic_name)
+    mirror = f"fenced-{uuid.uuid4().hex[:8]}"  # the target is shared with other tests
     for name in ("first", "second"):
-        (tmp_path / f"{name}.yaml").write_text(CONF.format(source=source, target=target, topic=topic_name, checkpoint=name))
+        document = CONF.format(mirror=mirror, source=source, target=target, topic=topic_name, checkpoint=name)
+        (tmp_path / f"{name}.yaml").write_text(document)
     write(source, topic_name)
-    first = start(tmp_path, "first.yaml")
-    try:
+    with running(module, tmp_path / "first.yaml") as first:
         wait_for_position(tmp_path, topic_name, 100)
-        second = start(tmp_path, "second.yaml", "--available-now")
-        _, second_said = second.communicate(timeout=150)
-        assert second.returncode == 0, second_said[-3000:]
-        write(source, topic_name)
-        _, first_said = first.communicate(timeout=100)
-        assert first.returncode == 3, first_said[-3000:]
-        assert f"pid {second.pid}" in first_said
-    finally:
-        first.kill()
-        first.wait()
-    catch_up(MirrorConfig.load(tmp_path / "second.yaml"), spark)
+        with running(module, tmp_path / "second.yaml") as second:
+            wait_for("the second mirror", lambda: run_epoch_of(tmp_path) == 2)
+            write(source, topic_name)
+            _, first_said = first.communicate(timeout=100)
+            assert first.returncode == 3, first_said[-3000:]
+            assert f"pid {second.pid}" in first_said
+            wait_for_position(tmp_path, topic_name, 200)
+            second.terminate()
+            _, second_said = second.communicate(timeout=100)
+            assert second.returncode == 0, second_said[-3000:]
     rows = OffsetMap.open(str(tmp_path / "tables")).settled_rows().to_pylist()
     data = [row for row in rows if row["kind"] == "data"]
     assert sum(row["record_count"] for row in data) == 200

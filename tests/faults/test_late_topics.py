@@ -25,8 +25,10 @@ RANGED = Step(name="Spark has logged the plan of its first range", point="Planne
 
 @pytest.mark.parametrize(
     ("engine", "steps"),
-    [(WITHOUT_SPARK, [DECIDED, SETTLED, NOTED, PLANNED, RANGED]), (SPARK, [PLANNED])],
-    ids=["without Spark", "Spark"],
+    [
+        pytest.param(WITHOUT_SPARK, [DECIDED, SETTLED, NOTED, PLANNED, RANGED], id="without Spark"),
+        pytest.param(SPARK, [PLANNED], id="Spark", marks=pytest.mark.long),
+    ],
 )
 def test_a_late_topic_begins_at_its_first_offset_although_the_mirror_is_killed_before_anything_of_it_is_copied(
     two_clusters: Any, topic_name: str, tmp_path: Path, engine: str, steps: Sequence[Step]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,7 +89,8 @@ class LineageRuns:
 
     def restored(self, target: str, name: str, partitions: int, **until: Any) -> Values:
         """Restore into a topic of its own, and return what a consumer sees of it."""
-        groups = {"topics": {"target_name": f"{name}.{{topic}}"}, "until": until, "tables": f"restore-{name}", "restore": name}
+        restore = f"{name}-{uuid.uuid4().hex[:8]}"  # the target is shared with other tests
+        groups = {"topics": {"target_name": f"{name}.{{topic}}"}, "until": until, "tables": restore, "restore": restore}
         conf = self._folder / f"{name}.yaml"
         conf.write_text(yaml.safe_dump(restore_runs.document(self.config, target, **groups)), encoding="utf-8")
         process = self._process(conf, name)

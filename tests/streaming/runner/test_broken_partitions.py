@@ -134,6 +134,7 @@ def recorded(settings: MirrorConfig) -> Recorded:
     return recorded
 
 
+@pytest.mark.long
 def test_a_target_partition_that_takes_no_marker_is_held_until_it_does_and_the_others_continue(
     source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:

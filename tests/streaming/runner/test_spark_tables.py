@@ -37,6 +37,7 @@ def schema(spark: Any, tmp_path: Path) -> Iterator[str]:
     spark.sql(f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
+@pytest.mark.long
 def test_a_decision_in_a_catalog_whose_transactions_were_not_ended_is_rolled_forward(
     two_clusters: Any, spark: Any, schema: str, topic_name: str, tmp_path: Path
 ) -> None:
