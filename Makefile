@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 # Tests chosen by PYTEST_ARGS may all be of the other kind: pytest's exit code 5.
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
+UNIT := not brokers and not spark and not long
 .DEFAULT_GOAL := help
 .PHONY: help setup java links demo test long unit faults model fuzz check lint types contracts docs bench clean
 
@@ -22,8 +23,9 @@ test: setup java unit ## all tests except long ones, with real brokers and Spark
 long: setup java ## tests of many variants on brokers and Spark that `make test` omits
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-unit: setup ## tests without Java, in two processes; COVERAGE=1 measures line coverage
-	$(BIN)/pytest -n 2 -m "not brokers and not spark and not long" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
+unit: setup ## tests without Java, in two processes; COVERAGE=1 measures line coverage of all but the thorough tests
+	$(BIN)/pytest -n 2 -m "$(UNIT)$(if $(COVERAGE), and not thorough)" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(if $(COVERAGE),$(BIN)/pytest -n 2 -m "$(UNIT) and thorough" $(PYTEST_ARGS) $(NONE_CHOSEN))
 
 faults: setup java ## fault injection on real brokers (hours), with tables of results; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)

@@ -146,6 +146,7 @@ def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(place: Plac
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_in_a_catalog_the_table_is_made_by_the_first_batch_and_holds_its_bytes(spark: Any, tmp_path: Path) -> None:
     schema = "spark_catalog.kept"
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schema'")

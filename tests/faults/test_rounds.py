@@ -52,6 +52,7 @@ def test_the_kill_of_a_mirror_whose_payloads_go_through_spark_loses_and_repeats_
         assert_nothing_differs(scene, [(KILL, steps.ENDED[1])])
 
 
+@pytest.mark.long
 def test_a_mirror_that_stood_still_beyond_the_transaction_timeout_copies_again_and_once(
     two_clusters: Any, tmp_path: Path
 ) -> None:

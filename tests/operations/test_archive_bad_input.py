@@ -26,6 +26,8 @@ from shallow_mirror.errors import StoreUnreachableError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_expire import expire
 
+pytestmark = pytest.mark.thorough
+
 OTHER = ORDERS._replace(partition=1)
 DAY_MS = 86_400_000
 

@@ -18,6 +18,8 @@ from shallow_mirror.operations.archive_rebuild import rebuild
 from shallow_mirror.operations.archive_verify import verify_archive
 from shallow_mirror.types import SourcePartition
 
+pytestmark = pytest.mark.thorough
+
 SECOND = SourcePartition("payments", "paypaypaypaypaypaypayA", 0)
 HOUR_MS = 3_600_000
 STEPS = 20

@@ -28,6 +28,8 @@ from shallow_mirror.sinks.archive import expiry
 from shallow_mirror.sinks.archive.expiry import DeletionFailedError, Expiry, retention_of
 from shallow_mirror.types import SourcePartition
 
+pytestmark = pytest.mark.thorough
+
 PAYMENTS = SourcePartition("payments", "paypaypaypaypaypaypayA", 0)
 DAY_MS = 86_400_000
 STARTED, FINISHED, VISIBLE = (

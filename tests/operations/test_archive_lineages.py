@@ -32,6 +32,8 @@ from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
 from shallow_mirror.streaming.runner.next_lineages import epoch_history
 from shallow_mirror.types import EpochEnd, OffsetRange, SourcePartition, TargetPartition
 
+pytestmark = pytest.mark.thorough
+
 OTHER = ORDERS._replace(partition=1)
 TXN = 0x10
 ZERO = [f"a{offset}" for offset in range(20)]

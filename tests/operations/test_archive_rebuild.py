@@ -31,6 +31,8 @@ from shallow_mirror.operations.restore_dry_run import dry_run
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
+pytestmark = pytest.mark.thorough
+
 SECOND = SourcePartition("orders", ORDERS.topic_id, 1)
 THIRD = SourcePartition("orders", ORDERS.topic_id, 2)
 

@@ -26,6 +26,8 @@ from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.planner_state import StartState
 from shallow_mirror.types import OffsetRange
 
+pytestmark = pytest.mark.thorough
+
 END = 20
 
 

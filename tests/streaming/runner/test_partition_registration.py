@@ -197,6 +197,7 @@ def _appearing(mirror: Mirror) -> Callable[[], None]:
     return lambda: mirror.source.logs.update({LATE: (0, 3), GROWN: (2, 4)})
 
 
+@pytest.mark.thorough
 def test_wherever_the_mirror_ends_what_is_in_a_plan_is_in_the_map_and_what_is_in_the_map_begins_at_its_first_offset(
     tmp_path: Path,
 ) -> None:
