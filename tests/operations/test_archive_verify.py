@@ -30,6 +30,8 @@ from shallow_mirror.operations.archive_verify import ArchiveVerification, Progre
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import crc32c
 
+pytestmark = pytest.mark.thorough
+
 SECOND = SourcePartition("orders", ORDERS.topic_id, 1)
 
 

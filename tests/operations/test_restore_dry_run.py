@@ -19,6 +19,8 @@ from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.restore_dry_run import RestoreDryRun, dry_run
 
+pytestmark = pytest.mark.thorough
+
 OTHER = ORDERS._replace(partition=1)
 
 

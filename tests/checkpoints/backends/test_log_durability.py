@@ -19,6 +19,8 @@ from shallow_mirror.checkpoints.storage import choose_writer
 from shallow_mirror.errors import OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn
 
+pytestmark = pytest.mark.thorough
+
 
 def take(tables: Path, run: str) -> OffsetMapOwner:
     return OffsetMapOwner.take_over(
