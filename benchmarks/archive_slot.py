@@ -2,60 +2,35 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
 import uuid
 from pathlib import Path
 
-from benchmarks.baselines import Cost, measured
 from benchmarks.copying import Clusters
-from benchmarks.topics import log_end_offsets
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.deadline import Deadline
+from benchmarks.slot_source import FETCH_BYTES, TIMEOUT_MS, SlotSource, copied
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_topic
 from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
-from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
-from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
-from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
-
-_FETCH_BYTES = 16 << 20
-"""The default of the archive file."""
-
-_TIMEOUT_MS = 300_000
-_FILE_BYTES, _PIECE = 1 << 30, 1 << 20
+from shallow_mirror.sinks.slots.slot_task import fill_slot
+from shallow_mirror.types import IsolationLevel
 
 
 class ArchiveSlot:
     """Copies a topic into one object below `folder`, as the task of a slot does."""
 
     def __init__(self, clusters: Clusters, topic: str, folder: Path) -> None:
-        self._topic, self._folder = topic, folder
-        self._config = ClientConfig.from_properties({"bootstrap.servers": clusters.source.bootstrap})
-        self._source = Cluster(self._config)
-        self._deadline = Deadline.after_ms(_TIMEOUT_MS, time.monotonic)
-        ends = log_end_offsets(clusters.source.bootstrap, topic)
-        topic_id = self._source.metadata([topic], self._deadline).topics[topic].topic_id
-        self._ends = {SourcePartition(topic, topic_id, place.partition): end for place, end in ends.items()}
+        self._folder = folder
+        self._source = SlotSource(clusters.source.bootstrap, topic)
 
     def copy(self) -> tuple[int, int]:
         """Return bytes and batches."""
-        positions = dict.fromkeys(self._ends, 0)
-        ranges = [
-            PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
-        ]
-        limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=_FETCH_BYTES, deadline=self._deadline)
-        readings = DirectReadingFactory(self._source, ranges, positions, limits)
-        job = self._job(positions)
-        target = open_archive_target(job, 0, self._deadline)
-        done = fill_slot(job, SlotInput(number=0, readings=readings, positions=positions), target, self._deadline)
-        return sum(segment.size_bytes for segment in done.segments), sum(segment.batch_count for segment in done.segments)
+        deadline, job = self._source.deadline, self._job()
+        done = fill_slot(job, self._source.slot_input(), open_archive_target(job, 0, deadline), deadline)
+        return copied(done)
 
     def remove(self) -> None:
         shutil.rmtree(self._folder)
 
-    def _job(self, positions: dict[SourcePartition, int]) -> ArchiveSlotJob:
+    def _job(self) -> ArchiveSlotJob:
         return ArchiveSlotJob(
             archive_id=uuid.uuid4().hex,
             source_cluster_id="benchmark",
@@ -63,33 +38,13 @@ class ArchiveSlot:
             storage_options={},
             object_bytes=1 << 40,
             decision=1 << 32,
-            source=self._config,
-            routes={self._topic: archived_topic(self._topic)},
-            positions=positions,
+            source=self._source.config,
+            routes={self._source.topic: archived_topic(self._source.topic)},
+            positions=self._source.positions,
             epoch_ends={},
             isolation=IsolationLevel.READ_COMMITTED,
-            fetch_bytes=_FETCH_BYTES,
+            fetch_bytes=FETCH_BYTES,
             max_segments=200_000,
-            commit_interval_ms=_TIMEOUT_MS,
-            time_left_ms=_TIMEOUT_MS,
+            commit_interval_ms=TIMEOUT_MS,
+            time_left_ms=TIMEOUT_MS,
         )
-
-
-def file_floor(folder: Path) -> Cost:
-    """Write a file and sync it, without any processing."""
-    data, path = memoryview(bytearray(_PIECE)), folder / "floor"
-
-    def write() -> tuple[int, int]:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            for _ in range(_FILE_BYTES // _PIECE):
-                os.write(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        return _FILE_BYTES, 1
-
-    try:
-        return measured(write)
-    finally:
-        path.unlink(missing_ok=True)

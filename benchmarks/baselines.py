@@ -8,11 +8,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from shallow_mirror.wire.batches.crc import crc32c
 
 _FLOOR_BYTES = 2 << 30
 _FLOOR_PIECE = 1 << 20
+_FILE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +89,23 @@ def copy_floor() -> Cost:
         return 16 * len(source), 1
 
     return measured(move)
+
+
+def file_floor(folder: Path) -> Cost:
+    """Write a file and sync it, without any processing."""
+    data, path = memoryview(bytearray(_FLOOR_PIECE)), folder / "floor"
+
+    def write() -> tuple[int, int]:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            for _ in range(_FILE_BYTES // _FLOOR_PIECE):
+                os.write(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return _FILE_BYTES, 1
+
+    try:
+        return measured(write)
+    finally:
+        path.unlink(missing_ok=True)

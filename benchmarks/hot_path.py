@@ -15,36 +15,32 @@ import pstats
 import statistics
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.archive_slot import ArchiveSlot, file_floor
-from benchmarks.baselines import Cost, checksum_floor, copy_floor, measured, socket_floor
+from benchmarks.archive_slot import ArchiveSlot
+from benchmarks.baselines import Cost, checksum_floor, copy_floor, file_floor, measured, socket_floor
 from benchmarks.comparison import running_clusters
 from benchmarks.copying import Clusters
 from benchmarks.corpora import PARTITIONS, chosen_corpora
 from benchmarks.corpus_writer import write_corpus
 from benchmarks.resource_check import require_room
-from benchmarks.topics import create_topic, delete_topic, log_end_offsets
+from benchmarks.slot_source import FETCH_BYTES, TIMEOUT_MS, SlotSource, copied
+from benchmarks.topics import create_topic, delete_topic
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import end_txn
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.sinks.slot_results import SlotResult
-from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
-from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
-from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
+from shallow_mirror.sinks.slots.slot_task import fill_slot
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
 
-FETCH_BYTES, IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 16 << 20, 4 << 20, 5
+IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 4 << 20, 5
 """The defaults of the mirror file."""
 
-TIMEOUT_MS = 300_000
 MOST_MESSAGE_BYTES = 1 << 20
 _SHOWN = 25
 
@@ -53,38 +49,25 @@ class OneSlot:
     """Copies a topic into a fresh one as the task of a slot does, in one transaction."""
 
     def __init__(self, clusters: Clusters, topic: str) -> None:
-        self._topic, self._name = topic, f"{topic}-{uuid.uuid4().hex[:6]}"
-        self._source_config, self._target_config = (
-            ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap})
-            for cluster in (clusters.source, clusters.target)
-        )
-        self._source, self._target = Cluster(self._source_config), Cluster(self._target_config)
+        self._name = f"{topic}-{uuid.uuid4().hex[:6]}"
+        self._source = SlotSource(clusters.source.bootstrap, topic)
+        self._target_config = ClientConfig.from_properties({"bootstrap.servers": clusters.target.bootstrap})
+        self._target = Cluster(self._target_config)
         create_topic(clusters.target.bootstrap, self._name, PARTITIONS, {})
-        self._deadline = Deadline.after_ms(TIMEOUT_MS, time.monotonic)
-        ends = log_end_offsets(clusters.source.bootstrap, topic)
-        topic_id = self._source.metadata([topic], self._deadline).topics[topic].topic_id
-        self._ends = {SourcePartition(topic, topic_id, place.partition): end for place, end in ends.items()}
-        self._target_id = self._target.metadata([self._name], self._deadline).topics[self._name].topic_id
+        self._target_id = self._target.metadata([self._name], self._source.deadline).topics[self._name].topic_id
         self._bootstrap = clusters.target.bootstrap
 
     def copy(self) -> tuple[int, int]:
-        positions = dict.fromkeys(self._ends, 0)
-        ranges = [
-            PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
-        ]
-        limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self._deadline)
-        readings = DirectReadingFactory(self._source, ranges, positions, limits)
-        job = self._job(positions)
-        target = KafkaSlotTarget(job, 0, self._target, self._deadline)
-        done = fill_slot(job, SlotInput(number=0, readings=readings, positions=positions), target, self._deadline)
+        deadline, job = self._source.deadline, self._job()
+        done = fill_slot(job, self._source.slot_input(), KafkaSlotTarget(job, 0, self._target, deadline), deadline)
         assert done.txn is not None
-        end_txn(self._target, done.txn, commit=True, deadline=self._deadline)
-        return _copied(done)
+        end_txn(self._target, done.txn, commit=True, deadline=deadline)
+        return copied(done)
 
     def remove(self) -> None:
         delete_topic(self._bootstrap, self._name)
 
-    def _job(self, positions: dict[SourcePartition, int]) -> KafkaSlotJob:
+    def _job(self) -> KafkaSlotJob:
         limits = BatchLimits(
             max_message_bytes=MOST_MESSAGE_BYTES,
             isolation_level=IsolationLevel.READ_COMMITTED,
@@ -95,10 +78,10 @@ class OneSlot:
             map_id="none",
             run_id="hot-path",
             decision=1,
-            source=self._source_config,
+            source=self._source.config,
             target=self._target_config,
-            routes={self._topic: RoutedTopic(target_topic=self._name, target_topic_id=self._target_id, limits=limits)},
-            positions=positions,
+            routes={self._source.topic: RoutedTopic(target_topic=self._name, target_topic_id=self._target_id, limits=limits)},
+            positions=self._source.positions,
             epoch_ends={},
             target_ends={},
             isolation=IsolationLevel.READ_COMMITTED,
@@ -110,10 +93,6 @@ class OneSlot:
             transaction_timeout_ms=TIMEOUT_MS,
             time_left_ms=TIMEOUT_MS,
         )
-
-
-def _copied(done: SlotResult) -> tuple[int, int]:
-    return sum(segment.size_bytes for segment in done.segments), sum(segment.batch_count for segment in done.segments)
 
 
 def line(name: str, costs: Sequence[Cost]) -> str:

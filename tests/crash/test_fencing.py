@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from tests.support.mirror_runs import create_topic, wait_for
+from tests.support.mirror_runs import create_topic, killed_at_last, wait_for
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 
@@ -28,7 +25,7 @@ checkpoint: {checkpoint}
 trigger: 0 seconds
 """
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(400)]
 
 
 def write(bootstrap: str, topic: str) -> None:
@@ -38,8 +35,7 @@ def write(bootstrap: str, topic: str) -> None:
     producer.flush()
 
 
-@contextmanager
-def running(module: str, conf: Path) -> Iterator[subprocess.Popen[str]]:
+def running(module: str, conf: Path) -> AbstractContextManager[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", module, "run", str(conf)],
         stderr=subprocess.PIPE,
@@ -47,12 +43,7 @@ def running(module: str, conf: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
         start_new_session=True,
     )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return killed_at_last(process)
 
 
 def run_epoch_of(folder: Path) -> int:
@@ -74,7 +65,7 @@ def wait_for_position(folder: Path, topic: str, offset: int) -> None:
     "module",
     [
         pytest.param("tests.object_store.mirror_main", id="without Spark"),
-        pytest.param("shallow_mirror.cli", id="Spark", marks=pytest.mark.long),
+        pytest.param("shallow_mirror.cli", id="Spark", marks=[pytest.mark.spark, pytest.mark.long]),
     ],
 )
 def test_a_second_mirror_takes_over_and_the_first_ends_with_3(

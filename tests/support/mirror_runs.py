@@ -80,6 +80,13 @@ def command(folder: Path, conf: Path, *options: str) -> Iterator[subprocess.Pope
             text=True,
             start_new_session=True,
         )
+    with killed_at_last(process):
+        yield process
+
+
+@contextmanager
+def killed_at_last(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process that has a session of its own; whatever is left of its group is killed."""
     try:
         yield process
     finally:

@@ -14,7 +14,7 @@ from shallow_mirror.streaming.runner.restore_run import plan_step
 
 
 def slots_of(folder: Path, **write: int) -> set[int]:
-    """Return the slots of a restore of four partitions with 25 batches of 78 bytes each."""
+    """Return the slots of a restore of four partitions with 25 small batches each."""
     partitions = [ORDERS._replace(partition=number) for number in range(4)]
     archive = ArchiveOfTest(archive_config(folder))
     archive.archive({source: [batch(offset, 1) for offset in range(25)] for source in partitions})

@@ -1,0 +1,46 @@
+"""What one slot reads in this process: a whole topic of the source, without Spark."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.topics import log_end_offsets
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
+from shallow_mirror.sinks.slots.slot_task import SlotInput
+from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
+
+FETCH_BYTES = 16 << 20
+"""The default of mirror and archive files."""
+
+TIMEOUT_MS = 300_000
+
+
+class SlotSource:
+    """A topic from its begin to its end, as the only slot of a micro-batch. `deadline` is that of the copy."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self.config = ClientConfig.from_properties({"bootstrap.servers": bootstrap})
+        self.deadline = Deadline.after_ms(TIMEOUT_MS, time.monotonic)
+        self._cluster = Cluster(self.config)
+        ends = log_end_offsets(bootstrap, topic)
+        topic_id = self._cluster.metadata([topic], self.deadline).topics[topic].topic_id
+        self._ends = {SourcePartition(topic, topic_id, place.partition): end for place, end in ends.items()}
+        self.positions = dict.fromkeys(self._ends, 0)
+
+    def slot_input(self) -> SlotInput:
+        ranges = [
+            PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
+        ]
+        limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self.deadline)
+        readings = DirectReadingFactory(self._cluster, ranges, self.positions, limits)
+        return SlotInput(number=0, readings=readings, positions=self.positions)
+
+
+def copied(done: SlotResult) -> tuple[int, int]:
+    """Return bytes and batches."""
+    return sum(segment.size_bytes for segment in done.segments), sum(segment.batch_count for segment in done.segments)
