@@ -33,7 +33,7 @@ from shallow_mirror.checkpoints.backends.spark_sql import (
     sql_of_any,
     where,
 )
-from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
+from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_WRITER
 from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_protocol import (
     COMMITS_KEPT,
@@ -48,7 +48,7 @@ from shallow_mirror.checkpoints.table_protocol import (
     WriterName,
     user_metadata_entry,
 )
-from shallow_mirror.errors import ConfigError, OffsetMapConflictError
+from shallow_mirror.errors import ConfigError, OffsetMapConflictError, OutcomeUnknownError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +60,10 @@ _RETENTION = {
     "delta.deletedFileRetentionDuration": "interval 7 days",  # VACUUM goes by it
     "delta.logRetentionDuration": "interval 7 days",  # Spark allows none shorter
 }
+
+_CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
+_LOG_CLEANED = {_LOG_CLEANUP: "true", _CHECKPOINT_INTERVAL: "1"}
 
 _HISTORY_STEPS = (2, 20, 1000, None)
 _ROWS_A_PIECE = 50_000
@@ -148,7 +152,7 @@ class SparkWriter:
 
     def create(self, properties: Mapping[str, str]) -> None:
         """Create the table. Raises ConfigError where the schema is missing or Spark may not create there."""
-        settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **PLAIN_TABLE, **properties})
+        settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **_log_kept(), **PLAIN_TABLE, **properties})
         try:
             columns = columns_in_sql(self._layout.schema)
             self._session.sql(f"CREATE TABLE {self._table} ({columns}) USING delta TBLPROPERTIES ({settings})")
@@ -207,9 +211,13 @@ class SparkWriter:
             self._session.sql(f"OPTIMIZE {self._table}")
 
     def clean_up(self) -> None:
-        """Delete what no version within the retention needs. Spark itself checkpoints the log and cleans it then."""
+        """Delete what no version within the retention needs: replaced files, and the expired part of the log."""
         with _commit_errors():
             self._session.sql(f"VACUUM {self._table}")
+            try:
+                self._set_properties(_LOG_CLEANED)  # this commit writes a checkpoint and cleans the log behind it
+            finally:
+                self._set_properties(_log_kept())
             if self._log is not None:
                 self._log.shorten(COMMITS_KEPT)
 
@@ -218,6 +226,22 @@ class SparkWriter:
             self._find_log()
             if self._log is not None:
                 self._log.discard_torn_commit()
+            self._keep_commits()
+
+    def _keep_commits(self) -> None:
+        """Stop others from cleaning the log: a run may have died between the two commits of `clean_up`."""
+        snapshot = self.snapshot()
+        if snapshot is None or snapshot.properties.get(PROPERTY_WRITER) != self.name:
+            return
+        if snapshot.properties.items() >= _log_kept().items():
+            return
+        try:
+            self._set_properties(_log_kept())
+        except spark_errors() as error:
+            raise OutcomeUnknownError(f"{self._table}: its settings cannot be changed: {first_line(error)}") from error
+
+    def _set_properties(self, settings: Mapping[str, str]) -> None:
+        self._session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ({properties_in_sql(settings)})")
 
     def _find_log(self) -> None:
         self._log = log_of(self._session, self._table)
@@ -244,6 +268,15 @@ class SparkWriter:
         finally:
             for name in settings:
                 self._session.conf.unset(name)
+
+
+def _log_kept() -> dict[str, str]:
+    """Return the settings under which only `clean_up` cleans the log.
+
+    What a start must know stands in the newest commit of the mirror alone, and any application that writes a checkpoint cleans
+    the log behind it: one that compacts the table of a stopped mirror would remove that commit after a week.
+    """
+    return {_LOG_CLEANUP: "false", _CHECKPOINT_INTERVAL: TABLE_SETTINGS[_CHECKPOINT_INTERVAL]}
 
 
 def _text(metadata: Mapping[str, str], version: int, snapshot: SparkSnapshot) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -216,6 +217,40 @@ def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_go_
     decide(owner, data(9, 10))
     assert [position.offset for position in place.settled("two").positions().values()] == [10]
     assert opened(place.writer()).read().num_rows == 10
+
+
+@pytest.mark.spark
+def test_a_map_of_spark_keeps_the_commits_that_a_start_needs_whoever_compacts_it(spark: Any, tmp_path: Path) -> None:
+    """A mirror that stopped long ago, and another job that compacts its table and writes checkpoints."""
+    place = Place(str(tmp_path / "tables"), "spark", spark)
+    owner = place.settled("one")
+    for start in range(3):
+        decide(owner, data(start, start + 1))
+    owner.settle()
+    log = make_old(place)
+    table = f"delta.`{place.tables}/offset_map`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
+    spark.sql(f"OPTIMIZE {table}")
+    assert (log / f"{0:020}.json").exists()
+    second = place.settled("two")
+    assert (second.recorded().micro_batch, second.highest_slot) == (3, 0)
+    assert opened(place.writer()).properties["delta.checkpointInterval"] == TABLE_SETTINGS["delta.checkpointInterval"]
+
+    make_old(place)
+    decide(second, data(3, 4))
+    place.writer().clean_up()
+    assert not (log / f"{0:020}.json").exists(), "the mirror cleans its log itself"
+    assert opened(place.writer()).properties["delta.enableExpiredLogCleanup"] == "false"
+    third = place.settled("three")
+    assert [position.offset for position in third.positions().values()] == [4]
+
+
+def make_old(place: Place) -> Path:
+    """Return the log, all files of which are ten days old then: Spark's retention is seven."""
+    log = Path(place.tables) / "offset_map" / "_delta_log"
+    for file in log.iterdir():
+        os.utime(file, (file.stat().st_mtime - 10 * 86_400,) * 2)  # in the same order: Spark cleans no other
+    return log
 
 
 # --- owners
