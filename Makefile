@@ -37,7 +37,7 @@ fuzz: setup ## malformed bytes for every parser: MINUTES=10 in total; findings i
 	PYTHONPATH=. $(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10)
 
 check: setup lint types contracts docs ## quick checks without Java: lint, types, import contracts, docs, and all but the thorough tests
-	$(BIN)/pytest -n 2 -m "not brokers and not spark and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -n 3 -m "not brokers and not spark and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need the server as thorough, which leaves them out of the quick part."""
     for item in items:
-        if isinstance(item, pytest.Function) and "store" in item.fixturenames and item.path.parent == HERE:
+        if isinstance(item, pytest.Function) and "store_server" in item.fixturenames and item.path.parent == HERE:
             item.add_marker(pytest.mark.thorough)
 
 
