@@ -31,6 +31,10 @@ def observe_nothing(_point: str) -> None:
     """Do nothing: the observer of every run that is not a test."""
 
 
+RESPONSES_IN_FLIGHT = 1
+"""So many responses of a reading may be written and not be acknowledged while the next one is read; each has a buffer."""
+
+
 class SlotWriter(Protocol):
     """One try of a slot to write its batches. No reader sees any of it before the driver's decision names it."""
 
@@ -45,12 +49,16 @@ class SlotWriter(Protocol):
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Write what the sink takes of one response, and give the fate of its batches to the segments.
+        """Write what the sink takes of one response, and give the fate of batches to the segments once it is known.
 
-        Return copies of the batches that are quarantined. Batches below the position of their builder were written before.
+        That may be later: at most `RESPONSES_IN_FLIGHT` responses are not recorded yet when it returns, and their bytes are used
+        until then. Return copies of the quarantined batches of those that were recorded.
         Where `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
         behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """
+
+    def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
+        """Record what was written and is not recorded yet. Returns and raises as `write`."""
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
         """Write what the decision needs, last of all. `segments`: what the slot will return.

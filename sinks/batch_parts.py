@@ -13,7 +13,8 @@ from shallow_mirror.wire.records.send_buffer import Outgoing
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Whole batches of one source partition. `records` is writable and valid until the reading is resumed.
+    """Whole batches of one source partition. `records` is writable. It stays valid while as many further responses
+    are read as may be in flight (`RESPONSES_IN_FLIGHT`).
 
     Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway. `is_cut`: nor are
     the records from `range_end` on; otherwise a batch that straddles it is wanted whole.

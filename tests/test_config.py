@@ -93,7 +93,7 @@ def test_all_problems_come_at_once() -> None:
     problems = _problems(
         mirror="a b",
         read={"start": "yesterday", "transfer": "by-train", "micro_batch_bytes": "1GiB"},
-        write={"transaction_timeout_ms": 900_001, "in_flight_requests": 17},
+        write={"transaction_timeout_ms": 900_001, "in_flight_requests": 10_001},
         source={"alias": "east", "client": {"bootstrap.serverz": "h:1"}},
     )
     text = "\n".join(problems)

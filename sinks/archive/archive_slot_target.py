@@ -100,6 +100,10 @@ class ArchiveSlotWriter:
         self._job.observer("task.produced")
         return ()
 
+    def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
+        """Do nothing: a response is copied, and recorded, when it is written."""
+        return ()
+
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
         """Complete the objects. Rows without batches are repeated in the footer of the first one."""
         header = ObjectHeader(

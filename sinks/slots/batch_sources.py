@@ -15,11 +15,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.worker_clients import buffers_of_worker, keep_buffers
 from shallow_mirror.broker.fetch import arrow_rows
+from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
 from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker.fetch.range_reader import BUFFER_SLACK_BYTES, RangeReader
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
+from shallow_mirror.sinks.base import RESPONSES_IN_FLIGHT
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, PlannedRange, SourcePartition
@@ -100,6 +103,8 @@ class DirectReading:
         self.unknown = tuple(planned for planned in ranges if planned.source not in positions)
         pending = [planned for planned in ranges if planned.source in positions and positions[planned.source] < planned.end]
         self._planned = {planned.source.topic_partition: planned for planned in pending}
+        self._kept_bytes = limits.fetch_bytes + BUFFER_SLACK_BYTES
+        self._buffers = buffers_of_worker(1 + RESPONSES_IN_FLIGHT, MAX_BATCH_BYTES)
         self._reader = RangeReader(
             cluster,
             [
@@ -116,15 +121,20 @@ class DirectReading:
             fetch_bytes=limits.fetch_bytes,
             deadline=limits.deadline,
             patience_ms=limits.patience_ms,
+            buffers=self._buffers,
         )
 
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
-        for response in self._reader:
-            yield tuple(
-                ReadPart(planned.source, planned.end, fetched.index, fetched.records, fetched.aborted)
-                for fetched in response
-                for planned in (self._planned[fetched.topic_partition],)
-            )
+        try:
+            for response in self._reader:
+                yield tuple(
+                    ReadPart(planned.source, planned.end, fetched.index, fetched.records, fetched.aborted)
+                    for fetched in response
+                    for planned in (self._planned[fetched.topic_partition],)
+                )
+        finally:
+            keep_buffers(self._buffers, self._kept_bytes)
+            self._buffers = ()
 
     def end_by(self, end: Deadline) -> None:
         self._reader.end_by(end)

@@ -34,6 +34,7 @@ from shallow_mirror.errors import (
     TopicAccessError,
 )
 from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
+from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import (
     DirectReadingFactory,
@@ -284,27 +285,25 @@ class _SlotTry:
 
     def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
         """Copy what `reading` brings. `is_partial`: there is more to read than that."""
-        for response in reading:
+        for response in self._responses_of(reading):
             self.leave_out_unavailable(part.source for part in response)
             parts = [part for part in response if part.source not in self.left_out]
             self.is_writing = True
-            quarantined = self._writer.write(parts, self._builder_of)
+            self._record(self._writer.write(parts, self._builder_of))
             self.is_writing = False
-            self.reached.update((part.source, self._builder_of(part.source).position) for part in parts)
-            # Where the slot stopped in the middle, the next round reads the batches behind that end again.
-            self._quarantine([batch for batch in quarantined if batch.source_end <= self.reached[batch.source]])
             if self._writer.is_due or self._has_many_segments():
                 is_partial = True
                 break
             if self._writer.until is not None:  # nothing that arrives later is sent with this try
                 reading.end_by(self._writer.until)
+        self.is_writing = True
+        self._record(self._writer.finish(self._builder_of))
         is_partial = is_partial or reading.has_ended_early
         if not is_partial:
             for source, reached in reading.reached().items():
                 if source not in self.left_out:
                     self._builder_of(source).close_at(reached)
         unfinished = {**reading.unfinished(), **self.left_out}
-        self.is_writing = True
         segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
         written = self._writer.close(segments, is_partial=is_partial)
         return SlotResult(
@@ -320,6 +319,14 @@ class _SlotTry:
             stored=written.stored,
             early_end=written.early_end,
         )
+
+    def _responses_of(self, reading: SlotReading) -> Iterator[tuple[ReadPart, ...]]:
+        """Yield the responses. Before an error of the source is raised, what was written is recorded: the next try ends there."""
+        try:
+            yield from reading
+        except MirrorError:
+            self._record(self._writer.finish(self._builder_of))
+            raise
 
     def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
         """Leave out the partitions whose target cannot be written now, before anything is sent to it."""
@@ -339,6 +346,12 @@ class _SlotTry:
             lineage = self._job.lineages.get(source, 0)
             self._builders[source] = SegmentBuilder(source, target, self._positions[source], lineage=lineage)
         return self._builders[source]
+
+    def _record(self, quarantined: Sequence[QuarantinedBatch]) -> None:
+        """Take over what was written in the meantime, and the batches of it that are quarantined."""
+        self.reached.update((source, builder.position) for source, builder in self._builders.items())
+        # Where the slot stopped in the middle, the next round reads the batches behind that end again.
+        self._quarantine([batch for batch in quarantined if batch.source_end <= self.reached[batch.source]])
 
     def _quarantine(self, batches: Sequence[QuarantinedBatch]) -> None:
         if self._budget is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -154,13 +155,26 @@ class KafkaSlotWriter:
     def until(self) -> Deadline | None:
         return self._transaction.until
 
-    def write(self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
+    def write(
+        self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
+    ) -> Sequence[QuarantinedBatch]:
         """Admit and write. Raises TryRepeatedError where the next try goes without a batch, or without coalescing."""
         admitted = [
-            admit_part(self._job, part, max(builder_of(part.source).position, part.start), self._known_refusals) for part in parts
+            admit_part(self._job, part, max(self._transaction.position(part, builder_of), part.start), self._known_refusals)
+            for part in parts
         ]
+        with self._refusals_repeated():
+            return self._transaction.write(admitted, builder_of)
+
+    def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
+        """Wait for all acknowledgements. Raises as `write`."""
+        with self._refusals_repeated():
+            return self._transaction.finish(builder_of)
+
+    @contextmanager
+    def _refusals_repeated(self) -> Iterator[None]:
         try:
-            self._transaction.write(admitted, builder_of)
+            yield
         except QuarantinableBatchError as refused:
             key = (refused.source, refused.refusal.error.base_offset)
             if key in self._known_refusals:
@@ -173,7 +187,6 @@ class KafkaSlotWriter:
             # Only one of the batches may be to blame: the next try sends each as it is, and learns which.
             self._target.stop_coalescing()
             raise TryRepeatedError(refused.source, refused.end, f"without combining batches: {refused}") from refused
-        return [batch for part in admitted for batch in part.quarantined]
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
         return self._transaction.close(is_partial=is_partial)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import write_receipt
 from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
-from shallow_mirror.sinks.batch_parts import AdmittedPart
+from shallow_mirror.sinks.base import RESPONSES_IN_FLIGHT
+from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
@@ -46,6 +52,15 @@ class CoalescedBatchRefusedError(Exception):
         super().__init__(f"{source.topic_partition}: combined batches, up to offset {end}: {refused}")
 
 
+@dataclass(slots=True)
+class _Response:
+    """What was sent of one response of the source. `queues`: by target partition; without a submission nothing was sent."""
+
+    admitted: Sequence[AdmittedPart]
+    queues: Mapping[TopicPartition, Sequence[memoryview]] = field(default_factory=dict)
+    submission: Submission | None = None
+
+
 class SlotTransaction:
     """The Kafka transaction of one try of a slot, which leaves it open: only the driver ends it.
 
@@ -64,6 +79,9 @@ class SlotTransaction:
         self._until: Deadline | None = None
         self._has_stopped = False
         self._sent_bytes = 0
+        self._admitted: dict[SourcePartition, int] = {}
+        """The source offset behind what was admitted of each partition; what is recorded may be behind that."""
+        self._responses: deque[_Response] = deque()
 
     @property
     def is_due(self) -> bool:
@@ -75,11 +93,20 @@ class SlotTransaction:
         """Return when the commit interval ends; None before the first batch: there is nothing to hand over then."""
         return self._until
 
-    def write(self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> None:
-        """Restamp and produce what is sent of one response, and hand the fate of its batches to the segments.
+    def position(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> int:
+        """Return the source offset behind what was written of a part's partition, acknowledged or not."""
+        return self._admitted.get(part.source, builder_of(part.source).position)
+
+    def write(
+        self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
+    ) -> list[QuarantinedBatch]:
+        """Restamp and send what is sent of one response, and hand the fate of the batches before it to the segments.
+
+        So the acknowledgements of one response overlap with the reading and the sending of the next one.
 
         Where the commit interval ends in the middle, that of the batches up to there: `is_due`, and nothing may follow. Of each
         partition the recorded batches are then the front of the response, and nothing behind them is on the target.
+        Returns what is quarantined of the recorded responses.
 
         Raises QuarantinableBatchError, CoalescedBatchRefusedError.
         """
@@ -89,17 +116,36 @@ class SlotTransaction:
         assert not self._has_stopped, "a slot that has stopped writes its receipt and nothing else"
         if self._until is None and any(part.admission.next_position > builder_of(part.part.source).position for part in admitted):
             self._until = self._deadline.sooner(self._job.commit_interval_ms)
+        self._admitted.update((part.part.source, part.admission.next_position) for part in admitted)
+        response = _Response(admitted)
+        self._responses.append(response)
         sent = [part for part in admitted if len(part.outgoing)]
-        placed = self._produce(sent) if sent else {}
-        for part in admitted:
-            source, index = part.part.source, part.part.index
-            self.fetched_bytes += int(index.size_bytes.sum())
-            base_offsets = placed.get(self._target_of(source), [])
-            self._has_stopped = self._has_stopped or len(base_offsets) < len(part.outgoing)
-            end = part.done_with(len(base_offsets))
-            builder_of(source).add(index, part.admission, base_offsets, part.outgoing.rewritten, end=end)
+        if sent:
+            self._send(response, sent)
+        return self._record(builder_of, left=RESPONSES_IN_FLIGHT)
 
-    def _produce(self, sent: Sequence[AdmittedPart]) -> dict[TopicPartition, list[int]]:
+    def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
+        """Wait for the acknowledgements of everything that was sent. Returns and raises as `write`."""
+        return self._record(builder_of, left=0)
+
+    def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> list[QuarantinedBatch]:
+        """Hand the fate of the oldest responses to the segments, until so many are left.
+
+        Where the slot has stopped, none is left: what of the last response was sent is known then.
+        """
+        quarantined: list[QuarantinedBatch] = []
+        while len(self._responses) > (0 if self._has_stopped else left):
+            placed = self._acknowledged(self._responses[0])
+            for part in self._responses.popleft().admitted:
+                source, index = part.part.source, part.part.index
+                self.fetched_bytes += int(index.size_bytes.sum())
+                base_offsets = placed.get(self._target_of(source), [])
+                end = part.done_with(len(base_offsets))
+                builder_of(source).add(index, part.admission, base_offsets, part.outgoing.rewritten, end=end)
+                quarantined += part.quarantined
+        return quarantined
+
+    def _send(self, response: _Response, sent: Sequence[AdmittedPart]) -> None:
         txn, window = self._open()
         added = [target for part in sent if (target := self._target_of(part.part.source)) not in self._sequences]
         if added:
@@ -118,17 +164,35 @@ class SlotTransaction:
         self._sequences.update(zip(stamped, following, strict=True))
         queues = {target: batches.batches() for target, batches in stamped.items()}
         continuing = {self._target_of(part.part.source): set(part.outgoing.continuing()) for part in sent}
-        try:
-            placed = window.produce_all(queues, continuing=continuing)
-        except ProduceRefusedError as refused:
-            raise self._explained(refused, sent, queues) from refused
+        response.queues, response.submission = queues, Submission(continuing)
+        with self._refusals_explained(window):
+            window.submit(queues, response.submission)
+        self._has_stopped = response.submission.is_cut_short
+
+    def _acknowledged(self, response: _Response) -> Mapping[TopicPartition, list[int]]:
+        """Wait until all that was sent of a response is acknowledged; return where its batches are."""
+        if response.submission is None:
+            return {}
+        assert self._window is not None
+        with self._refusals_explained(self._window):
+            self._window.finish(response.submission)
+        placed = response.submission.base_offsets
         for target, base_offsets in placed.items():
             recorded_end = self._job.target_ends.get(target, 0)
             if base_offsets and base_offsets[0] < recorded_end:
                 raise TargetDataLossError(target, recorded_end, base_offsets[0])
-            self._sent_bytes += sum(map(len, queues[target][: len(base_offsets)]))
+            self._sent_bytes += sum(map(len, response.queues[target][: len(base_offsets)]))
         self._job.observer("task.produced")
         return placed
+
+    @contextmanager
+    def _refusals_explained(self, window: ProducePipeline) -> Iterator[None]:
+        """Raise the target's refusal of a batch in the source's terms. It may be of an earlier response than the last one."""
+        try:
+            yield
+        except ProduceRefusedError as refused:
+            response = next(response for response in self._responses if response.submission is window.failed)
+            raise self._explained(refused, response) from refused
 
     def _open(self) -> tuple[SlotTxn, ProducePipeline]:
         if self.txn is None or self._window is None:
@@ -173,11 +237,9 @@ class SlotTransaction:
     def _target_of(self, source: SourcePartition) -> TopicPartition:
         return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)
 
-    def _explained(
-        self, refused: ProduceRefusedError, sent: Sequence[AdmittedPart], queues: Mapping[TopicPartition, Sequence[memoryview]]
-    ) -> Exception:
+    def _explained(self, refused: ProduceRefusedError, response: _Response) -> Exception:
         """Return the target's response in the source's terms: which batch, and whether it was damaged before it was sent."""
-        for part in sent:
+        for part in response.admitted:
             if self._target_of(part.part.source) != refused.topic_partition:
                 continue
             index, number = part.part.index, refused.index_in_queue
@@ -185,7 +247,7 @@ class SlotTransaction:
             if batch != last:
                 return CoalescedBatchRefusedError(part.part.source, int(index.last_offset[last]) + 1, refused)
             base_offset, pos = int(index.headers["base_offset"][batch]), int(index.pos[batch])
-            bytes_sent = queues[refused.topic_partition][refused.index_in_queue]
+            bytes_sent = response.queues[refused.topic_partition][refused.index_in_queue]
             explained = explain_refusal(refused, bytes_sent, part.part.source.topic_partition, base_offset, pos)
             if not self._job.quarantines:
                 return explained

@@ -51,7 +51,7 @@ class SampleReader:
             fetch_bytes=self._fetch_bytes,
             deadline=Deadline.after_ms(PATIENCE_MS, silence),
             max_wait_ms=_MAX_WAIT_MS,
-            buffer=self._buffer,
+            buffers=[self._buffer],
         )
         try:
             for response in reader:

@@ -161,7 +161,7 @@ class PartitionReader:
                 fetch_bytes=self.fetch_bytes,
                 deadline=Deadline.after_ms(PATIENCE_MS, silence),
                 max_wait_ms=MAX_WAIT_MS,
-                buffer=self._buffer,
+                buffers=[self._buffer],
             )
             try:
                 skipped, before = None, -1

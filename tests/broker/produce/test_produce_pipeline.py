@@ -529,6 +529,10 @@ def test_a_leader_that_takes_no_bytes_any_more_is_given_up(fake: StrictCluster, 
     client = client_of(fake, clock, request_timeout_ms=200)
     slot = Slot(client, clock)
     fake.change("Produce", held(threading.Event()))
+    path = client.send_window(client.leaders([A], clock.deadline())[A].leader)
+    first = path.begin()
+    clock.sleep(0.1)
+    path.acknowledge(1 << 30, first)
     window = ProducePipeline(client, NAME, in_flight_requests=100, in_flight_bytes=1 << 30, deadline=clock.deadline(3_600_000))
     with pytest.raises(RetriableError, match="sending to"):
         window.produce_all({A: slot.batches([1] * 40, 1 << 20)})

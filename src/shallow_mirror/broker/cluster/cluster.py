@@ -25,6 +25,7 @@ from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
 from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadReplicas, ReadSource
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.cluster.retry_loop import RetryLoop
+from shallow_mirror.broker.cluster.send_window import SendWindow
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import call
@@ -104,6 +105,7 @@ class Cluster:
         self._config_queries = ConfigQueries(self._pool, self._metadata, errors)
         self.read_replicas = ReadReplicas(self.config.metadata_max_age_ms, self._clock)
         self._fetch_paces: dict[FetchPath, FetchPace] = {}
+        self._send_windows: dict[int, SendWindow] = {}
 
     def _check_process(self) -> None:
         """Start anew after a fork: two processes that write to one socket would mix their requests."""
@@ -219,6 +221,12 @@ class Cluster:
         if path not in self._fetch_paces:
             self._fetch_paces[path] = FetchPace(self.config.request_timeout_ms, self._clock)
         return self._fetch_paces[path]
+
+    def send_window(self, node_id: int) -> SendWindow:
+        """Return what the path to a leader carries, as transactions of this cluster have seen so far."""
+        if node_id not in self._send_windows:
+            self._send_windows[node_id] = SendWindow(self._clock)
+        return self._send_windows[node_id]
 
     # --- logs ---
 

@@ -9,6 +9,9 @@ from shallow_mirror.deadline import Deadline
 FIRST_BYTES = 64 << 10
 """May be in flight before the first acknowledgement has shown how fast the link is, and however slow it is."""
 
+_FIRST_S = 0.25
+"""Before the first acknowledgement of a transaction, what an earlier one saw the path carry in this time may be in flight."""
+
 REQUEST_S = 2.0
 """A request holds about as much as the link carries in this time, so that little is in flight when the limit passes."""
 
@@ -20,14 +23,16 @@ _REMEMBERED_S = 4.0
 
 
 class SendPace:
-    """What one leader acknowledged, over all calls of `produce_all` of one pipeline.
+    """What one leader acknowledged in the transaction of one pipeline.
 
-    `until`: when sending has to stop; `deadline`: when everything has to be acknowledged, or it was in vain.
+    `until`: when sending has to stop; `deadline`: when everything has to be acknowledged, or it was in vain. `known_bytes_per_s`:
+    what the path carried in earlier transactions; None: not known.
     """
 
-    def __init__(self, until: Deadline, deadline: Deadline) -> None:
+    def __init__(self, until: Deadline, deadline: Deadline, known_bytes_per_s: float | None = None) -> None:
         self._until = until
         self._deadline = deadline
+        self._first_bytes = max(FIRST_BYTES, int(_FIRST_S * (known_bytes_per_s or 0)))
         self._clock = until.clock
         self._remembered_bytes = self._remembered_s = 0.0
         self._acknowledged_bytes = 0
@@ -50,7 +55,11 @@ class SendPace:
             self._remembered_bytes, self._remembered_s = self._remembered_bytes / 2, self._remembered_s / 2
 
     def drained(self) -> None:
-        """Stop the clock: nothing is in flight, and what comes next is the reader's time, not the link's."""
+        """Stop the clock: nothing is in flight, and what comes next is the reader's time, not the link's.
+
+        While something is, the reader's time counts as well: on a slow link both run at once, and which of them it was is not
+        known. A rate that is too low makes a slot end early; one that is too high lets the transaction time out.
+        """
         self._count_time()
         self._counted_at = None
 
@@ -68,7 +77,7 @@ class SendPace:
     def request_bytes(self, most_bytes: int) -> int:
         """Return how many bytes a request should hold."""
         if not self.has_answered:
-            return min(most_bytes, FIRST_BYTES)
+            return min(most_bytes, self._first_bytes)
         return int(max(FIRST_BYTES, min(most_bytes, self.bytes_per_s() * REQUEST_S)))
 
     def most_in_flight(self) -> float:
@@ -76,7 +85,7 @@ class SendPace:
         if self._until.is_over():
             return 0
         if not self.has_answered:
-            return FIRST_BYTES
+            return self._first_bytes
         return max(FIRST_BYTES, self.bytes_per_s() * self._until.remaining_ms() / 1000)
 
     def may_begin(self, size_bytes: int) -> bool:

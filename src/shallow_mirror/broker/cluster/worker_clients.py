@@ -1,12 +1,19 @@
-"""Executor: what a Python worker keeps between tasks: its clusters, with their connections, and the frozen imports."""
+"""Executor: what a Python worker keeps between tasks: clusters with their connections, receive buffers, frozen imports."""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterable
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.connection import ReceiveBuffer
+
+MOST_BUFFERS = 4
+"""A worker keeps so many receive buffers of `read.fetch_bytes`. Memory that is new to a process costs as much as filling it."""
+
+_buffers: list[ReceiveBuffer] = []
 
 _clusters: dict[tuple[int, ClientConfig], Cluster] = {}
 _frozen_pid: int | None = None
@@ -18,6 +25,23 @@ def cluster_of_worker(config: ClientConfig) -> Cluster:
     if key not in _clusters:
         _clusters[key] = Cluster(config)
     return _clusters[key]
+
+
+def buffers_of_worker(count: int, max_bytes: int) -> tuple[ReceiveBuffer, ...]:
+    """Return so many receive buffers for a task, which gives them back with `keep_buffers`.
+
+    Those that were kept come first, unless something still looks at them.
+    """
+    free = [buffer for buffer in _buffers if buffer.max_bytes == max_bytes and not buffer.is_viewed()][:count]
+    for buffer in free:
+        _buffers.remove(buffer)
+    return (*free, *(ReceiveBuffer(0, max_bytes) for _ in range(count - len(free))))
+
+
+def keep_buffers(buffers: Iterable[ReceiveBuffer], most_bytes: int) -> None:
+    """Keep buffers for the next task, except those that grew beyond `most_bytes` for a single batch."""
+    _buffers.extend(buffer for buffer in buffers if buffer.size_bytes <= most_bytes)
+    del _buffers[:-MOST_BUFFERS]
 
 
 def freeze_imports_once() -> None:

@@ -14,7 +14,7 @@ from shallow_mirror.wire.records.legacy_formats import convert_legacy
 
 @dataclass(frozen=True, slots=True)
 class IndexedPartition:
-    """Whole batches of one partition. `records` is writable and valid until the reader is resumed."""
+    """Whole batches of one partition. `records` is writable and valid as long as its buffer (`RangeReader`)."""
 
     topic_partition: TopicPartition
     index: BatchIndex

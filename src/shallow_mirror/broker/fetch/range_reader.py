@@ -48,7 +48,8 @@ PARTITION_PATIENCE_MS = 2_000.0
 new leader may trail for moments. The other partitions of the slot wait for it so long, once; what is left is planned again after
 a second."""
 
-_FRAME_SLACK_BYTES = 65_536
+BUFFER_SLACK_BYTES = 1 << 20
+"""A buffer may hold so much more than `fetch_bytes`: what is around the records, and a step of its growth."""
 
 
 class RangeReader:
@@ -60,8 +61,10 @@ class RangeReader:
     A partition that cannot be read does not delay others. With `patience_ms` the iteration ends without those that were
     unreadable for so long, once all others are done; `unfinished` names them. Without, they are waited for until the deadline.
 
-    One receive buffer of `fetch_bytes`; it grows to the size of a single larger batch, `MAX_BATCH_BYTES` at the most. Readers
-    that follow each other may share one `buffer`: a new one costs as much as reading a few megabytes. A Fetch asks for less
+    Responses of `fetch_bytes` are received into `buffers` in turn, into a single one where none are given: a response stays valid
+    until the iteration was resumed as often as there are buffers. A buffer grows to the size of a single larger batch,
+    `MAX_BATCH_BYTES` at the most. Readers that follow each other may share them: a new one costs as much as reading a few
+    megabytes. A Fetch asks for less
     where the link to the broker is slow (fetch_pace.py), which readers of the same `cluster` learn from each other.
     An iteration that is left early closes its connections, because a response is still on the wire.
     """
@@ -75,7 +78,7 @@ class RangeReader:
         fetch_bytes: int,
         deadline: Deadline,
         max_wait_ms: int = 500,
-        buffer: ReceiveBuffer | None = None,
+        buffers: Sequence[ReceiveBuffer] = (),
         patience_ms: float | None = None,
     ) -> None:
         self._cluster = cluster
@@ -84,7 +87,7 @@ class RangeReader:
         self._deadline = deadline
         self._max_wait_ms = max_wait_ms
         self._progress = {read_range.topic_partition: RangeProgress(read_range, read_range.position) for read_range in ranges}
-        self._buffer = receive_buffer(fetch_bytes) if buffer is None else buffer
+        self._buffers = deque(buffers or [receive_buffer(fetch_bytes)])
         self._order = deque(self._progress)
         self._sources: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
         self._forms: dict[FetchPath, FetchForm] = {}
@@ -137,6 +140,7 @@ class RangeReader:
                     self._send_where_idle(waiting)
                 if response:
                     yield response
+                    self._buffers.rotate(-1)
                 if self._failure is not None:
                     raise self._failure
         finally:
@@ -287,7 +291,9 @@ class RangeReader:
         silence_ms = self._cluster.config.request_timeout_ms + self._max_wait_ms
         end = self._deadline if self._end_by is None else self._deadline.sooner(self._end_by.remaining_ms())
         try:
-            response = receive_fetch(connection, self._buffer, end, self._forms[path], silence_ms=silence_ms, on_begin=pace.began)
+            response = receive_fetch(
+                connection, self._buffers[0], end, self._forms[path], silence_ms=silence_ms, on_begin=pace.began
+            )
         except RetriableError as error:
             # Nothing is wrong with the broker: it is not waited for any longer.
             if self._is_over():
@@ -386,4 +392,4 @@ class RangeReader:
 
 
 def receive_buffer(fetch_bytes: int) -> ReceiveBuffer:
-    return ReceiveBuffer(fetch_bytes + _FRAME_SLACK_BYTES, MAX_BATCH_BYTES)
+    return ReceiveBuffer(fetch_bytes + BUFFER_SLACK_BYTES, MAX_BATCH_BYTES)

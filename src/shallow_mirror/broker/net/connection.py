@@ -16,6 +16,10 @@ READ_AHEAD_BYTES = 16_384
 """What one receive may read behind a response: small responses to pipelined requests come several at a time."""
 
 
+_GROWN_BY_BYTES = 1 << 20
+"""Larger buffers grow in such steps: frames of nearly the same size would make each a new one."""
+
+
 class ReceiveBuffer:
     """A reused buffer that grows to the largest frame seen, `max_bytes` at the most."""
 
@@ -23,10 +27,15 @@ class ReceiveBuffer:
         self.max_bytes = max_bytes
         self._bytes = bytearray(initial_bytes)
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self._bytes)
+
     def view(self, size: int) -> memoryview:
         """Return the first `size` bytes. When the buffer grows, earlier views stay valid but are no longer of this buffer."""
         if size > len(self._bytes):
-            self._bytes = bytearray(size)
+            steps = -(-size // _GROWN_BY_BYTES)
+            self._bytes = bytearray(size if size < _GROWN_BY_BYTES else min(self.max_bytes, steps * _GROWN_BY_BYTES))
         return memoryview(self._bytes)[:size]
 
     def is_viewed(self) -> bool:

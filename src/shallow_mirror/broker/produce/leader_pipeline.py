@@ -1,4 +1,4 @@
-"""Everywhere: the Produce requests to one leader: several in flight, small ones in one write."""
+"""Everywhere: the Produce requests to one leader: many in flight, small ones in one write."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from shallow_mirror.broker.cluster.send_pace import SLOWEST_BYTES_PER_S, SendPace
+from shallow_mirror.broker.cluster.send_window import Flight, SendWindow
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.transport import Part
 from shallow_mirror.broker.produce.produce_errors import produce_error
@@ -39,37 +40,67 @@ class InFlightLimits(NamedTuple):
     deadline: Deadline
 
 
+class Submission:
+    """What became of the queues of one call. `base_offsets`: by partition, in the order of its queue, as far as acknowledged."""
+
+    def __init__(self, continuing: Continuing, base_offsets: dict[TopicPartition, list[int]] | None = None) -> None:
+        self.continuing = continuing
+        self.base_offsets = {} if base_offsets is None else base_offsets
+        self.in_flight = 0
+        """Requests that were handed to a connection and are not acknowledged."""
+        self.is_cut_short = False
+        """Whether a limit stopped it: batches of a queue were not sent."""
+
+
+class _InFlight(NamedTuple):
+    request: PackedRequest
+    frames: ProduceFrames
+    submission: Submission
+
+
 @dataclass(frozen=True, slots=True)
-class LeaderWork:
-    """The requests to one leader, and where to note what it acknowledges: base offsets by partition, stamped partitions."""
+class Leader:
+    """One leader: its connection, what its path carries, and where partitions are noted whose times it has overwritten."""
 
     connection: Connection
-    requests: Iterator[PackedRequest]
+    window: SendWindow
     frames_of: Callable[[tuple[TopicPartition, ...]], ProduceFrames]
-    base_offsets: dict[TopicPartition, list[int]]
     stamped: set[TopicPartition]
     limits: InFlightLimits
 
 
 class LeaderPipeline:
-    """Sends the requests to one leader in order, and reads the responses.
+    """Sends the requests of one submission after another to one leader, in order, and reads the responses.
 
-    Small requests share a write, which costs more than what it carries: where there is room for one, room for several is
-    waited for. The broker has the others to work on meanwhile.
+    A submission is begun once all requests of the one before it were sent, acknowledged or not. Small requests share a write,
+    which costs more than what it carries: where there is room for one, room for several is waited for. The broker has the
+    others to work on meanwhile.
     """
 
-    def __init__(self, work: LeaderWork) -> None:
-        self._work = work
-        self._connection = work.connection
-        self._requests = work.requests
-        self._limits = work.limits
-        self._frames_of = cache(work.frames_of)
-        self._several = max(1, work.limits.requests // 2)
-        self._in_flight: deque[tuple[PackedRequest, ProduceFrames]] = deque()
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self._connection = leader.connection
+        self._limits = leader.limits
+        self._frames_of = cache(leader.frames_of)
+        self._requests: Iterator[PackedRequest] = iter(())
+        self._submission = Submission({})
+        self._in_flight: deque[_InFlight] = deque()
         self._in_flight_bytes = 0
         self._unsent_ids: list[int] = []
         self._unsent: list[Part] = []
         self._unsent_bytes = 0
+        self._sent_count = self._acknowledged_count = self._acknowledged_bytes = 0
+        self._flights: deque[tuple[int, Flight]] = deque()
+        """Of each write: how many requests were sent with it, and the time."""
+        self.failed: Submission | None = None
+        """Whose response was an error."""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._in_flight
+
+    def begin(self, submission: Submission, requests: Iterator[PackedRequest]) -> None:
+        self._submission, self._requests = submission, requests
 
     def send_next(self) -> bool:
         """Build the next request, and write it at the latest when the pipeline is full. False: there is none left."""
@@ -83,22 +114,30 @@ class LeaderPipeline:
         self._unsent_ids.append(correlation_id)
         self._unsent += frames.build(correlation_id, request.batches)
         self._unsent_bytes += size
-        self._in_flight.append((request, frames))
+        self._in_flight.append(_InFlight(request, frames, self._submission))
         self._in_flight_bytes += size
+        self._submission.in_flight += 1
         if self._unsent_bytes > SMALL_BYTES:
             self._write(patience)
         return True
 
+    def finish(self, submission: Submission) -> None:
+        """Wait until everything of a submission that was sent is acknowledged."""
+        # Those in front of it were submitted before, and those behind it follow: the first in flight is the oldest.
+        while self._in_flight and submission.in_flight:
+            self._acknowledge(self._patience())
+
+    def finish_all(self) -> None:
+        while self._in_flight:
+            self._acknowledge(self._patience())
+
     def _make_room(self, size: int, patience: Deadline) -> None:
         if self._is_full(1, size):
             self._write(patience)
-            wanted = self._several if size <= SMALL_BYTES else 1
-            while self._in_flight and self._is_full(wanted, size):
+            is_small = size <= SMALL_BYTES
+            requests, wanted = (max(1, self._limits.requests // 2), max(size, SMALL_BYTES)) if is_small else (1, size)
+            while self._in_flight and self._is_full(requests, wanted):
                 self._acknowledge(patience)
-
-    def drain(self) -> None:
-        while self._in_flight:
-            self._acknowledge(self._patience())
 
     def _next_request(self) -> PackedRequest | None:
         return next(self._requests, None)
@@ -107,40 +146,78 @@ class LeaderPipeline:
         return self._limits.deadline.sooner(self._limits.response_ms)
 
     def close(self) -> None:
+        """Close the connection: responses are still to come that nobody waits for."""
         self._connection.close()
+        self._leader.window.forget()
 
     def _is_full(self, requests: int, size_bytes: int) -> bool:
-        return (
-            len(self._in_flight) + requests > self._limits.requests
-            or self._in_flight_bytes + size_bytes > self._limits.size_bytes
+        return len(
+            self._in_flight
+        ) + requests > self._limits.requests or self._in_flight_bytes + size_bytes > self._leader.window.size_bytes(
+            self._limits.size_bytes
         )
 
     def _write(self, patience: Deadline) -> None:
         if self._unsent_ids:
             ids, parts = self._unsent_ids, self._unsent
             self._unsent_ids, self._unsent, self._unsent_bytes = [], [], 0
+            self._sent_count += len(ids)
+            self._flights.append((self._sent_count, self._leader.window.begin()))
             self._connection.send_several(ids, parts, patience)
 
     def _acknowledge(self, patience: Deadline) -> None:
-        request, frames = self._in_flight.popleft()
+        request, frames, submission = self._in_flight.popleft()
         self._in_flight_bytes -= request.size_bytes
-        frame = self._connection.receive(patience)
-        appended = frames.parse_appended(frame)
-        if appended is None:
-            return _acknowledge_one_by_one(self._work, request, frame)
-        base_offsets = self._work.base_offsets
-        for topic_partition, base_offset in zip(request.topic_partitions, appended.base_offsets, strict=True):
-            base_offsets[topic_partition].append(base_offset)
-        self._work.stamped.update(request.topic_partitions[i] for i in appended.stamped)
+        try:
+            frame = self._connection.receive(patience)
+            appended = frames.parse_appended(frame)
+            if appended is None:
+                self._acknowledge_one_by_one(request, submission, frame)
+            else:
+                base_offsets = submission.base_offsets
+                for topic_partition, base_offset in zip(request.topic_partitions, appended.base_offsets, strict=True):
+                    base_offsets[topic_partition].append(base_offset)
+                self._leader.stamped.update(request.topic_partitions[i] for i in appended.stamped)
+        except BaseException:
+            self.failed = submission
+            raise
+        submission.in_flight -= 1
+        self._acknowledged_count += 1
+        self._acknowledged_bytes += request.size_bytes
+        if self._acknowledged_count == self._flights[0][0]:
+            self._leader.window.acknowledge(self._acknowledged_bytes, self._flights.popleft()[1])
+            self._acknowledged_bytes = 0
+
+    def _acknowledge_one_by_one(self, request: PackedRequest, submission: Submission, frame: memoryview) -> None:
+        """Note what a response with errors or messages acknowledges. Raises the error of the first partition that has one."""
+        try:
+            response = parse_produce_response(frame)
+        except WireError as error:
+            raise RetriableError("PROTOCOL", f"unreadable Produce answer: {error}") from error
+        answered = {partition.topic_partition: partition for partition in response.partitions}
+        if answered.keys() != set(request.topic_partitions):
+            raise RetriableError("PROTOCOL", f"{self._connection.transport.peer} answered for other partitions than were sent")
+        # Successes before errors: the caller learns from the base offsets what was appended although the transaction is lost.
+        for topic_partition, partition in answered.items():
+            if not partition.error_code:
+                submission.base_offsets[topic_partition].append(partition.base_offset)
+                if partition.is_stamped:
+                    self._leader.stamped.add(topic_partition)
+        for topic_partition in request.topic_partitions:
+            partition = answered[topic_partition]
+            if partition.error_code:
+                # The messages of the records of a batch are mostly alike.
+                messages = dict.fromkeys([partition.error_message, *(message for _, message in partition.record_errors)])
+                text = "; ".join(message for message in messages if message)
+                raise produce_error(topic_partition, request.position, partition.error_code, text)
 
 
 class PacedLeaderPipeline(LeaderPipeline):
     """Sends no more than will be acknowledged before the limit of `pace`, as far as its speed so far tells."""
 
-    def __init__(self, work: LeaderWork, pace: SendPace, continuing: Continuing) -> None:
-        super().__init__(work)
+    def __init__(self, leader: Leader, pace: SendPace) -> None:
+        super().__init__(leader)
         self._pace = pace
-        self._continuing = continuing
         self._is_stopped = False
         self._ended: set[TopicPartition] = set()
 
@@ -153,6 +230,8 @@ class PacedLeaderPipeline(LeaderPipeline):
             # A source batch that was split is recorded whole or not at all: its other parts have to follow.
             self._is_stopped = True
             remainder = self._continuing_part(request)
+            if remainder is None or len(remainder.batches) < len(request.batches):
+                self._submission.is_cut_short = True
             if remainder is not None:
                 return remainder
         return None
@@ -172,7 +251,7 @@ class PacedLeaderPipeline(LeaderPipeline):
         """Return the batches of a request that continue a sent one; None: there are none."""
         kept = []
         for i, topic_partition in enumerate(request.topic_partitions):
-            if topic_partition not in self._ended and request.position in self._continuing.get(topic_partition, ()):
+            if topic_partition not in self._ended and request.position in self._submission.continuing.get(topic_partition, ()):
                 kept.append(i)
             else:
                 # Nothing is sent behind a batch that was not: the queue would have a hole on the target.
@@ -182,10 +261,6 @@ class PacedLeaderPipeline(LeaderPipeline):
         topic_partitions, batches = tuple(request.topic_partitions[i] for i in kept), [request.batches[i] for i in kept]
         return PackedRequest(topic_partitions, request.position, batches, sum(map(len, batches)))
 
-    def drain(self) -> None:
-        super().drain()
-        self._pace.drained()
-
     def _patience(self) -> Deadline:
         """Return how long the leader may take, with the time that the slowest link needs for what is in flight."""
         return self._limits.deadline.sooner(self._limits.response_ms + self._in_flight_bytes / SLOWEST_BYTES_PER_S * 1000)
@@ -193,14 +268,16 @@ class PacedLeaderPipeline(LeaderPipeline):
     def _write(self, patience: Deadline) -> None:
         # `patience` was taken before the request was added: ask again, with its bytes.
         if self._in_flight:
-            with self._explain_slow_link(self._in_flight[0][0]):
+            with self._explain_slow_link(self._in_flight[0].request):
                 super()._write(self._patience())
 
     def _acknowledge(self, patience: Deadline) -> None:
-        request, patience = self._in_flight[0][0], self._patience()
+        request, patience = self._in_flight[0].request, self._patience()
         with self._explain_slow_link(request):
             super()._acknowledge(patience)
         self._pace.acknowledged(request.size_bytes)
+        if not self._in_flight:
+            self._pace.drained()
 
     @contextmanager
     def _explain_slow_link(self, request: PackedRequest) -> Iterator[None]:
@@ -220,27 +297,3 @@ class PacedLeaderPipeline(LeaderPipeline):
                 "the network to it; where the link is too slow for one such batch, raise request.timeout.ms of the target's "
                 "client and write.transaction_timeout_ms",
             ) from error
-
-
-def _acknowledge_one_by_one(work: LeaderWork, request: PackedRequest, frame: memoryview) -> None:
-    """Note what a response with errors or messages acknowledges. Raises the error of the first partition that has one."""
-    try:
-        response = parse_produce_response(frame)
-    except WireError as error:
-        raise RetriableError("PROTOCOL", f"unreadable Produce answer: {error}") from error
-    answered = {partition.topic_partition: partition for partition in response.partitions}
-    if answered.keys() != set(request.topic_partitions):
-        raise RetriableError("PROTOCOL", f"{work.connection.transport.peer} answered for other partitions than were sent")
-    # Successes before errors: the caller learns from the base offsets what was appended although the transaction is lost.
-    for topic_partition, partition in answered.items():
-        if not partition.error_code:
-            work.base_offsets[topic_partition].append(partition.base_offset)
-            if partition.is_stamped:
-                work.stamped.add(topic_partition)
-    for topic_partition in request.topic_partitions:
-        partition = answered[topic_partition]
-        if partition.error_code:
-            # The messages of the records of a batch are mostly alike.
-            messages = dict.fromkeys([partition.error_message, *(message for _, message in partition.record_errors)])
-            text = "; ".join(message for message in messages if message)
-            raise produce_error(topic_partition, request.position, partition.error_code, text)

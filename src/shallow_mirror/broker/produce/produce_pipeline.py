@@ -1,9 +1,10 @@
-"""Everywhere: queues of raw batches to all leaders at once: several Produce requests in flight, many partitions in each.
+"""Everywhere: queues of raw batches to all leaders at once: many Produce requests in flight, many partitions in each.
 
-A broker serves a connection strictly in turn, so full requests and a few in flight are what makes it fast; bytes in
-flight are bounded because beyond what socket buffers hold, sending turns into thousands of short writes. Leaders work at
-the same time: each has its own requests in flight. Nothing is ever sent twice: after any error the transaction has to be
-aborted.
+A broker serves a connection strictly in turn, so it always needs something to work on, and where it is far away as much as
+the path carries in a round trip (send_window.py). More than that would lie in socket buffers, and sending would turn into
+thousands of short writes. Leaders work at the same time: each has its own requests in flight. Nothing is ever sent twice: after
+any error the transaction has to be aborted. Therefore brokers need not remember more than the last batch of a partition, and the
+five requests that idempotent producers keep in flight are no limit here.
 
 With a limit (`until`) it stops sending when the limit has passed, keeps no more in flight than will be acknowledged by then
 at the speed seen so far, and returns what was acknowledged: the front of each queue.
@@ -11,8 +12,9 @@ at the speed seen so far, and returns what was acknowledged: the front of each q
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -21,9 +23,10 @@ from shallow_mirror.broker.cluster.send_pace import SendPace
 from shallow_mirror.broker.produce.leader_pipeline import (
     Continuing,
     InFlightLimits,
+    Leader,
     LeaderPipeline,
-    LeaderWork,
     PacedLeaderPipeline,
+    Submission,
 )
 from shallow_mirror.broker.produce.request_packing import Queues, pack
 from shallow_mirror.deadline import Deadline
@@ -68,6 +71,10 @@ class ProducePipeline:
         """Partitions of which the broker has overwritten the times of a batch: message.timestamp.type=LogAppendTime."""
         self._until = until
         self._paces: dict[int, SendPace] = {}
+        self._pipelines: dict[int, LeaderPipeline] = {}
+        self._leader_of: dict[TopicPartition, int] = {}
+        self.failed: Submission | None = None
+        """The submission whose response was an error; None where the error was another."""
 
     def busy_s(self) -> float:
         """Return for how many seconds something was in flight, to the leader that took longest; 0 without a limit."""
@@ -87,39 +94,73 @@ class ProducePipeline:
         Raises ProduceRefusedError (definite), ProducerEpochFencedError, or RetriableError; after any of them some batches may be
         appended and the transaction must be aborted.
         """
-        base_offsets = {} if base_offsets is None else base_offsets
-        base_offsets.update({topic_partition: [] for topic_partition in queues})
-        by_leader: dict[int, dict[TopicPartition, Sequence[RawBatch]]] = {}
-        for topic_partition, partition in self._cluster.leaders(queues, self._deadline).items():
-            by_leader.setdefault(partition.leader, {})[topic_partition] = queues[topic_partition]
-        pipelines = [
-            self._pipeline(node_id, leader_queues, base_offsets, continuing) for node_id, leader_queues in by_leader.items()
-        ]
-        try:
+        submission = Submission(continuing, base_offsets)
+        self.submit(queues, submission)
+        self.finish(submission)
+        return submission.base_offsets
+
+    def submit(self, queues: Queues, submission: Submission) -> None:
+        """Send every queue in order behind what was submitted before. Returns before all of it is acknowledged: `finish`.
+
+        The bytes have to stay as they are until then. Raises as `produce_all`, also for what was submitted before: `failed`.
+        """
+        submission.base_offsets.update({topic_partition: [] for topic_partition in queues})
+        with self._closed_after_errors():
+            sending = deque(self._begin(submission, queues))
             # One request to each leader in turn, so that all of them work at the same time.
-            sending = deque(pipelines)
             while sending:
                 if sending[0].send_next():
                     sending.rotate(-1)
                 else:
                     sending.popleft()
-            for pipeline in pipelines:
-                pipeline.drain()
+
+    def finish(self, submission: Submission) -> None:
+        """Wait until what was sent of a submission, and of those before it, is acknowledged. Raises as `submit`."""
+        with self._closed_after_errors():
+            for pipeline in self._pipelines.values():
+                pipeline.finish(submission)
+
+    @contextlib.contextmanager
+    def _closed_after_errors(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             # Nothing may be sent twice: the responses that are still to come would be to a transaction that is aborted.
-            for pipeline in pipelines:
+            for pipeline in self._pipelines.values():
+                self.failed = pipeline.failed or self.failed
                 pipeline.close()
+            self._pipelines.clear()
+            self._leader_of.clear()
             self._cluster.forget_metadata()
             raise
-        return base_offsets
 
-    def _pipeline(
-        self, node_id: int, queues: Queues, base_offsets: dict[TopicPartition, list[int]], continuing: Continuing
-    ) -> LeaderPipeline:
+    def _begin(self, submission: Submission, queues: Queues) -> list[LeaderPipeline]:
+        """Hand the queues to the pipelines of their leaders; return those."""
+        by_leader: dict[int, dict[TopicPartition, Sequence[RawBatch]]] = {}
+        for topic_partition, partition in self._cluster.leaders(queues, self._deadline).items():
+            by_leader.setdefault(partition.leader, {})[topic_partition] = queues[topic_partition]
+            earlier = self._leader_of.get(topic_partition, partition.leader)
+            if earlier != partition.leader:
+                # The new leader must not see a batch before the earlier one has appended those in front of it.
+                self._pipelines[earlier].finish_all()
+            self._leader_of[topic_partition] = partition.leader
+        pipelines = []
+        for node_id, leader_queues in by_leader.items():
+            pipeline = self._pipelines.get(node_id)
+            if pipeline is None or pipeline.is_idle:
+                # A connection that was idle may have been closed by the broker: that shows when it is asked for again.
+                pipeline = self._pipelines[node_id] = self._pipeline(node_id)
+            pace = self._paces.get(node_id)
+            requests = pack(leader_queues, _whole_requests if pace is None else partial(pace.request_bytes, REQUEST_BYTES))
+            pipeline.begin(submission, requests)
+            pipelines.append(pipeline)
+        return pipelines
+
+    def _pipeline(self, node_id: int) -> LeaderPipeline:
         connection = self._cluster.connection(node_id, "produce", self._deadline)
         timeout_ms = self._cluster.config.request_timeout_ms
         broker_ms = max(1, int(min(self._deadline.remaining_ms(), timeout_ms)))
-        frames_of = partial(ProduceFrames, connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms)
+        window = self._cluster.send_window(node_id)
         limits = InFlightLimits(
             requests=self._in_flight_requests,
             size_bytes=self._in_flight_bytes,
@@ -127,10 +168,14 @@ class ProducePipeline:
             response_ms=timeout_ms * 2,
             deadline=self._deadline,
         )
+        frames_of = partial(ProduceFrames, connection.client_id, self._transactional_id, _ACKS_ALL, broker_ms)
+        leader = Leader(connection, window, frames_of, self.stamped, limits)
         if self._until is None:
-            requests = pack(queues, lambda: REQUEST_BYTES)
-            return LeaderPipeline(LeaderWork(connection, requests, frames_of, base_offsets, self.stamped, limits))
-        pace = self._paces.setdefault(node_id, SendPace(self._until, self._deadline))
-        requests = pack(queues, partial(pace.request_bytes, REQUEST_BYTES))
-        work = LeaderWork(connection, requests, frames_of, base_offsets, self.stamped, limits)
-        return PacedLeaderPipeline(work, pace, continuing)
+            return LeaderPipeline(leader)
+        if node_id not in self._paces:
+            self._paces[node_id] = SendPace(self._until, self._deadline, window.bytes_per_s())
+        return PacedLeaderPipeline(leader, self._paces[node_id])
+
+
+def _whole_requests() -> int:
+    return REQUEST_BYTES
