@@ -11,8 +11,9 @@ LEAST_BYTES = 4 << 20
 GAIN = 2
 """In flight is this many times bandwidth x round trip: a path that carries more shows it, and the window grows."""
 
-REMEMBERED_S = 10.0
-"""The speed and the round trip are the best of the last so many seconds, or of twice as many."""
+REMEMBERED_S = 30.0
+"""The speed and the round trip are the best of the last so many seconds, or of twice as many. Longer than a transaction: only the
+first requests of one find the path empty, and show its round trip without what waits in front of them."""
 
 
 class Flight(NamedTuple):
