@@ -24,7 +24,7 @@ class ArchiveSlot:
     def copy(self) -> tuple[int, int]:
         """Return bytes and batches."""
         deadline, job = self._source.deadline, self._job()
-        done = fill_slot(job, self._source.slot_input(), open_archive_target(job, 0, deadline), deadline)
+        done = fill_slot(job, self._source.slot_input(job), open_archive_target(job, 0, deadline), deadline)
         return copied(done)
 
     def remove(self) -> None:

@@ -59,7 +59,7 @@ class OneSlot:
 
     def copy(self) -> tuple[int, int]:
         deadline, job = self._source.deadline, self._job()
-        done = fill_slot(job, self._source.slot_input(), KafkaSlotTarget(job, 0, self._target, deadline), deadline)
+        done = fill_slot(job, self._source.slot_input(job), KafkaSlotTarget(job, 0, self._target, deadline), deadline)
         assert done.txn is not None
         end_txn(self._target, done.txn, commit=True, deadline=deadline)
         return copied(done)

@@ -10,8 +10,9 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
+from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slots.slot_task import SlotInput
-from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
+from shallow_mirror.types import PlannedRange, SourcePartition
 
 FETCH_BYTES = 16 << 20
 """The default of mirror and archive files."""
@@ -32,11 +33,11 @@ class SlotSource:
         self._ends = {SourcePartition(topic, topic_id, place.partition): end for place, end in ends.items()}
         self.positions = dict.fromkeys(self._ends, 0)
 
-    def slot_input(self) -> SlotInput:
+    def slot_input(self, job: SlotJob) -> SlotInput:
         ranges = [
             PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
         ]
-        limits = ReadingLimits(isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES, deadline=self.deadline)
+        limits = ReadingLimits.of_job(job, self.deadline)
         readings = DirectReadingFactory(self._cluster, ranges, self.positions, limits)
         return SlotInput(number=0, readings=readings, positions=self.positions)
 

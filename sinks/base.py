@@ -31,10 +31,6 @@ def observe_nothing(_point: str) -> None:
     """Do nothing: the observer of every run that is not a test."""
 
 
-RESPONSES_IN_FLIGHT = 1
-"""So many responses of a reading may be written and not be acknowledged while the next one is read; each has a buffer."""
-
-
 class SlotWriter(Protocol):
     """One try of a slot to write its batches. No reader sees any of it before the driver's decision names it."""
 
@@ -51,8 +47,8 @@ class SlotWriter(Protocol):
     ) -> Sequence[QuarantinedBatch]:
         """Write what the sink takes of one response, and give the fate of batches to the segments once it is known.
 
-        That may be later: at most `RESPONSES_IN_FLIGHT` responses are not recorded yet when it returns, and their bytes are used
-        until then. Return copies of the quarantined batches of those that were recorded.
+        That may be later: at most `responses_in_flight` of the slot's job are not recorded yet when it returns, and their bytes
+        are used until then. Return copies of the quarantined batches of those that were recorded.
         Where `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
         behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """

@@ -14,7 +14,7 @@ from shallow_mirror.wire.records.send_buffer import Outgoing
 @dataclass(frozen=True, slots=True)
 class ReadPart:
     """Whole batches of one source partition. `records` is writable. It stays valid while as many further responses
-    are read as may be in flight (`RESPONSES_IN_FLIGHT`).
+    are read as the job has in flight.
 
     Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway. `is_cut`: nor are
     the records from `range_end` on; otherwise a batch that straddles it is wanted whole.

@@ -22,9 +22,9 @@ from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import BUFFER_SLACK_BYTES, RangeReader
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
-from shallow_mirror.sinks.base import RESPONSES_IN_FLIGHT
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
+from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
@@ -35,12 +35,24 @@ NO_END_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
-    """How a task reads the source. `fetch_bytes` is the size of its receive buffer; `patience_ms` is that of a RangeReader."""
+    """How a task reads the source. `fetch_bytes`: of one of its receive `buffers`; `patience_ms`: that of a RangeReader."""
 
     isolation: IsolationLevel
     fetch_bytes: int
     deadline: Deadline
+    buffers: int
     patience_ms: float | None = None
+
+    @classmethod
+    def of_job(cls, job: SlotJob, deadline: Deadline, patience_ms: float | None = None) -> ReadingLimits:
+        """Return the limits of a task, with a buffer for each response that its job may have in flight."""
+        return cls(
+            isolation=job.isolation,
+            fetch_bytes=job.fetch_bytes,
+            deadline=deadline,
+            buffers=1 + job.responses_in_flight,
+            patience_ms=patience_ms,
+        )
 
 
 class SlotReading(Protocol):
@@ -104,7 +116,7 @@ class DirectReading:
         pending = [planned for planned in ranges if planned.source in positions and positions[planned.source] < planned.end]
         self._planned = {planned.source.topic_partition: planned for planned in pending}
         self._kept_bytes = limits.fetch_bytes + BUFFER_SLACK_BYTES
-        self._buffers = buffers_of_worker(1 + RESPONSES_IN_FLIGHT, MAX_BATCH_BYTES)
+        self._buffers = buffers_of_worker(limits.buffers, MAX_BATCH_BYTES)
         self._reader = RangeReader(
             cluster,
             [

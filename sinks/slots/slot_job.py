@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -26,6 +27,9 @@ class SlotJob:
     also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
     `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
     """
+
+    responses_in_flight: ClassVar[int] = 0
+    """So many responses of a reading may be written and not be recorded while the next one is read; each has a buffer."""
 
     decision: int
     source: ClientConfig | None

@@ -80,7 +80,7 @@ OpenTarget = Callable[[int, Deadline], SlotTarget]
 def open_source(job: SlotJob, rows: Iterator[pa.RecordBatch], is_planned_ranges: bool, deadline: Deadline) -> SlotInput:
     """Return the reading of the source cluster."""
     patience_ms = PARTITION_PATIENCE_MS if job.leaves_out else None
-    limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline, patience_ms=patience_ms)
+    limits = ReadingLimits.of_job(job, deadline, patience_ms)
     assert job.source is not None
     source = cluster_of_worker(job.source)
     readings: ReadingFactory

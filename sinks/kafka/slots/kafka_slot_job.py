@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.positions import Position
@@ -24,6 +24,8 @@ class KafkaSlotJob(SlotJob):
     `target_ends`: the ends of what the map knows on the target. `id_numbers`: the number in the transactional id of each slot;
     empty for the slot's own. `held`: target partitions that no transaction may include now, and why.
     """
+
+    responses_in_flight: ClassVar[int] = 1
 
     mirror: str
     map_id: str

@@ -17,7 +17,6 @@ from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
-from shallow_mirror.sinks.base import RESPONSES_IN_FLIGHT
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
@@ -122,7 +121,7 @@ class SlotTransaction:
         sent = [part for part in admitted if len(part.outgoing)]
         if sent:
             self._send(response, sent)
-        return self._record(builder_of, left=RESPONSES_IN_FLIGHT)
+        return self._record(builder_of, left=self._job.responses_in_flight)
 
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
         """Wait for the acknowledgements of everything that was sent. Returns and raises as `write`."""

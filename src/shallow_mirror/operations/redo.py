@@ -232,7 +232,7 @@ class _Copy:
             time_left_ms=template.transaction_timeout_ms * TASK_SHARE,
         )
         deadline = deadline.sooner(job.time_left_ms)
-        limits = ReadingLimits(isolation=job.isolation, fetch_bytes=job.fetch_bytes, deadline=deadline)
+        limits = ReadingLimits.of_job(job, deadline)
         readings = DirectReadingFactory(source, [planned], positions, limits)
         checked = CheckedReadingFactory(readings, source, job.epoch_ends, deadline)
         source_of_slot = SlotInput(number=SINGLE_SLOT, readings=checked, positions=positions)
