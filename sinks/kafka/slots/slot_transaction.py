@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.receipts import write_receipt
-from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
+from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
+from shallow_mirror.broker.produce.transactions import add_partitions, add_partitions_and_offsets, init_producer_id
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
@@ -81,6 +82,7 @@ class SlotTransaction:
         self._admitted: dict[SourcePartition, int] = {}
         """The source offset behind what was admitted of each partition; what is recorded may be behind that."""
         self._responses: deque[_Response] = deque()
+        self._receipt: BegunRequest | None = None
 
     @property
     def is_due(self) -> bool:
@@ -124,7 +126,17 @@ class SlotTransaction:
         return self._record(builder_of, left=self._job.responses_in_flight)
 
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
-        """Wait for the acknowledgements of everything that was sent. Returns and raises as `write`."""
+        """Wait for the acknowledgements of everything that was sent, with the receipt sent meanwhile. As `write`."""
+        if self.txn is not None:  # nothing to prove where nothing was written
+            self._receipt = begin_receipt(
+                self._target,
+                self.txn,
+                min(self._sequences),
+                decision=self._job.decision,
+                map_id=self._job.map_id,
+                run_id=self._job.run_id,
+                deadline=self._deadline,
+            )
         return self._record(builder_of, left=0)
 
     def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> list[QuarantinedBatch]:
@@ -148,7 +160,9 @@ class SlotTransaction:
         txn, window = self._open()
         added = [target for part in sent if (target := self._target_of(part.part.source)) not in self._sequences]
         if added:
-            add_partitions(self._target, txn, added, self._deadline)
+            # The receipt's group is added with the first partitions, which spares a round trip.
+            add = add_partitions if self._sequences else add_partitions_and_offsets
+            add(self._target, txn, added, self._deadline)
             self._sequences.update(dict.fromkeys(added, 0))
         stamped = {
             self._target_of(part.part.source): Stamped(
@@ -209,18 +223,11 @@ class SlotTransaction:
         return self.txn, self._window
 
     def close(self, *, is_partial: bool) -> SlotWrite:
-        """Write the receipt: the last write of the transaction commits with it, and proves it."""
+        """Wait until the receipt is written, which commits with the transaction, and proves it. `finish` comes first."""
         early_end = self._early_end() if is_partial else None
-        if self.txn is not None:  # nothing to prove where nothing was written
-            write_receipt(
-                self._target,
-                self.txn,
-                min(self._sequences),
-                decision=self._job.decision,
-                map_id=self._job.map_id,
-                run_id=self._job.run_id,
-                deadline=self._deadline,
-            )
+        if self.txn is not None:
+            assert self._receipt is not None
+            finish_receipt(self._target, self.txn, min(self._sequences), self._receipt, self._deadline)
             self._job.observer("task.receipt")
         stamped = () if self._window is None else tuple(sorted({target.topic for target in self._window.stamped}))
         return SlotWrite(txn=self.txn, fetched_bytes=self.fetched_bytes, stamped_topics=stamped, early_end=early_end)

@@ -29,8 +29,22 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.receipts import PendingReceipt, Receipt, read_receipt, write_receipt
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_offsets, add_partitions, end_txn, init_producer_id
+from shallow_mirror.broker.produce.receipts import (
+    PendingReceipt,
+    Receipt,
+    begin_receipt,
+    finish_receipt,
+    read_receipt,
+    write_receipt,
+)
+from shallow_mirror.broker.produce.transactions import (
+    EndTxnAnswer,
+    add_offsets,
+    add_partitions,
+    add_partitions_and_offsets,
+    end_txn,
+    init_producer_id,
+)
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition
 
@@ -121,14 +135,49 @@ def test_a_retriable_code_is_asked_again_until_there_is_an_answer(fake: StrictCl
 
 @pytest.mark.parametrize("api", CALLS)
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-def test_a_broken_answer_is_asked_for_again_on_a_new_connection(
+def test_a_broken_answer_is_asked_for_again_on_another_connection(
     fake: StrictCluster, slot: Slot, api: str, broken: Change
 ) -> None:
     began(fake, slot)
     before = fake.connections
     fake.change(api, broken)
     CALLS[api](slot)
+    if api == "TxnOffsetCommit":  # sent over a connection of its own, and again over the one for everything else
+        slot.receipt()
     assert fake.connections > before
+
+
+def test_partitions_and_offsets_are_added_with_one_write(fake: StrictCluster, slot: Slot) -> None:
+    add_partitions_and_offsets(slot.client, slot.txn, [A, B], slot.clock.deadline())
+    assert (fake.asked("AddPartitionsToTxn"), fake.asked("AddOffsetsToTxn")) == (1, 1)
+    receipt = begin_receipt(slot.client, slot.txn, A, decision=7, map_id="map", run_id="run", deadline=slot.clock.deadline())
+    finish_receipt(slot.client, slot.txn, A, receipt, slot.clock.deadline())
+    assert slot.end() is EndTxnAnswer.ENDED
+    assert isinstance(slot.read(), Receipt)
+
+
+@pytest.mark.parametrize("api", ["AddPartitionsToTxn", "AddOffsetsToTxn"])
+@pytest.mark.parametrize("broken", [*BROKEN.values(), error(51), error(14)], ids=[*BROKEN, "concurrent", "loading"])
+def test_what_fails_of_one_write_is_done_one_by_one(fake: StrictCluster, slot: Slot, api: str, broken: Change) -> None:
+    fake.change(api, broken)
+    add_partitions_and_offsets(slot.client, slot.txn, [A, B], slot.clock.deadline())
+    slot.receipt()
+    assert slot.end() is EndTxnAnswer.ENDED
+    assert isinstance(slot.read(), Receipt)
+
+
+def test_a_receipt_whose_response_nobody_received_does_not_confuse_the_next_one(fake: StrictCluster, slot: Slot) -> None:
+    slot.add()
+    slot.add_offsets()
+    for decision in (7, 8):
+        last = begin_receipt(
+            slot.client, slot.txn, A, decision=decision, map_id="map", run_id="run", deadline=slot.clock.deadline()
+        )
+    finish_receipt(slot.client, slot.txn, A, last, slot.clock.deadline())
+    assert slot.end() is EndTxnAnswer.ENDED
+    receipt = slot.read()
+    assert isinstance(receipt, Receipt)
+    assert receipt.decision == 8
 
 
 @pytest.mark.parametrize("api", [api for api in CALLS if api != "EndTxn"])

@@ -49,7 +49,7 @@ class Coordinators:
         self._errors = errors
         self._node_ids: dict[tuple[CoordinatorKind, str], int] = {}
 
-    def connection(self, kind: CoordinatorKind, key: str, deadline: Deadline) -> Connection:
+    def connection(self, kind: CoordinatorKind, key: str, deadline: Deadline, purpose: str) -> Connection:
         """Return a connection to the coordinator. FindCoordinator also makes brokers create its internal topic."""
         if (kind, key) not in self._node_ids:
             response = call(self._pool.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
@@ -57,7 +57,7 @@ class Coordinators:
             self._pool.add_broker(response.node_id, (response.host, response.port))
             self._node_ids[kind, key] = response.node_id
         try:
-            return self._metadata.connection(self._node_ids[kind, key], CONTROL, deadline)
+            return self._metadata.connection(self._node_ids[kind, key], purpose, deadline)
         except RetriableError:
             self.forget(kind, key)
             raise
@@ -153,10 +153,10 @@ class Cluster:
         self._check_process()
         return self._pool.any_broker(deadline)
 
-    def coordinator(self, kind: CoordinatorKind, key: str, deadline: Deadline) -> Connection:
+    def coordinator(self, kind: CoordinatorKind, key: str, deadline: Deadline, purpose: str = CONTROL) -> Connection:
         """Return a connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
         self._check_process()
-        return self._coordinators.connection(kind, key, deadline)
+        return self._coordinators.connection(kind, key, deadline, purpose)
 
     def learn_coordinator(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
         """Note a coordinator that a broker named by its own, which spares a FindCoordinator."""

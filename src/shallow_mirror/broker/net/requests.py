@@ -128,14 +128,26 @@ def call(connection: Connection, api: str, deadline: Deadline, *, last: LastAnsw
 
     Raises RetriableError on network errors and on responses that cannot be decoded, BrokerTooOldError.
     """
+    send(connection, api, deadline, **fields)
+    return receive(connection, api, deadline, last=last)
+
+
+def send(connection: Connection, api: str, deadline: Deadline, **fields: Any) -> None:
+    """Send a request; each has to be followed by a `receive`, in the same order. Raises as `call`."""
     if api in connection.missing_apis:
         raise BrokerTooOldError(f"broker {connection.transport.peer} offers no {api}: Kafka {_SINCE[api]} or later is needed")
-    request_type, response_type, version = _USED[api]
+    request_type, _, version = _USED[api]
     request = request_type[version](**fields)
     correlation_id = connection.next_correlation_id()
     request.with_header(correlation_id, connection.client_id)
-    frame = connection.request(correlation_id, [bytes(request.encode(framed=True, header=True))], deadline)
-    is_flexible = api != _ALWAYS_HEADER_0 and request.flexible_version_q(version)
+    connection.send(correlation_id, [bytes(request.encode(framed=True, header=True))], deadline)
+
+
+def receive(connection: Connection, api: str, deadline: Deadline, *, last: LastAnswer | None = None) -> Any:
+    """Return the response to the oldest request that was sent. Raises as `call`."""
+    request_type, response_type, version = _USED[api]
+    frame = connection.receive(deadline)
+    is_flexible = api != _ALWAYS_HEADER_0 and request_type[version].flexible_version_q(version)
     try:
         body = bytes(frame[4 + _tag_section_bytes(frame[4:]) :] if is_flexible else frame[4:])
         if last is None:

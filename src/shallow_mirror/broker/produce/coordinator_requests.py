@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -15,7 +15,7 @@ from shallow_mirror.broker.net.error_codes import (
     error_name,
     refusal,
 )
-from shallow_mirror.broker.net.requests import call
+from shallow_mirror.broker.net.requests import call, receive, send
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     ConfigError,
@@ -26,6 +26,35 @@ from shallow_mirror.errors import (
 _LOOK_FOR_COORDINATOR = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
+_BEGUN = "begun"
+"""The purpose of connections with requests whose response is received later: nothing else is asked over them."""
+
+
+class BegunRequest:
+    """A request to a coordinator that was sent, and whose response is received later. It counts as the first try."""
+
+    def __init__(
+        self, cluster: Cluster, kind: CoordinatorKind, key: str, api: str, fields: Mapping[str, Any], deadline: Deadline
+    ) -> None:
+        self.kind, self.key, self.api, self.fields = kind, key, api, fields
+        self._failure: RetriableError | None = None
+        attempt = deadline.sooner(cluster.config.request_timeout_ms)
+        try:
+            self._connection = cluster.coordinator(kind, key, attempt, _BEGUN)
+            if self._connection.outstanding:  # of a request that was given up
+                self._connection.close()
+                self._connection = cluster.coordinator(kind, key, attempt, _BEGUN)
+            send(self._connection, api, attempt, **fields)
+        except RetriableError as error:
+            self._failure = error
+
+    def receive(self, deadline: Deadline) -> Any:
+        """Return the response, once. Raises RetriableError, also for what failed when it was sent."""
+        if self._failure is not None:
+            raise self._failure
+        return receive(self._connection, self.api, deadline)
+
+
 def ask_coordinator(
     cluster: Cluster,
     kind: CoordinatorKind,
@@ -33,14 +62,22 @@ def ask_coordinator(
     api: str,
     code_of: Callable[[Any], int],
     deadline: Deadline,
+    *,
+    begun: BegunRequest | None = None,
     **fields: Any,
 ) -> Any:
-    """Repeat a request until the response is not retriable. The caller handles its code. Raises RetriableError."""
+    """Repeat a request until the response is not retriable. The caller handles its code. Raises RetriableError.
+
+    `begun`: the same request, whose response comes first.
+    """
     tries = 0
     while True:
         try:
             attempt = deadline.sooner(cluster.config.request_timeout_ms)
-            response = call(cluster.coordinator(kind, key, attempt), api, attempt, **fields)
+            if begun is not None and tries == 0:
+                response = begun.receive(attempt)
+            else:
+                response = call(cluster.coordinator(kind, key, attempt), api, attempt, **fields)
             code = code_of(response)
             if code in _LOOK_FOR_COORDINATOR:
                 cluster.forget_coordinator(kind, key)

@@ -10,7 +10,7 @@ from typing import Any
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.requests import request_class
-from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator, raise_for_code
+from shallow_mirror.broker.produce.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
 from shallow_mirror.broker.produce.transactions import add_offsets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -52,6 +52,24 @@ def write_receipt(
 ) -> None:
     """Write a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision."""
     add_offsets(cluster, txn, deadline)
+    begun = begin_receipt(cluster, txn, topic_partition, decision=decision, map_id=map_id, run_id=run_id, deadline=deadline)
+    finish_receipt(cluster, txn, topic_partition, begun, deadline)
+
+
+def begin_receipt(
+    cluster: Cluster,
+    txn: SlotTxn,
+    topic_partition: TopicPartition,
+    *,
+    decision: int,
+    map_id: str,
+    run_id: str,
+    deadline: Deadline,
+) -> BegunRequest:
+    """Send the receipt of a transaction that its group was added to. `finish_receipt` says whether it is written.
+
+    Batches of the transaction may still be on their way: a receipt exists once all of it is committed, whatever came last.
+    """
     topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
     metadata = {
         "v": RECEIPT_VERSION,
@@ -67,21 +85,32 @@ def write_receipt(
         committed_leader_epoch=-1,
         committed_metadata=json.dumps(metadata, separators=(",", ":")),
     )
+    fields = {
+        "transactional_id": txn.transactional_id,
+        "group_id": txn.transactional_id,
+        "producer_id": txn.producer_id,
+        "producer_epoch": txn.producer_epoch,
+        "generation_id": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [topic(name=topic_partition.topic, partitions=[partition])],
+    }
+    return BegunRequest(cluster, CoordinatorKind.GROUP, txn.transactional_id, "TxnOffsetCommit", fields, deadline)
+
+
+def finish_receipt(
+    cluster: Cluster, txn: SlotTxn, topic_partition: TopicPartition, begun: BegunRequest, deadline: Deadline
+) -> None:
+    """Wait until a receipt is written; it is sent again where that failed. Raises RetriableError, ConfigError."""
     response = ask_coordinator(
         cluster,
-        CoordinatorKind.GROUP,
-        txn.transactional_id,
-        "TxnOffsetCommit",
+        begun.kind,
+        begun.key,
+        begun.api,
         lambda response: response.topics[0].partitions[0].error_code,
         deadline,
-        transactional_id=txn.transactional_id,
-        group_id=txn.transactional_id,
-        producer_id=txn.producer_id,
-        producer_epoch=txn.producer_epoch,
-        generation_id=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[topic(name=topic_partition.topic, partitions=[partition])],
+        begun=begun,
+        **begun.fields,
     )
     code = response.topics[0].partitions[0].error_code
     raise_for_code(

@@ -26,7 +26,7 @@ from shallow_mirror.broker.net.error_codes import (
     error_name,
     refusal,
 )
-from shallow_mirror.broker.net.requests import call, request_class
+from shallow_mirror.broker.net.requests import call, receive, request_class, send
 from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator, raise_for_code
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -125,12 +125,52 @@ def new_producer_id(cluster: Cluster, deadline: Deadline) -> ProducerIdentity:
     return cluster.retrying("asking for a producer id", attempt, deadline)
 
 
-def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline) -> None:
-    """Add partitions to the transaction, all or none, before the first Produce to them. Raises TopicAccessError."""
+def _added_partitions(txn: SlotTxn, topic_partitions: Sequence[TopicPartition]) -> dict[str, Any]:
     topic = request_class("AddPartitionsToTxn").AddPartitionsToTxnTopic
     by_topic: dict[str, list[int]] = {}
     for topic_partition in topic_partitions:
         by_topic.setdefault(topic_partition.topic, []).append(topic_partition.partition)
+    return {
+        "v3_and_below_transactional_id": txn.transactional_id,
+        "v3_and_below_producer_id": txn.producer_id,
+        "v3_and_below_producer_epoch": txn.producer_epoch,
+        "v3_and_below_topics": [topic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+    }
+
+
+def _added_offsets(txn: SlotTxn) -> dict[str, Any]:
+    return {
+        "transactional_id": txn.transactional_id,
+        "producer_id": txn.producer_id,
+        "producer_epoch": txn.producer_epoch,
+        "group_id": txn.transactional_id,
+    }
+
+
+def add_partitions_and_offsets(
+    cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline
+) -> None:
+    """Do `add_partitions` and `add_offsets` in one round trip. Raises as they do."""
+    # A broker reads the second request of a connection when it has answered the first one: they do not meet at the coordinator.
+    attempt = deadline.sooner(cluster.config.request_timeout_ms)
+    try:
+        coordinator = cluster.coordinator(CoordinatorKind.TXN, txn.transactional_id, attempt)
+        send(coordinator, "AddPartitionsToTxn", attempt, **_added_partitions(txn, topic_partitions))
+        send(coordinator, "AddOffsetsToTxn", attempt, **_added_offsets(txn))
+        partitions_code = _worst_code(receive(coordinator, "AddPartitionsToTxn", attempt))
+        offsets_code = receive(coordinator, "AddOffsetsToTxn", attempt).error_code
+    except RetriableError:
+        cluster.forget_coordinator(CoordinatorKind.TXN, txn.transactional_id)
+    else:
+        if not partitions_code and not offsets_code:
+            return
+    # One by one, with retries, and with the errors of each. Whatever was added is added again, which changes nothing.
+    add_partitions(cluster, txn, topic_partitions, deadline)
+    add_offsets(cluster, txn, deadline)
+
+
+def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline) -> None:
+    """Add partitions to the transaction, all or none, before the first Produce to them. Raises TopicAccessError."""
     response = ask_coordinator(
         cluster,
         CoordinatorKind.TXN,
@@ -138,10 +178,7 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[To
         "AddPartitionsToTxn",
         _worst_code,
         deadline,
-        v3_and_below_transactional_id=txn.transactional_id,
-        v3_and_below_producer_id=txn.producer_id,
-        v3_and_below_producer_epoch=txn.producer_epoch,
-        v3_and_below_topics=[topic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+        **_added_partitions(txn, topic_partitions),
     )
     code = _worst_code(response)
     if code:
@@ -169,10 +206,7 @@ def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
         "AddOffsetsToTxn",
         lambda response: response.error_code,
         deadline,
-        transactional_id=txn.transactional_id,
-        producer_id=txn.producer_id,
-        producer_epoch=txn.producer_epoch,
-        group_id=txn.transactional_id,
+        **_added_offsets(txn),
     )
     raise_for_code(response.error_code, "AddOffsetsToTxn", f"AddOffsetsToTxn of {txn}", key=txn.transactional_id)
 
