@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     ProducerState,
     TopicMetadata,
 )
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.produce import coordinator_requests, transactions
 from shallow_mirror.checkpoints import offset_map_writer
@@ -46,15 +48,25 @@ _PARTITIONS = {partition: PartitionMetadata(partition, 0, 0, 1) for partition in
 _METADATA = ClusterMetadata("T", {}, {TOPIC: TopicMetadata(TOPIC, target_partition(0).topic_id, False, 0, _PARTITIONS)})
 
 
+class ModelConnection:
+    """A connection to the one coordinator. `answers`: to requests that were sent, or their errors; nobody received them yet."""
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+        self.outstanding = 0
+        self.answers: deque[Any] = deque()
+
+
 class ModelCluster:
     """What `TxnPerformer`, `evidence`, `txn` and `forgotten_markers` use of a `Cluster`: nothing is ever unreachable."""
 
     def __init__(self, port: Port) -> None:
         self.port = port
+        self._control = ModelConnection(port)
         self.config = SimpleNamespace(request_timeout_ms=60_000, bootstrap=[("target", 9092)])
 
-    def coordinator(self, _kind: object, _key: str, _deadline: Deadline) -> ModelCluster:
-        return self
+    def coordinator(self, _kind: object, _key: str, _deadline: Deadline, purpose: str = CONTROL) -> ModelConnection:
+        return self._control if purpose == CONTROL else ModelConnection(self.port)
 
     def forget_coordinator(self, _kind: object, _key: str) -> None:
         """There is one coordinator, and it is found at once."""
@@ -132,11 +144,11 @@ class ModelReader:
             yield (SimpleNamespace(topic_partition=partition, index=index, aborted=aborted),)
 
 
-def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -> Any:
+def _call(connection: ModelConnection, api: str, _deadline: Deadline, **fields: Any) -> Any:
     """Instead of `messages.call`: one request, one answer in the shape of kafka-python's."""
     if api == "OffsetFetch" and fields["topics"] is None:
         return SimpleNamespace(error_code=0, topics=[])  # asks whose receipts there are: there is one map here
-    answer = cluster.port.ask(_request(api, fields))
+    answer = connection.port.ask(_request(api, fields))
     if answer is NO_ANSWER:
         raise RetriableError("NETWORK_EXCEPTION", f"no answer to {api}")
     match api:
@@ -163,6 +175,22 @@ def _call(cluster: ModelCluster, api: str, _deadline: Deadline, **fields: Any) -
             return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[partition])])
         case _:
             return SimpleNamespace(error_code=answer)
+
+
+def _send(connection: ModelConnection, api: str, deadline: Deadline, **fields: Any) -> None:
+    """Instead of `requests.send`: what was sent may have its effect before anything else that the sender does."""
+    try:
+        connection.answers.append(_call(connection, api, deadline, **fields))
+    except RetriableError as error:
+        connection.answers.append(error)
+
+
+def _receive(connection: ModelConnection, _api: str, _deadline: Deadline) -> Any:
+    answer = connection.answers.popleft()
+    if isinstance(answer, RetriableError):
+        connection.answers.clear()  # as a connection that is closed
+        raise answer
+    return answer
 
 
 def _request(api: str, fields: Mapping[str, Any]) -> effects.Effect:
@@ -237,6 +265,9 @@ def product_over_ports() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinator_requests, "call", _call)
         patch.setattr(transactions, "call", _call)
+        for module in (coordinator_requests, transactions):
+            patch.setattr(module, "send", _send)
+            patch.setattr(module, "receive", _receive)
         # Instead of copying, the task hands its job over: the tasks of the model run elsewhere.
         patch.setattr(kafka_sink, "SlotTask", lambda job, _target, _input: lambda _rows: iter([job]))
         patch.setattr(txn_inspection, "RangeReader", ModelReader)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.broker.produce.receipts import write_receipt
-from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
+from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
+from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt, write_receipt
+from shallow_mirror.broker.produce.transactions import add_partitions, add_partitions_and_offsets, init_producer_id
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
@@ -36,6 +37,16 @@ class TaskFailed:
 
     error: MirrorError = field(compare=False)
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What becomes of one offset. Without a `place` nothing is sent."""
+
+    source: SourcePartition
+    offset: int
+    place: TopicPartition | None
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +91,12 @@ class SlotTask:
         abort_hanging(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
 
     def _copy(self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError]) -> SlotResult:
-        """As far as what is known to be poison: that is set aside, and the rest is for another round."""
+        """As far as what is known to be poison: that is set aside, and the rest is for another round.
+
+        The receipt is on its way together with the last batch, and reaches the target first.
+        """
         positions = dict(self.positions)
-        txn: SlotTxn | None = None
-        segments: list[Segment] = []
-        written: list[TopicPartition] = []
+        steps: list[_Step] = []
         quarantined: list[QuarantinedBatch] = []
         is_partial = False
         for planned_range in self.ranges:
@@ -95,34 +107,57 @@ class SlotTask:
                 continue
             sequence = 0
             for offset in range(positions[planned_range.source], planned_range.end):
-                if self.scenario.stops_early and self.attempt == 0 and segments:
+                if self.scenario.stops_early and self.attempt == 0 and steps:
                     is_partial = True
                     break
                 if any((poisoned.source, poisoned.offset) == (planned_range.source, offset) for poisoned in poison):
                     quarantined.append(poisoned(planned_range.source, offset))
-                    segments.append(_segment(planned_range.source, offset, SegmentKind.QUARANTINED))
+                    steps.append(_Step(planned_range.source, offset, None, 0))
                     is_partial = True
                     break
-                target_offset = None
                 if self.scenario.logs[planned_range.source.partition][offset] != "m":
-                    if txn is None:
-                        txn = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
-                    if place not in written:
-                        add_partitions(target, txn, [place], deadline)
-                        written.append(place)
-                    is_poison = self.scenario.logs[planned_range.source.partition][offset] == "p"
-                    try:
-                        target_offset = produce(target.port, effects.Produce(txn, place, sequence, offset, is_poison))
-                    except BatchRefusedError as refused:
-                        raise _QuarantinableBatchError(planned_range.source, offset) from refused
+                    steps.append(_Step(planned_range.source, offset, place, sequence))
                     sequence += 1
-                _extend(segments, planned_range.source, offset, target_offset)
-        if txn is not None:
-            write_receipt(
-                target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
-            )
+                else:
+                    steps.append(_Step(planned_range.source, offset, None, 0))
+        txn, segments = self._written(target, deadline, steps, {(batch.source, batch.source_start) for batch in quarantined})
         unknown = tuple(planned_range for planned_range in self.ranges if planned_range.source not in positions)
         return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial, quarantined=tuple(quarantined))
+
+    def _written(
+        self, target: Any, deadline: Deadline, steps: Sequence[_Step], quarantined: Collection[tuple[SourcePartition, int]]
+    ) -> tuple[SlotTxn | None, list[Segment]]:
+        txn: SlotTxn | None = None
+        segments: list[Segment] = []
+        written: list[TopicPartition] = []
+        receipt: BegunRequest | None = None
+        last = max((i for i, step in enumerate(steps) if step.place is not None), default=-1)
+        for i, step in enumerate(steps):
+            if (step.source, step.offset) in quarantined:
+                segments.append(_segment(step.source, step.offset, SegmentKind.QUARANTINED))
+                continue
+            target_offset = None
+            if step.place is not None:
+                if txn is None:
+                    txn = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
+                if step.place not in written:
+                    add = add_partitions if written else add_partitions_and_offsets
+                    add(target, txn, [step.place], deadline)
+                    written.append(step.place)
+                if i == last:
+                    receipt = begin_receipt(
+                        target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
+                    )
+                is_poison = self.scenario.logs[step.source.partition][step.offset] == "p"
+                try:
+                    target_offset = produce(target.port, effects.Produce(txn, step.place, step.sequence, step.offset, is_poison))
+                except BatchRefusedError as refused:
+                    raise _QuarantinableBatchError(step.source, step.offset) from refused
+            _extend(segments, step.source, step.offset, target_offset)
+        if txn is not None:
+            assert receipt is not None
+            finish_receipt(target, txn, min(written), receipt, deadline)
+        return txn, segments
 
 
 def _has_leader(target: Any, place: TopicPartition) -> bool:
