@@ -254,7 +254,9 @@ def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
-    def fate_of(decided_txn: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
+    def fate_of(
+        decided_txn: txn_outcome.DecidedTxn, is_definite: bool, _following: object, *, reads_log: bool
+    ) -> Generator[Any, Any, Any]:
         fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(decided_txn))
         visibility = (yield actions.AwaitVisible(decided_txn)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()
         return fate, visibility, ()
@@ -290,8 +292,8 @@ def let_a_receipt_outweigh_the_log(patch: pytest.MonkeyPatch) -> None:
 def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
     fate_of = actions._fate_of
 
-    def without_the_log(decided_txn: txn_outcome.DecidedTxn, is_definite: bool, *, reads_log: bool) -> Generator[Any, Any, Any]:
-        return fate_of(decided_txn, is_definite, reads_log=False)
+    def without_the_log(*arguments: Any, reads_log: bool) -> Generator[Any, Any, Any]:
+        return fate_of(*arguments, reads_log=False)
 
     patch.setattr(actions, "_fate_of", without_the_log)
 

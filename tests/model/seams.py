@@ -53,7 +53,7 @@ class ModelConnection:
 
     def __init__(self, port: Port) -> None:
         self.port = port
-        self.outstanding = 0
+        self.begun: deque[Any] = deque()
         self.answers: deque[Any] = deque()
 
 

@@ -72,16 +72,24 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous."""
+    """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous.
+
+    `following`: transactions that are ended next, whose requests may be on their way together with this one.
+    """
 
     txn: SlotTxn
+    following: tuple[SlotTxn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitVisible:
-    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. Answer: `Visibility`."""
+    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. Answer: `Visibility`.
+
+    `following`: transactions that are awaited next, and were ended before: one request may ask about all of them.
+    """
 
     decided: DecidedTxn
+    following: tuple[DecidedTxn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +284,13 @@ def end_all(
     """
     ended: list[tuple[DecidedTxn, bool]] = []
     # All of them before anything is awaited: readers of one target partition do not wait for the markers of another.
-    for txn in decided:
-        ended.append((txn, (yield EndTxn(txn.txn))))
+    for i, txn in enumerate(decided):
+        ended.append((txn, (yield EndTxn(txn.txn, tuple(following.txn for following in decided[i + 1 :])))))
     removals: list[Removal] = []
     pending: list[SlotTxn] = []
     unclear: list[Unclear] = []
-    for txn, is_definite in ended:
-        fate, visibility, aborted = yield from _fate_of(txn, is_definite, reads_log=reads_log)
+    for i, (txn, is_definite) in enumerate(ended):
+        fate, visibility, aborted = yield from _fate_of(txn, is_definite, tuple(decided[i + 1 :]), reads_log=reads_log)
         if fate is TxnFate.UNDECIDABLE or visibility.lost:
             chosen = choices.get(txn.txn)
             if chosen is None:
@@ -308,7 +316,7 @@ def end_all(
 
 
 def _fate_of(
-    decided: DecidedTxn, is_definite: bool, *, reads_log: bool
+    decided: DecidedTxn, is_definite: bool, following: tuple[DecidedTxn, ...], *, reads_log: bool
 ) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
     """Return the fate of a transaction, what readers see of it, and its ranges that ended as aborted although it was committed.
 
@@ -318,7 +326,7 @@ def _fate_of(
     fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(decided))
     if fate is not TxnFate.COMMITTED:
         return fate, Visibility(), ()
-    visibility: Visibility = yield AwaitVisible(decided)
+    visibility: Visibility = yield AwaitVisible(decided, following)
     readable = tuple(written for written in decided.written if written not in (*visibility.lost, *visibility.pending))
     if not readable or (is_definite and not visibility.was_repaired and not reads_log):
         return fate, visibility, ()

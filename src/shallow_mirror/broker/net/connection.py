@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from shallow_mirror.broker.net.transport import Part, Transport
 from shallow_mirror.deadline import Deadline
@@ -58,6 +59,8 @@ class Connection:
         self._max_frame_bytes = max_frame_bytes
         self._next_correlation_id = 0
         self._outstanding: deque[int] = deque()
+        self.begun: deque[Any] = deque()
+        """For callers that send several requests before they receive: whose the next responses are."""
         self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
         self._ahead_start = self._ahead_end = 0
         self.is_closed = False

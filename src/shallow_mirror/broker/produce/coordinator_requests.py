@@ -31,28 +31,38 @@ _BEGUN = "begun"
 
 
 class BegunRequest:
-    """A request to a coordinator that was sent, and whose response is received later. It counts as the first try."""
+    """A request to a coordinator that was sent, and whose response is received later. It counts as the first try.
+
+    Several may be begun at once. One whose response nobody asks for is received, and dropped, with those that follow.
+    """
 
     def __init__(
         self, cluster: Cluster, kind: CoordinatorKind, key: str, api: str, fields: Mapping[str, Any], deadline: Deadline
     ) -> None:
         self.kind, self.key, self.api, self.fields = kind, key, api, fields
         self._failure: RetriableError | None = None
+        self._response: Any = None
         attempt = deadline.sooner(cluster.config.request_timeout_ms)
         try:
             self._connection = cluster.coordinator(kind, key, attempt, _BEGUN)
-            if self._connection.outstanding:  # of a request that was given up
-                self._connection.close()
-                self._connection = cluster.coordinator(kind, key, attempt, _BEGUN)
             send(self._connection, api, attempt, **fields)
+            self._connection.begun.append(self)
         except RetriableError as error:
             self._failure = error
 
     def receive(self, deadline: Deadline) -> Any:
-        """Return the response, once. Raises RetriableError, also for what failed when it was sent."""
+        """Return the response. Raises RetriableError, also for what failed when it was sent."""
+        while self._response is None and self._failure is None:
+            first = self._connection.begun.popleft()
+            try:
+                first._response = receive(self._connection, first.api, deadline)
+            except RetriableError as error:
+                for lost in (first, *self._connection.begun):
+                    lost._failure = error
+                self._connection.begun.clear()
         if self._failure is not None:
             raise self._failure
-        return receive(self._connection, self.api, deadline)
+        return self._response
 
 
 def ask_coordinator(

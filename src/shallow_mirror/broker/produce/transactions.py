@@ -27,7 +27,7 @@ from shallow_mirror.broker.net.error_codes import (
     refusal,
 )
 from shallow_mirror.broker.net.requests import call, receive, request_class, send
-from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator, raise_for_code
+from shallow_mirror.broker.produce.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BrokerTooOldError,
@@ -211,8 +211,26 @@ def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
     raise_for_code(response.error_code, "AddOffsetsToTxn", f"AddOffsetsToTxn of {txn}", key=txn.transactional_id)
 
 
-def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> EndTxnAnswer:
-    """End the transaction. Raises OutcomeUnknownError where no definite answer came: the transaction may have ended."""
+def begin_end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> BegunRequest:
+    """Send the request that ends a transaction. `end_txn` says what became of it."""
+    return BegunRequest(cluster, CoordinatorKind.TXN, txn.transactional_id, "EndTxn", _ended(txn, commit), deadline)
+
+
+def _ended(txn: SlotTxn, commit: bool) -> dict[str, Any]:
+    return {
+        "transactional_id": txn.transactional_id,
+        "producer_id": txn.producer_id,
+        "producer_epoch": txn.producer_epoch,
+        "committed": commit,
+    }
+
+
+def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline, begun: BegunRequest | None = None) -> EndTxnAnswer:
+    """End the transaction. Raises OutcomeUnknownError where no definite answer came: the transaction may have ended.
+
+    `begun`: the request was sent already (`begin_end_txn`); it counts as the first try.
+    """
+    first = [begun]
     try:
         response = _retry_unless_blocked(
             cluster,
@@ -224,10 +242,8 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) ->
                 "EndTxn",
                 lambda response: response.error_code,
                 attempt,
-                transactional_id=txn.transactional_id,
-                producer_id=txn.producer_id,
-                producer_epoch=txn.producer_epoch,
-                committed=commit,
+                begun=first.pop() if first else None,
+                **_ended(txn, commit),
             ),
             deadline,
         )
