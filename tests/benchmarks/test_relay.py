@@ -121,12 +121,12 @@ def test_a_client_ends_where_nobody_listens_behind_the_relay() -> None:
 
 
 def test_a_stall_holds_everything_for_its_time() -> None:
-    with connected("-stall-s", "0.5") as (relay, client, far):
+    with connected("-stall-s", "1") as (relay, client, far):
         round_trip_s(client, far)
         relay.process.send_signal(signal.SIGUSR1)
         time.sleep(0.1)
-        assert round_trip_s(client, far) >= 0.4
-        assert round_trip_s(client, far) < 0.4
+        assert round_trip_s(client, far) >= 0.8
+        assert round_trip_s(client, far) < 0.8
 
 
 def test_a_relay_ends_with_the_program_that_started_it() -> None:
