@@ -2,8 +2,8 @@
 //
 //	franz_go '{"source": …, "target": …, "source_topic": …, "target_topic": …, "ends": {"0": 123}, "codec": "zstd"}'
 //
-// With "ca", a PEM file, both connections are TLS. // Idempotent, without transactions. Records, and what they are decompressed into, are pooled. Every setting is in this file
-// but GOGC, which the peer sets.
+// With "ca", a PEM file, both connections are TLS. Idempotent, without transactions. Records, and what they are decompressed
+// into, are pooled. Every setting is in this file but GOGC, which the peer sets.
 package main
 
 import (
