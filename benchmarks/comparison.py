@@ -15,6 +15,8 @@ from benchmarks.copying import Clusters, Source, run_peer
 from benchmarks.corpora import Corpus
 from benchmarks.corpus_writer import batch_sizes, sizes_sentence, write_corpus
 from benchmarks.equality import topic_digest
+from benchmarks.link import PLAIN, SIDES, Link
+from benchmarks.peer_listeners import peer_listeners
 from benchmarks.peers.peer import Peer
 from benchmarks.results import Failed, Result
 from benchmarks.topics import delete_topic, log_bytes, log_end_offsets
@@ -44,10 +46,11 @@ class Comparison:
     peers: Sequence[Peer]
     gb: float
     runs: int
+    link: Link
 
     def results(self, scratch: Path, say: Say) -> Iterator[Result]:
         """As they come. `scratch`: an empty folder for brokers and peers."""
-        with running_clusters(scratch / "kafka") as clusters:
+        with running_clusters(scratch / "kafka", self.link) as clusters:
             for corpus in self.corpora:
                 yield from self._of_corpus(corpus, clusters, scratch, say)
 
@@ -63,12 +66,17 @@ class Comparison:
 
 
 @contextmanager
-def running_clusters(folder: Path) -> Iterator[Clusters]:
-    nodes = start_clusters(folder, 2, properties=PROPERTIES, java_options=JVM_OPTIONS)
-    try:
-        yield Clusters(*nodes)
-    finally:
-        stop_clusters(nodes)
+def running_clusters(folder: Path, link: Link = PLAIN) -> Iterator[Clusters]:
+    """Yield two clusters that peers reach over `link`."""
+    with peer_listeners(link, folder / "certificates") as listeners:
+        nodes = start_clusters(
+            folder, 2, properties=PROPERTIES, java_options=JVM_OPTIONS, listeners=[listeners.of(side) for side in SIDES]
+        )
+        source, target = nodes
+        try:
+            yield Clusters(source, target, listeners.access(source, target), link)
+        finally:
+            stop_clusters(nodes)
 
 
 def written_source(corpus: Corpus, gb: float, clusters: Clusters, say: Say) -> Source:
@@ -92,7 +100,8 @@ def _result(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: P
     try:
         return run_peer(peer, source, run, clusters, scratch)
     except (MirrorError, NoWindowError, TimeoutError, KafkaException, psutil.Error, subprocess.SubprocessError) as error:
-        return Failed(peer=peer.name, corpus=source.corpus.name, run=run, failed=f"{type(error).__name__}: {error}")
+        reason = f"{type(error).__name__}: {error}"
+        return Failed(peer=peer.name, corpus=source.corpus.name, run=run, link=clusters.link, failed=reason)
 
 
 def _sentence(result: Result) -> str:

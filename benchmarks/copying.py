@@ -16,7 +16,9 @@ import psutil
 
 from benchmarks.corpora import Corpus
 from benchmarks.equality import PartitionDigest, difference, topic_digest
+from benchmarks.link import Link
 from benchmarks.meter import Meter
+from benchmarks.peer_listeners import Access
 from benchmarks.peers.peer import Job, Peer, PeerFailedError, log_tail
 from benchmarks.results import Measured
 from benchmarks.topics import create_topic, delete_topic, log_bytes, log_end_offsets
@@ -49,8 +51,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
+    """`access`: where peers connect to; `link`: how far that is, and whether it is encrypted."""
+
     source: LocalKafka
     target: LocalKafka
+    access: Access
+    link: Link
 
     def target_bytes(self, topic: str) -> int:
         return log_bytes(self.target.folder / "data", topic)
@@ -63,21 +69,21 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
     folder.mkdir()
     job = Job(
         corpus=source.corpus,
-        source=clusters.source.bootstrap,
-        target=clusters.target.bootstrap,
+        access=clusters.access,
         source_topic=source.topic,
         alias=f"{peer.name}-{source.corpus.name}-{run}",
         ends=source.ends,
         folder=folder,
     )
-    create_topic(job.target, job.target_topic, source.corpus.partitions, {})
+    target = clusters.target.bootstrap
+    create_topic(target, job.target_topic, source.corpus.partitions, {})
     try:
         samples = _copy(peer, job, source, clusters)
-        unequal = difference(source.digest, topic_digest(job.target, job.target_topic, source.corpus.partitions))
+        unequal = difference(source.digest, topic_digest(target, job.target_topic, source.corpus.partitions))
         ratio = clusters.target_bytes(job.target_topic) / source.log_bytes
-        return _measured(peer, source, run, samples, job, unequal, ratio)
+        return _measured(peer, source, run, clusters.link, samples, job, unequal, ratio)
     finally:
-        delete_topic(job.target, job.target_topic)
+        delete_topic(target, job.target_topic)
         shutil.rmtree(folder)
 
 
@@ -87,7 +93,7 @@ def _copy(peer: Peer, job: Job, source: Source, clusters: Clusters) -> list[Samp
             process.pid, clusters.source.pid, clusters.target.pid, lambda: clusters.target_bytes(job.target_topic)
         ) as meter:
             peer.set_going(job, process)
-            _wait_until_done(peer, job, source.records, process, meter)
+            _wait_until_done(peer, job, source.records, clusters.target.bootstrap, process, meter)
         return meter.samples
 
 
@@ -111,14 +117,14 @@ def _ended_at_last(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def _wait_until_done(peer: Peer, job: Job, records: int, process: subprocess.Popen[bytes], meter: Meter) -> None:
+def _wait_until_done(peer: Peer, job: Job, records: int, target: str, process: subprocess.Popen[bytes], meter: Meter) -> None:
     size, grew_at = 0, time.monotonic()
     while process.poll() is None:
         time.sleep(_POLL_S)
         if meter.last.target_bytes != size:
             size, grew_at = meter.last.target_bytes, time.monotonic()
         quiet_s = time.monotonic() - grew_at
-        if not peer.ends_itself and quiet_s > _QUIET_S and _offsets(job) >= records:
+        if not peer.ends_itself and quiet_s > _QUIET_S and _offsets(target, job.target_topic) >= records:
             return
         if quiet_s > _STALLED_S:
             raise PeerFailedError(f"{peer.name}: nothing was copied for {_STALLED_S:.0f} s. The end of its log:\n{log_tail(job)}")
@@ -126,14 +132,15 @@ def _wait_until_done(peer: Peer, job: Job, records: int, process: subprocess.Pop
         raise PeerFailedError(f"{peer.name}: it ended with {process.returncode}. The end of its log:\n{log_tail(job)}")
 
 
-def _offsets(job: Job) -> int:
-    return sum(log_end_offsets(job.target, job.target_topic).values())
+def _offsets(target: str, topic: str) -> int:
+    return sum(log_end_offsets(target, topic).values())
 
 
 def _measured(
     peer: Peer,
     source: Source,
     run: int,
+    link: Link,
     samples: list[Sample],
     job: Job,
     unequal: str,
@@ -148,6 +155,7 @@ def _measured(
         peer=peer.name,
         corpus=source.corpus.name,
         run=run,
+        link=link,
         mb_per_s=copied_bytes / 1e6 / window.seconds,
         cpu_s_per_gb=spent_in(window, samples, lambda sample: sample.copier_cpu_s) / (copied_bytes / 1e9),
         peak_mb=max(sample.pss_bytes for sample in samples) / 1e6,

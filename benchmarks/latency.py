@@ -1,8 +1,9 @@
 """Latency of light traffic: from a produce at the source until a read_committed consumer of the target has the record.
 
-    python -m benchmarks.latency --seconds 60 --every-ms 100
+    python -m benchmarks.latency --seconds 60 --every-ms 100 --rtt-ms 80 --far target
 
 The mirror has its default configuration, but `trigger: 0 seconds`. What its steps took comes from its own `micro_batches`.
+With `--rtt-ms` and `--far` it is measured near, and then far away. Records are always sent and received near, without TLS.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import argparse
 import json
 import statistics
 import struct
+import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
@@ -23,9 +26,11 @@ from benchmarks.arrivals import quantile
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
-from benchmarks.running_mirror import running_mirror, write_mirror_file
+from benchmarks.link import Link, add_link_options, link_of
+from benchmarks.running_mirror import client_properties, running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.errors import MirrorError
 
 TOPIC = "latency"
 WARM_UP_S = 10.0
@@ -93,24 +98,38 @@ def steps_ms(tables: Path) -> dict[str, list[float]]:
     return {step: sorted(step_times) for step, step_times in steps.items()}
 
 
-def main() -> None:
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.latency", description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--every-ms", type=float, default=100.0)
     parser.add_argument("--tables-writer", choices=["deltalake", "spark"], default="deltalake")
-    options = parser.parse_args()
-    end_on_sigterm()
+    add_link_options(parser)
+    options = parser.parse_args(arguments)
+    link = link_of(parser, options)
+    options.links = [link.near, link] if link.far_sides else [link]
+    return options
+
+
+def measure(link: Link, options: argparse.Namespace) -> None:
+    """Run a mirror over `link` between clusters of its own, and print its latencies."""
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
         folder = Path(name)
-        with running_clusters(folder / "kafka") as clusters:
+        with running_clusters(folder / "kafka", link) as clusters:
             create_topic(clusters.source.bootstrap, TOPIC, PARTITIONS, {})
             sender = Sender(clusters.source.bootstrap, options.every_ms)
             sender.start()
-            settings = {"tables_writer": options.tables_writer, "trigger": "0 seconds"}
+            access = clusters.access
+            settings = {
+                "source": {"alias": "source", "client": client_properties(access.source, access.ca_file)},
+                "target": {"alias": "target", "client": client_properties(access.target, access.ca_file)},
+                "tables_writer": options.tables_writer,
+                "trigger": "0 seconds",
+            }
             with running_mirror(write_mirror_file(folder, clusters, TOPIC, settings)):
                 seconds = latencies(clusters.target.bootstrap, options.seconds)
             sender.over.set()
             sender.join()
+        print(f"{str(link) or 'near'}:")
         print(
             f"{len(seconds)} records: p50 {quantile(seconds, 0.5):.3f} s, p90 {quantile(seconds, 0.9):.3f} s, "
             f"p99 {quantile(seconds, 0.99):.3f} s, most {seconds[-1]:.3f} s"
@@ -119,5 +138,17 @@ def main() -> None:
             print(f"{step:<16} median {statistics.median(ascending):7.1f} ms   p95 {quantile(ascending, 0.95):7.1f} ms")
 
 
+def main() -> int:
+    options = parsed()
+    end_on_sigterm()
+    try:
+        for link in options.links:
+            measure(link, options)
+    except MirrorError as error:
+        print(f"benchmarks.latency: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Pure: what several runs of a peer on a corpus come to."""
+"""Pure: what several runs of a peer on a corpus over a link come to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.results import Failed, Measured, Result
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """All runs of one peer on one corpus; `measured` may be empty."""
+    """All runs of one peer under one title; `measured` may be empty."""
 
     peer: str
     measured: tuple[Measured, ...]
@@ -34,18 +34,18 @@ class Standing:
         return list(dict.fromkeys(output))
 
 
-def standings(results: Sequence[Result], corpus: str) -> list[Standing]:
+def standings(results: Sequence[Result], title: str) -> list[Standing]:
     """Peers in the order in which they came."""
-    of_corpus = [result for result in results if result.corpus == corpus]
+    chosen = [result for result in results if result.title == title]
     return [
         Standing(
             peer,
-            tuple(result for result in of_corpus if result.peer == peer and isinstance(result, Measured)),
-            tuple(result for result in of_corpus if result.peer == peer and isinstance(result, Failed)),
+            tuple(result for result in chosen if result.peer == peer and isinstance(result, Measured)),
+            tuple(result for result in chosen if result.peer == peer and isinstance(result, Failed)),
         )
-        for peer in dict.fromkeys(result.peer for result in of_corpus)
+        for peer in dict.fromkeys(result.peer for result in chosen)
     ]
 
 
-def corpora_of(results: Sequence[Result]) -> list[str]:
-    return list(dict.fromkeys(result.corpus for result in results))
+def titles_of(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(result.title for result in results))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.medians import corpora_of, standings
+from benchmarks.medians import standings, titles_of
 from benchmarks.peers.peer_registry import OURS
 from benchmarks.results import Result
 
@@ -15,7 +15,7 @@ _PANELS = (("CPU seconds per GB (less is better)", "cpu_s_per_gb"), ("MB/s (more
 
 
 def write_plot(path: Path, results: Sequence[Result]) -> None:
-    """Write an SVG. A peer without a figure on a corpus has no bar there."""
+    """Write an SVG. A peer without a figure on a corpus over a link has no bar there."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -30,15 +30,15 @@ def write_plot(path: Path, results: Sequence[Result]) -> None:
     pyplot.close(figure)
 
 
-def _draw(panel: Any, title: str, name: str, results: Sequence[Result]) -> None:
-    corpora = corpora_of(results)
+def _draw(panel: Any, heading: str, name: str, results: Sequence[Result]) -> None:
+    titles = titles_of(results)
     peers = list(dict.fromkeys(result.peer for result in results))
     others = iter(_OTHERS)
     for i, peer in enumerate(peers):
         color = _OURS_COLOR if peer == OURS else next(others)
         places, heights = [], []
-        for j, corpus in enumerate(corpora):
-            peer_standing = next((standing for standing in standings(results, corpus) if standing.peer == peer), None)
+        for j, title in enumerate(titles):
+            peer_standing = next((standing for standing in standings(results, title) if standing.peer == peer), None)
             median = None if peer_standing is None else peer_standing.median(lambda result: float(getattr(result, name)))
             if median is not None:
                 places.append(j + (i - (len(peers) - 1) / 2) * 0.8 / len(peers))
@@ -50,6 +50,6 @@ def _draw(panel: Any, title: str, name: str, results: Sequence[Result]) -> None:
         panel.set_ylim(bottom=min(1.0, *(bar.get_height() for bar in panel.patches)))
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_formatter("")
-    panel.set_title(title, loc="left", fontsize=11)
-    panel.set_xticks(range(len(corpora)), corpora)
+    panel.set_title(heading, loc="left", fontsize=11)
+    panel.set_xticks(range(len(titles)), [title.replace(", ", "\n") for title in titles])
     panel.spines[["top", "right"]].set_visible(False)

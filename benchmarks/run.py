@@ -13,6 +13,7 @@ from rich.console import Console
 from benchmarks.comparison import Comparison
 from benchmarks.corpora import CORPORA, chosen_corpora
 from benchmarks.interrupts import end_on_sigterm
+from benchmarks.link import add_link_options, link_of
 from benchmarks.peers.peer_registry import PEERS, chosen_peers
 from benchmarks.plot import write_plot
 from benchmarks.resource_check import require_room
@@ -33,7 +34,10 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=OUTPUT / "results.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--plot", type=Path, default=OUTPUT / "results.svg", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where brokers and peers keep their data (default: a temporary folder)")
-    return parser.parse_args(arguments)
+    add_link_options(parser)
+    options = parser.parse_args(arguments)
+    options.link = link_of(parser, options)
+    return options
 
 
 def _names(text: str) -> list[str]:
@@ -48,7 +52,7 @@ def _positive(text: str) -> float:
 
 def compare(options: argparse.Namespace, console: Console) -> list[Result]:
     """Compare the peers. Raises ConfigError before anything starts. Every measurement is in the JSON from the first result on."""
-    comparison = Comparison(chosen_corpora(options.corpora), chosen_peers(options.peers), options.gb, options.runs)
+    comparison = Comparison(chosen_corpora(options.corpora), chosen_peers(options.peers), options.gb, options.runs, options.link)
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-", dir=options.folder) as name:

@@ -28,6 +28,12 @@ class Clusters(Protocol):
     def target(self) -> Cluster: ...
 
 
+def client_properties(bootstrap: str, ca_file: Path | None) -> dict[str, str]:
+    """Return `client` of a cluster in a mirror file. `ca_file`: for TLS; None: without."""
+    tls = {} if ca_file is None else {"security.protocol": "ssl", "ssl.ca.location": str(ca_file)}
+    return {"bootstrap.servers": bootstrap, **tls}
+
+
 def write_mirror_file(folder: Path, clusters: Clusters, topic: str, settings: Mapping[str, object]) -> Path:
     """Tables in `folder / "tables"`."""
     document = {

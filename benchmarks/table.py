@@ -1,4 +1,4 @@
-"""The tables that are printed: one for each corpus, medians over the runs."""
+"""The tables that are printed: one for each corpus and link, medians over the runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.medians import Standing, corpora_of, standings
+from benchmarks.medians import Standing, standings, titles_of
 from benchmarks.peers.peer_registry import OURS
 from benchmarks.results import Measured, Result
 
@@ -26,22 +26,22 @@ _COLUMNS: tuple[tuple[str, Figure, str], ...] = (
 
 
 def print_tables(results: Sequence[Result], console: Console) -> None:
-    for corpus in corpora_of(results):
-        corpus_standings = standings(results, corpus)
-        console.print(corpus_table(corpus, corpus_standings))
-        for result in corpus_standings:
+    for title in titles_of(results):
+        title_standings = standings(results, title)
+        console.print(standings_table(title, title_standings))
+        for result in title_standings:
             for remark in result.remarks:
                 console.print(f"  {result.peer}: {remark}", markup=False, highlight=False)
 
 
-def corpus_table(corpus: str, corpus_standings: Sequence[Standing]) -> Table:
+def standings_table(title: str, title_standings: Sequence[Standing]) -> Table:
     """CPU s/GB of the brokers as well; `× ours`: CPU of the peer by ours, and our rate by the peer's."""
-    table = Table(title=f"{corpus}: medians, CPU seconds per GB of the source's log", title_justify="left")
+    table = Table(title=f"{title}: medians, CPU seconds per GB of the source's log", title_justify="left")
     table.add_column("peer", no_wrap=True)
     for heading in (*(name for name, _, _ in _COLUMNS), "CPU\n÷ ours", "our MB/s\n÷ its", "equal", "runs"):
         table.add_column(heading, justify="right")
-    ours = next((result for result in corpus_standings if result.peer == OURS), None)
-    for result in corpus_standings:
+    ours = next((result for result in title_standings if result.peer == OURS), None)
+    for result in title_standings:
         table.add_row(result.peer, *_cells(result, ours))
     return table
 

@@ -2,13 +2,16 @@
 //
 //	franz_go '{"source": …, "target": …, "source_topic": …, "target_topic": …, "ends": {"0": 123}, "codec": "zstd"}'
 //
-// Idempotent, without transactions. Records, and what they are decompressed into, are pooled. Every setting is in this file
-// but GOGC, which the peer sets.
+// With "ca", a PEM file, both connections are TLS. Idempotent, without transactions. Records, and what they are decompressed
+// into, are pooled. Every setting is in this file but GOGC, which the peer sets.
 package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -37,6 +40,7 @@ type job struct {
 	TargetTopic string          `json:"target_topic"`
 	Ends        map[int32]int64 `json:"ends"`
 	Codec       string          `json:"codec"`
+	Ca          string          `json:"ca"`
 }
 
 var codecs = map[string]kgo.CompressionCodec{
@@ -64,6 +68,7 @@ func newConsumer(j job) *kgo.Client {
 		starts[partition] = kgo.NewOffset().AtStart()
 	}
 	client, err := kgo.NewClient(
+		security(j),
 		kgo.SeedBrokers(j.Source),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{j.SourceTopic: starts}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -79,6 +84,7 @@ func newConsumer(j job) *kgo.Client {
 
 func newProducer(j job) *kgo.Client {
 	client, err := kgo.NewClient(
+		security(j),
 		kgo.SeedBrokers(j.Target),
 		kgo.DefaultProduceTopic(j.TargetTopic),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
@@ -90,6 +96,20 @@ func newProducer(j job) *kgo.Client {
 	)
 	check(err)
 	return client
+}
+
+// security trusts the CA alone, and checks the host name; without a CA there is no TLS.
+func security(j job) kgo.Opt {
+	if j.Ca == "" {
+		return kgo.DialTLSConfig(nil)
+	}
+	pem, err := os.ReadFile(j.Ca)
+	check(err)
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		check(errors.New("no certificate in " + j.Ca))
+	}
+	return kgo.DialTLSConfig(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13})
 }
 
 // copyAll returns when every partition was read to its end; transaction markers are records here, so that one which ends

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
+from benchmarks.link import SIDES
 from benchmarks.peers.peer import Job, Peer, PeerFailedError, log_tail, started
 from shallow_mirror.local_kafka.jars import CONNECT_JAR_SET, KAFKA_VERSION, jars_of, java_executable
 from shallow_mirror.local_kafka.ports import free_ports
@@ -49,6 +50,9 @@ EXACTLY_ONCE = {
 }
 """A transaction every two seconds, as the default trigger of shallow-mirror; Connect's default is one for each poll."""
 
+WORKER_CLIENTS = ("", "producer.", "consumer.", "admin.")
+"""A worker passes the settings of its own connections on to none of its connectors' clients."""
+
 _BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _READY_WITHIN_S = 90.0
 
@@ -75,7 +79,8 @@ class MirrorMaker2(Peer):
 
     def _worker(self, job: Job) -> dict[str, str]:
         return {
-            "bootstrap.servers": job.target,
+            "bootstrap.servers": job.access.target,
+            **{f"{whose}{name}": value for whose in WORKER_CLIENTS for name, value in _security(job).items()},
             "group.id": f"connect-{job.alias}",
             **{f"{what}.storage.topic": f"connect-{job.alias}-{what}" for what in ("config", "offset", "status")},
             **{f"{what}.storage.replication.factor": "1" for what in ("config", "offset", "status")},
@@ -111,8 +116,9 @@ class MirrorMaker2(Peer):
             "tasks.max": str(min(TASKS, job.corpus.partitions)),
             "source.cluster.alias": job.alias,
             "target.cluster.alias": "target",
-            "source.cluster.bootstrap.servers": job.source,
-            "target.cluster.bootstrap.servers": job.target,
+            "source.cluster.bootstrap.servers": job.access.source,
+            "target.cluster.bootstrap.servers": job.access.target,
+            **{f"{side}.cluster.{name}": value for side in SIDES for name, value in _security(job).items()},
             "topics": job.source_topic.replace(".", "\\."),
             "replication.factor": "1",
             "offset-syncs.topic.replication.factor": "1",
@@ -126,3 +132,10 @@ class MirrorMaker2(Peer):
             "producer.override.compression.type": job.corpus.codec_name,
             **(EXACTLY_ONCE if self._exactly_once else {}),
         }
+
+
+def _security(job: Job) -> dict[str, str]:
+    """Return the properties of Java clients for TLS, which check the host name by default; nothing without TLS."""
+    if job.access.ca_file is None:
+        return {}
+    return {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(job.access.ca_file)}

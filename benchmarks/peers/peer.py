@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.corpora import Corpus
+from benchmarks.peer_listeners import Access
 from benchmarks.window import MicroBatchEnd
 from shallow_mirror.errors import MirrorError
 
@@ -28,8 +29,7 @@ class Job:
     """`alias` is new in every run; the target topic is `<alias>.<source topic>` and exists. `folder` is empty."""
 
     corpus: Corpus
-    source: str
-    target: str
+    access: Access
     source_topic: str
     alias: str
     ends: Mapping[int, int]
@@ -41,8 +41,10 @@ class Job:
         return f"{self.alias}.{self.source_topic}"
 
     def as_json(self, **more: str) -> str:
-        """For the programs that copy."""
-        job = {"source": self.source, "target": self.target, "source_topic": self.source_topic, "target_topic": self.target_topic}
+        """For the programs that copy. `ca`: a PEM file, where connections are to be TLS."""
+        job = {"source": self.access.source, "target": self.access.target}
+        job |= {"source_topic": self.source_topic, "target_topic": self.target_topic}
+        job |= {} if self.access.ca_file is None else {"ca": str(self.access.ca_file)}
         return json.dumps({**job, "partitions": len(self.ends), "ends": self.ends, "codec": self.corpus.codec_name, **more})
 
     @property

@@ -9,6 +9,7 @@ import yaml
 from deltalake import DeltaTable
 
 from benchmarks.peers.peer import Job, Peer, started
+from benchmarks.running_mirror import client_properties
 from benchmarks.window import MicroBatchEnd
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.demo.mirror_process import command
@@ -32,8 +33,8 @@ class ShallowMirror(Peer):
     def _document(self, job: Job) -> dict[str, Any]:
         return {
             "mirror": job.alias,
-            "source": {"alias": job.alias, "client": {"bootstrap.servers": job.source}},
-            "target": {"alias": "target", "client": {"bootstrap.servers": job.target}},
+            "source": {"alias": job.alias, "client": client_properties(job.access.source, job.access.ca_file)},
+            "target": {"alias": "target", "client": client_properties(job.access.target, job.access.ca_file)},
             "topics": {"include": [job.source_topic], "target_name": "{source}.{topic}"},
             "tables": "tables",
             **self._settings,

@@ -2,6 +2,7 @@
 
     python confluent_copy.py '{"source": …, "target": …, "source_topic": …, "target_topic": …, "partitions": 4, "codec": "zstd"}'
 
+With "ca", a PEM file, both connections are TLS and check the host name, as librdkafka does by default.
 Idempotent, without transactions. Every setting is in this file.
 """
 
@@ -40,8 +41,9 @@ _PATIENCE_S = 60.0
 
 
 def copy(job: dict[str, Any]) -> None:
-    consumer = Consumer({"bootstrap.servers": job["source"], **CONSUMER})
-    producer = Producer({"bootstrap.servers": job["target"], "compression.type": job["codec"], **PRODUCER})
+    security = {"security.protocol": "ssl", "ssl.ca.location": job["ca"]} if "ca" in job else {}
+    consumer = Consumer({"bootstrap.servers": job["source"], **security, **CONSUMER})
+    producer = Producer({"bootstrap.servers": job["target"], "compression.type": job["codec"], **security, **PRODUCER})
     reading = set(range(job["partitions"]))
     consumer.assign([TopicPartition(job["source_topic"], partition, OFFSET_BEGINNING) for partition in reading])
     while reading:

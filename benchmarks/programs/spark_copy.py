@@ -2,6 +2,7 @@
 
     python spark_copy.py JOB, where JOB is that of confluent_copy.py, with "jars" and "folder", and "table" for a Delta table
 
+With "ca" in the JOB, a PEM file, both connections are TLS and check the host name, as Java clients do by default.
 The Kafka sink writes no timestamps: records get those of the copy. Every setting is in this file.
 """
 
@@ -55,7 +56,7 @@ def copy(job: dict[str, Any]) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     source = spark.readStream.format("kafka").options(
-        **SOURCE, **{"kafka.bootstrap.servers": job["source"], "subscribe": job["source_topic"]}
+        **SOURCE, **_security(job), **{"kafka.bootstrap.servers": job["source"], "subscribe": job["source_topic"]}
     )
     records = source.load()
     sink = _to_table(records, job) if "table" in job else _to_topic(records, job)
@@ -65,7 +66,15 @@ def copy(job: dict[str, Any]) -> None:
 
 def _to_topic(records: DataFrame, job: dict[str, Any]) -> DataStreamWriter:
     sink = records.select("key", "value", "headers", "partition").writeStream.format("kafka").option("topic", job["target_topic"])
-    return sink.options(**SINK, **{"kafka.bootstrap.servers": job["target"], "kafka.compression.type": job["codec"]})
+    return sink.options(
+        **SINK, **_security(job), **{"kafka.bootstrap.servers": job["target"], "kafka.compression.type": job["codec"]}
+    )
+
+
+def _security(job: dict[str, Any]) -> dict[str, str]:
+    if "ca" not in job:
+        return {}
+    return {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": job["ca"]}
 
 
 def _to_table(records: DataFrame, job: dict[str, Any]) -> DataStreamWriter:

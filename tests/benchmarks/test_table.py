@@ -5,18 +5,24 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks.link import PLAIN, Link
 from benchmarks.medians import standings
 from benchmarks.plot import write_plot
 from benchmarks.results import Failed, Measured, Result, write_json
 from benchmarks.table import print_tables
 from rich.console import Console
 
+FAR = Link(rtt_ms=80, far="target", tls=True)
 
-def measured(peer: str, run: int = 1, *, mb_per_s: float = 100.0, cpu: float = 2.0, difference: str = "") -> Measured:
+
+def measured(
+    peer: str, run: int = 1, *, mb_per_s: float = 100.0, cpu: float = 2.0, difference: str = "", link: Link = PLAIN
+) -> Measured:
     return Measured(
         peer=peer,
         corpus="zstd-big",
         run=run,
+        link=link,
         mb_per_s=mb_per_s,
         cpu_s_per_gb=cpu,
         peak_mb=1234.0,
@@ -79,12 +85,22 @@ def test_runs_that_failed_do_not_count_in_a_median() -> None:
 
 
 def test_the_json_is_a_list_of_rows_and_a_failure_has_no_figures(tmp_path: Path) -> None:
-    write_json(tmp_path / "deep" / "results.json", [measured("shallow-mirror"), failed("franz-go")])
+    write_json(tmp_path / "deep" / "results.json", [measured("shallow-mirror", link=FAR), failed("franz-go")])
     ours, other = json.loads((tmp_path / "deep" / "results.json").read_text())
     wanted = {"peer": "shallow-mirror", "corpus": "zstd-big", "run": 1, "mb_per_s": 100.0, "cpu_s_per_gb": 2.0, "equal": True}
+    wanted |= {"rtt_ms": 80, "far": "target", "tls": True}
     assert wanted.items() <= ours.items()
     assert ours["peak_mb"] == 1234.0
-    assert other == {"peer": "franz-go", "corpus": "zstd-big", "run": 1, "failed": "PeerMissingError: there is no `go`"}
+    reason = "PeerMissingError: there is no `go`"
+    near = {"rtt_ms": 0.0, "far": "none", "tls": False}
+    assert other == {"peer": "franz-go", "corpus": "zstd-big", "run": 1, **near, "failed": reason}
+
+
+def test_near_and_far_results_are_not_mixed() -> None:
+    text = printed([measured("shallow-mirror", mb_per_s=100.0), measured("shallow-mirror", mb_per_s=20.0, link=FAR)])
+    near, far = text.split("zstd-big, target 80 ms away, TLS: medians")
+    assert line_of(near, "shallow-mirror")[1] == "100.0"
+    assert line_of(far, "shallow-mirror")[1] == "20.0"
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shallow_mirror.local_kafka.properties import (
+    Listener,
     logging_option,
     logging_text,
     member_properties,
@@ -27,6 +28,13 @@ def test_a_node_votes_for_itself_and_listens_on_its_two_ports() -> None:
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:20002"
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:20001"
+
+
+def test_a_listener_behind_a_proxy_advertises_the_proxys_port() -> None:
+    behind, plain = Listener("BEHIND", "PLAINTEXT", advertised_port=7), Listener("PLAIN", "SSL")
+    properties = node_properties("4.3.0", 1, 2, Path("/d"), {}, {behind: 3, plain: 4})
+    assert properties["listeners"].endswith("BEHIND://127.0.0.1:3,PLAIN://127.0.0.1:4")
+    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1,BEHIND://127.0.0.1:7,PLAIN://127.0.0.1:4"
 
 
 def test_before_kraft_a_node_registers_at_its_zookeeper() -> None:

@@ -97,7 +97,7 @@ class LocalKafka:
         return f"127.0.0.1:{self._ports[0]}"
 
     def address_of(self, listener: str) -> str:
-        """Return `host:port` of one of `listeners`, by name."""
+        """Return `host:port` where one of `listeners`, by name, listens, whatever it advertises."""
         if self._ports is None:
             raise BrokerStartError(f"the broker in {self.folder} was never started")
         return f"127.0.0.1:{self._ports[2 + [extra.name for extra in self._listeners].index(listener)]}"
@@ -283,12 +283,19 @@ def start_clusters(
     *,
     properties: Mapping[str, str] | None = None,
     java_options: Sequence[str] = (),
+    listeners: Sequence[Sequence[Listener]] = (),
 ) -> tuple[LocalKafka, ...]:
-    """Start `count` clusters at the same time, in `folder`/cluster-1 and so on; all of them or, on an error, none."""
+    """Start `count` clusters at the same time, in `folder`/cluster-1 and so on; all of them or, on an error, none.
+
+    `listeners`: more of them for each cluster; none where empty.
+    """
     kafka_jars(version)
+    assert len(listeners) in (0, count)
     nodes = tuple(
-        LocalKafka(folder / f"cluster-{number}", version, properties=properties, java_options=java_options)
-        for number in range(1, count + 1)
+        LocalKafka(
+            folder / f"cluster-{number}", version, properties=properties, java_options=java_options, listeners=own_listeners
+        )
+        for number, own_listeners in enumerate(listeners or [()] * count, start=1)
     )
     start_together(nodes)
     return nodes

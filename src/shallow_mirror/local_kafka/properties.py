@@ -59,12 +59,14 @@ _SINCE_4 = {
 class Listener:
     """One more listener of a node, beside PLAINTEXT.
 
-    `protocol`: SSL, SASL_PLAINTEXT or SASL_SSL. `properties`: its own, without `listener.name.<name>.` in front.
+    `protocol`: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. `properties`: its own, without `listener.name.<name>.` in front.
+    `advertised_port`: where clients are told to connect, such as a proxy's; None: its own.
     """
 
     name: str
     protocol: str
     properties: Mapping[str, str] = field(default_factory=dict)
+    advertised_port: int | None = None
 
 
 def has_kraft(version: str) -> bool:
@@ -102,10 +104,11 @@ def _with_listeners(own: Mapping[str, str], listeners: Mapping[Listener, int]) -
     if not listeners:
         return {}
     addresses = [f"{listener.name}://127.0.0.1:{port}" for listener, port in listeners.items()]
+    advertised = [f"{listener.name}://127.0.0.1:{listener.advertised_port or port}" for listener, port in listeners.items()]
     protocols = [f"{listener.name}:{listener.protocol}" for listener in listeners]
     return {
         "listeners": ",".join([own["listeners"], *addresses]),
-        "advertised.listeners": ",".join([own["advertised.listeners"], *addresses]),
+        "advertised.listeners": ",".join([own["advertised.listeners"], *advertised]),
         "listener.security.protocol.map": ",".join(
             [own.get("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT"), *protocols]
         ),

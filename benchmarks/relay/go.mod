@@ -1,0 +1,3 @@
+module shallow-mirror/benchmarks/relay
+
+go 1.24
