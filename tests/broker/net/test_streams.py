@@ -227,7 +227,7 @@ def test_silence_ends_the_wait_and_a_slow_stream_does_not(streams: Streams) -> N
     with streams.to(slowly) as transport:
         assert received(transport, len(data), silence_ms=450) == data
         began = time.monotonic()
-        with pytest.raises(RetriableError, match="NETWORK_EXCEPTION|receiving from"):
+        with pytest.raises(RetriableError, match="receiving from"):
             received(transport, 500_000, silence_ms=300)
         assert 0.25 < time.monotonic() - began < 5
         over.set()
@@ -262,9 +262,9 @@ def test_new_keys_in_the_stream_are_used_unseen(authority: Authority, identity: 
     """`K`: both sides update their keys; `k`: the peer does; `r`: TLS 1.2 renegotiates."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
+    files = ("-cert", str(identity.certificate_file), "-key", str(identity.key_file))
     server = subprocess.Popen(
-        ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", version, "-naccept", "1"]
-        + ["-cert", str(identity.certificate_file), "-key", str(identity.key_file)],
+        ["openssl", "s_server", "-accept", f"127.0.0.1:{port}", version, "-naccept", "1", *files],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
