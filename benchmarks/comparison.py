@@ -21,6 +21,7 @@ from benchmarks.topics import delete_topic, log_bytes, log_end_offsets
 from benchmarks.window import NoWindowError
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.properties import Listener
 
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx1g")
 """Brokers as they run in earnest: both compilers, and a heap that does not bind."""
@@ -63,8 +64,8 @@ class Comparison:
 
 
 @contextmanager
-def running_clusters(folder: Path) -> Iterator[Clusters]:
-    nodes = start_clusters(folder, 2, properties=PROPERTIES, java_options=JVM_OPTIONS)
+def running_clusters(folder: Path, listeners: Sequence[Listener] = ()) -> Iterator[Clusters]:
+    nodes = start_clusters(folder, 2, properties=PROPERTIES, java_options=JVM_OPTIONS, listeners=listeners)
     try:
         yield Clusters(*nodes)
     finally:

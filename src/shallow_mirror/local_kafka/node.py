@@ -283,11 +283,12 @@ def start_clusters(
     *,
     properties: Mapping[str, str] | None = None,
     java_options: Sequence[str] = (),
+    listeners: Sequence[Listener] = (),
 ) -> tuple[LocalKafka, ...]:
     """Start `count` clusters at the same time, in `folder`/cluster-1 and so on; all of them or, on an error, none."""
     kafka_jars(version)
     nodes = tuple(
-        LocalKafka(folder / f"cluster-{number}", version, properties=properties, java_options=java_options)
+        LocalKafka(folder / f"cluster-{number}", version, properties=properties, java_options=java_options, listeners=listeners)
         for number in range(1, count + 1)
     )
     start_together(nodes)
