@@ -7,6 +7,7 @@ checks on its own that the archive is of the same Java and the same jars, and st
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import logging
 import os
@@ -53,12 +54,16 @@ class ClassArchive:
         """Return options that use it, or write it when the JVM ends."""
         if self.is_written:
             return ("-Xlog:disable", "-Xlog:all=warning:stderr", f"-XX:SharedArchiveFile={self.path}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._remove_left_over()
         # Java warns of every class that cannot be archived, such as generated ones.
         return ("-Xlog:disable", "-Xlog:all=error:stderr", f"-XX:ArchiveClassesAtExit={self.written_path}")
 
-    def _remove_left_over(self) -> None:
+    def prepare(self) -> None:
+        """Make the folder where the JVM can write it, without what killed runs left there. Raises OSError."""
+        if self.is_written:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path.parent))
         for left in self.path.parent.glob(f"{self.path.stem}.*"):
             if time.time() - left.stat().st_mtime > _LEFT_AFTER_S:
                 left.unlink(missing_ok=True)

@@ -106,10 +106,32 @@ def session_of_run(
         pass_secrets_to_workers(session, with_references)
         for tables in through_spark:
             check_delta(session, tables.location.root)
-        yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
+        with contextlib.nullcontext() if own_session is None else _warmed_up(own_session):
+            yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
     finally:
         if own_session is not None:
             own_session.stop()
+
+
+@contextlib.contextmanager
+def _warmed_up(spark: Any) -> Iterator[None]:
+    """Run the first job of the session while the driver does what comes before the first slot: it starts a Python worker."""
+    thread = threading.Thread(target=_run_first_job, args=(spark,), name="first-job", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _run_first_job(spark: Any) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id long").toArrow()
+    except (PySparkException, Py4JError) as error:
+        _log.warning("the first job, which only starts a Python worker ahead of time, failed: %s", str(error).partition("\n")[0])
 
 
 def local_session(
@@ -147,7 +169,14 @@ def _class_archive() -> ClassArchive | None:
     java = shutil.which("java", path=f"{os.environ['JAVA_HOME']}/bin" if "JAVA_HOME" in os.environ else None)
     if java is None or SparkContext._gateway is not None:
         return None
-    return ClassArchive.of(java, Path(_find_spark_home(), "jars"))
+    try:
+        classes = ClassArchive.of(java, Path(_find_spark_home(), "jars"))
+        if classes is not None:
+            classes.prepare()
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        _log.warning("no archive of Spark's classes, with which starts are faster: %s (set SHALLOW_MIRROR_CACHE)", error)
+        return None
+    return classes
 
 
 def _local_settings(log4j: Path, temp_folder: Path, delta_jars: Sequence[Path], classes: ClassArchive | None) -> dict[str, str]:

@@ -53,6 +53,7 @@ def test_a_java_without_an_archive_of_its_own_classes_writes_none(java: str, jar
 
 def test_the_first_jvm_writes_the_archive_and_later_ones_use_it(java: str, jars: Path, tmp_path: Path) -> None:
     archive = archive_of(java, jars, tmp_path / "cache")
+    archive.prepare()
     assert archive.jvm_options()[-1] == f"-XX:ArchiveClassesAtExit={archive.written_path}"
     archive.path.write_bytes(b"classes")
     assert archive.jvm_options()[-1] == f"-XX:SharedArchiveFile={archive.path}"
@@ -64,8 +65,14 @@ def test_what_killed_runs_left_is_removed_later(java: str, jars: Path, tmp_path:
     for left in (old, new):
         left.touch()
     os.utime(old, (0, 0))
-    archive.jvm_options()
+    archive.prepare()
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(java: str, jars: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(OSError, match="cache"):
+        archive_of(java, jars, tmp_path / "cache").prepare()
 
 
 def jvm(script: str) -> subprocess.Popen[bytes]:
