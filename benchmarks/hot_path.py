@@ -1,9 +1,9 @@
 """The hot path alone: one slot task in this process, without Spark, beside the least that moving its bytes can cost.
 
-    python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--profile]
+    python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--profile] [--tls]
 
-Each corpus is copied as by the slot of a mirror, and as by that of an archive into a folder.
-CPU is that of this process, without what it took to import and to connect; MB and GB are of the source's log.
+Each corpus is copied as by the slot of a mirror (with `--tls` within TLS on both sides as well), and as by that of an archive
+into a folder. CPU is that of this process, without what it took to import and to connect; MB and GB are of the source's log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from benchmarks.comparison import running_clusters
 from benchmarks.copying import Clusters
 from benchmarks.corpora import PARTITIONS, chosen_corpora
 from benchmarks.corpus_writer import write_corpus
+from benchmarks.link import Link
+from benchmarks.peer_listeners import Access
 from benchmarks.resource_check import require_room
+from benchmarks.running_mirror import client_properties
 from benchmarks.slot_source import FETCH_BYTES, TIMEOUT_MS, SlotSource, copied
 from benchmarks.topics import create_topic, delete_topic
 from shallow_mirror.broker.auth.client_config import ClientConfig
@@ -48,10 +51,18 @@ _SHOWN = 25
 class OneSlot:
     """Copies a topic into a fresh one as the task of a slot does, in one transaction."""
 
-    def __init__(self, clusters: Clusters, topic: str) -> None:
+    def __init__(self, clusters: Clusters, topic: str, access: Access | None = None) -> None:
+        """`access`: where the slot reaches the clusters; None: at their plain listeners."""
         self._name = f"{topic}-{uuid.uuid4().hex[:6]}"
-        self._source = SlotSource(clusters.source.bootstrap, topic)
-        self._target_config = ClientConfig.from_properties({"bootstrap.servers": clusters.target.bootstrap})
+        source_config, self._target_config = (
+            ClientConfig.from_properties(client_properties(bootstrap, ca_file))
+            for bootstrap, ca_file in (
+                [(node.bootstrap, None) for node in (clusters.source, clusters.target)]
+                if access is None
+                else [(access.source, access.ca_file), (access.target, access.ca_file)]
+            )
+        )
+        self._source = SlotSource(clusters.source.bootstrap, topic, source_config)
         self._target = Cluster(self._target_config)
         create_topic(clusters.target.bootstrap, self._name, PARTITIONS, {})
         self._target_id = self._target.metadata([self._name], self._source.deadline).topics[self._name].topic_id
@@ -115,6 +126,7 @@ def main() -> None:
     parser.add_argument("--corpora", default="zstd-big,lz4-big,uncompressed,zstd-16k,lz4-small")
     parser.add_argument("--gb", type=float, default=1.0)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--tls", action="store_true", help="each corpus within TLS as well")
     parser.add_argument("--profile", action="store_true", help="where Python spends it, instead of costs")
     options = parser.parse_args()
     print(f"{'':<40}{'MB/s':>8}{'CPU s/GB':>10}{'user':>8}{'system':>8}{'µs/batch':>9}")
@@ -129,13 +141,16 @@ def main() -> None:
             print(line("write and sync a file", [file_floor(Path(folder)) for _ in range(options.runs)]), flush=True)
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as folder:
         require_room(options.gb, Path(folder))
-        with running_clusters(Path(folder)) as clusters:
+        with running_clusters(Path(folder, "kafka"), Link(tls=options.tls)) as clusters:
             for corpus in chosen_corpora(options.corpora.split(",")):
                 write_corpus(clusters.source.bootstrap, corpus.name, corpus, options.gb * 1e9)
                 name, objects = corpus.name, Path(folder, "archive")
                 to_topic = functools.partial(OneSlot, clusters, name)
+                within_tls = functools.partial(OneSlot, clusters, name, clusters.access)
                 to_folder = functools.partial(ArchiveSlot, clusters, name, objects)
                 _of_slot(name, to_topic, options.runs, is_profiled=options.profile)
+                if options.tls:
+                    _of_slot(f"{name} within TLS", within_tls, options.runs, is_profiled=options.profile)
                 _of_slot(f"{name} to an archive", to_folder, options.runs, is_profiled=options.profile)
                 delete_topic(clusters.source.bootstrap, corpus.name)
 

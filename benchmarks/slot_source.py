@@ -23,9 +23,10 @@ TIMEOUT_MS = 300_000
 class SlotSource:
     """A topic from its begin to its end, as the only slot of a micro-batch. `deadline` is that of the copy."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, config: ClientConfig | None = None) -> None:
+        """`config`: how the slot reads; None: from `bootstrap`, in plain text."""
         self.topic = topic
-        self.config = ClientConfig.from_properties({"bootstrap.servers": bootstrap})
+        self.config = ClientConfig.from_properties({"bootstrap.servers": bootstrap}) if config is None else config
         self.deadline = Deadline.after_ms(TIMEOUT_MS, time.monotonic)
         self._cluster = Cluster(self.config)
         ends = log_end_offsets(bootstrap, topic)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT, OFFSET_MAP_L
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.streaming.runner.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 from shallow_mirror.streaming.runner.worker_secrets import WithReferences, pass_secrets_to_workers
 
@@ -95,38 +97,89 @@ def session_of_run(
     if spark is None:
         start_step("starting Spark", f" (its log: {log_file})")
         jars = delta_jars() if through_spark else ()
-        own_session = local_session(f"shallow-mirror {name}", log_file=log_file, cores=os.cpu_count() or 2, delta_jars=jars)
+        own_session = local_session(
+            f"shallow-mirror {name}", log_file=log_file, cores=os.cpu_count() or 2, delta_jars=jars, archives_classes=True
+        )
     session = own_session if spark is None else spark
     try:
         check_session(session)
         pass_secrets_to_workers(session, with_references)
         for tables in through_spark:
             check_delta(session, tables.location.root)
-        yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
+        with contextlib.nullcontext() if own_session is None else _warmed_up(own_session):
+            yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
     finally:
         if own_session is not None:
             own_session.stop()
 
 
-def local_session(app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] = (), log_file: Path) -> Any:
-    """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only where its jars are given."""
+@contextlib.contextmanager
+def _warmed_up(spark: Any) -> Iterator[None]:
+    """Run the first job of the session while the driver does what comes before the first slot: it starts a Python worker."""
+    thread = threading.Thread(target=_run_first_job, args=(spark,), name="first-job", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _run_first_job(spark: Any) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id long").toArrow()
+    except (PySparkException, Py4JError) as error:
+        _log.warning("the first job, which only starts a Python worker ahead of time, failed: %s", str(error).partition("\n")[0])
+
+
+def local_session(
+    app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] = (), log_file: Path, archives_classes: bool = False
+) -> Any:
+    """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only where its jars are given.
+
+    `archives_classes`: start the JVM with the archive of its classes, and where there is none yet, write it at the end.
+    """
     from pyspark.sql import SparkSession
 
     log_file = log_file.resolve()
     log4j = _write_log4j(log_file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    for name, value in _local_settings(log4j, temp_dir(), delta_jars).items():
+    classes = _class_archive() if archives_classes else None
+    is_written = classes is None or classes.is_written
+    for name, value in _local_settings(log4j, temp_dir(), delta_jars, classes).items():
         builder = builder.config(name, value)
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
+    if classes is not None and not is_written:
+        classes.keep_at_exit(spark.sparkContext._gateway.proc)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt_handler)  # Spark's handler cancels the micro-batch that a stop should finish
     return spark
 
 
-def _local_settings(log4j: Path, temp_folder: Path, delta_jars: Sequence[Path]) -> dict[str, str]:
+def _class_archive() -> ClassArchive | None:
+    """Return the archive for the JVM that this process is about to start; None where it has one already."""
+    from pyspark import SparkContext
+    from pyspark.find_spark_home import _find_spark_home
+
+    java = shutil.which("java", path=f"{os.environ['JAVA_HOME']}/bin" if "JAVA_HOME" in os.environ else None)
+    if java is None or SparkContext._gateway is not None:
+        return None
+    try:
+        classes = ClassArchive.of(java, Path(_find_spark_home(), "jars"))
+        if classes is not None:
+            classes.prepare()
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        _log.warning("no archive of Spark's classes, with which starts are faster: %s (set SHALLOW_MIRROR_CACHE)", error)
+        return None
+    return classes
+
+
+def _local_settings(log4j: Path, temp_folder: Path, delta_jars: Sequence[Path], classes: ClassArchive | None) -> dict[str, str]:
     settings = {name: value for name, (value, _) in (*REQUIRED.items(), *RECOMMENDED.items())}
     settings |= {
         "spark.ui.enabled": "false",
@@ -142,7 +195,8 @@ def _local_settings(log4j: Path, temp_folder: Path, delta_jars: Sequence[Path]) 
         "spark.sql.warehouse.dir": str(log4j.parent / "_warehouse"),
         "spark.local.dir": str(temp_folder),
         "spark.driver.extraJavaOptions": (
-            f'{_JVM_OPTIONS} {_FORK_OPTION} -Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={temp_folder}"'
+            f"{_JVM_OPTIONS} {_FORK_OPTION} {jvm_options_text(classes.jvm_options() if classes else ())} "
+            f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={temp_folder}"'
         ),
     }
     if delta_jars:

@@ -18,14 +18,14 @@ class SlowLink:
 
     def __init__(self, patch: pytest.MonkeyPatch, clock: SleepingClock, bootstrap: str | None = None) -> None:
         self.bytes_per_s = math.inf
-        receive = Transport.recv_some_into
+        receive = Transport._recv_some
 
-        def slowly(transport: Transport, view: memoryview, deadline: Deadline) -> int:
+        def slowly(transport: Transport, view: memoryview, expected: int, deadline: Deadline) -> int:
             if self.bytes_per_s == math.inf or bootstrap not in (None, transport.peer):
-                return receive(transport, view, deadline)
-            received = receive(transport, view[:_PART_BYTES], deadline)
+                return receive(transport, view, expected, deadline)
+            received = receive(transport, view[:_PART_BYTES], expected, deadline)
             clock.sleep(received / self.bytes_per_s)
             deadline.require("the rest of an answer")
             return received
 
-        patch.setattr(Transport, "recv_some_into", slowly)
+        patch.setattr(Transport, "_recv_some", slowly)

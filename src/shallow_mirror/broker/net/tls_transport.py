@@ -12,6 +12,9 @@ from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 _RECORD_BYTES = 16_384
 """The most that one TLS record carries: smaller parts are joined up to that."""
 
+_MOST_OF_A_RECORD = _RECORD_BYTES + 512
+"""Header, padding and tag included: what of a record that is still incomplete TLS has already taken from the socket, at most."""
+
 
 class TlsTransport(Transport):
     """A byte stream within TLS, connected when made; `handshake` has to come first.
@@ -40,12 +43,12 @@ class TlsTransport(Transport):
                 except OSError as error:
                     self._wait_or_raise(error, "sending to", deadline)
 
-    def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
+    def _recv_some(self, view: memoryview, expected: int, deadline: Deadline) -> int:
         while True:
             try:
-                received = self._tls.recv_into(view)
+                received = self._tls.read(len(view), view)
             except OSError as error:
-                self._wait_or_raise(error, "receiving from", deadline)
+                self._wait_or_raise(error, "receiving from", deadline, expected - _MOST_OF_A_RECORD)
                 continue
             if not received:
                 raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
@@ -54,11 +57,11 @@ class TlsTransport(Transport):
     def has_pending(self) -> bool:
         return self._tls.pending() > 0
 
-    def _wait_or_raise(self, error: OSError, what: str, deadline: Deadline) -> None:
+    def _wait_or_raise(self, error: OSError, what: str, deadline: Deadline, expected: int = 1) -> None:
         # To send, TLS may have to receive first, and the other way round.
         try:
             if isinstance(error, ssl.SSLWantReadError):
-                return self._wait_until(self._readable, deadline)
+                return self._wait_to_receive(max(expected, 1), deadline)
             if isinstance(error, ssl.SSLWantWriteError):
                 return self._wait_until(self._writable, deadline)
         except TimeoutError as late:

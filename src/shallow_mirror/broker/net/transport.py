@@ -16,6 +16,11 @@ _MAX_PARTS = 512
 SILENCE_BYTES = 16_384
 """So many bytes end a silence: fewer, and a peer that sends a byte now and then would be waited for until the deadline."""
 
+_GATHERED_BYTES = 256 << 10
+_GATHERED_MS = 20.0
+"""Receiving is woken for so many bytes, not for each segment, unless fewer came within this time: a sender that is slower than
+this process would wake it for every few kilobytes."""
+
 _CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 """POLLRDHUP is Linux's: the peer sends nothing any more. Others report that as POLLHUP."""
 
@@ -37,6 +42,7 @@ class Transport:
         self._readable.register(self._socket, select.POLLIN)
         self._writable.register(self._socket, select.POLLOUT)
         self._closed.register(self._socket, _CLOSED)
+        self._low_water = 1
 
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
         """Send everything, in order, without joining the parts."""
@@ -59,18 +65,23 @@ class Transport:
         received = received_before = 0
         patience = deadline if silence_ms is None else deadline.sooner(silence_ms)
         while received < len(view):
-            received += self.recv_some_into(view[received:], patience)
+            received += self._recv_some(view[received:], len(view) - received, patience)
             if silence_ms is not None and received - received_before >= SILENCE_BYTES:
                 patience, received_before = deadline.sooner(silence_ms), received
+        self._wake_for(1)
 
     def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
         """Receive at least one byte, and what else is available; return how many."""
+        return self._recv_some(view, 1, deadline)
+
+    def _recv_some(self, view: memoryview, expected: int, deadline: Deadline) -> int:
+        # `expected`: how many bytes will come; more than 1 are waited for by `recv_into` only.
         while True:
             try:
                 try:
                     received = self._socket.recv_into(view)
                 except BlockingIOError:
-                    self._wait_until(self._readable, deadline)
+                    self._wait_to_receive(expected, deadline)
                     continue
             except OSError as error:
                 raise _network(f"receiving from {self.peer}", error) from error
@@ -85,6 +96,21 @@ class Transport:
     def has_pending(self) -> bool:
         """Return whether bytes were read from the socket that were not received yet."""
         return False
+
+    def _wait_to_receive(self, expected: int, deadline: Deadline) -> None:
+        """Wait until `expected` bytes have come, `_GATHERED_BYTES` of them, or after `_GATHERED_MS` one."""
+        self._wake_for(min(expected, _GATHERED_BYTES))
+        if self._low_water > 1:
+            if self._readable.poll(min(_timeout_s(deadline, self.peer) * 1000, _GATHERED_MS)):
+                return
+            self._wake_for(1)
+        self._wait_until(self._readable, deadline)
+
+    def _wake_for(self, received: int) -> None:
+        # Only while a frame is filled: what else waits for the socket, such as `first_readable`, waits for one byte.
+        if received != self._low_water:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, received)
+            self._low_water = received
 
     def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
         # An error of the socket also ends the wait: the next call then raises it.

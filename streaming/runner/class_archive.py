@@ -1,0 +1,97 @@
+"""Driver: an archive of the classes of Spark's JVM (AppCDS), written at the end of the first run, used by later starts.
+
+Finding, verifying and linking some ten thousand classes is most of what Spark's start costs. Java maps the archive instead. It
+checks on its own that the archive is of the same Java and the same jars, and starts without it, with a warning, if not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shallow_mirror.local_kafka.jars import cache_folder
+
+_log = logging.getLogger(__name__)
+
+_WRITTEN_WITHIN_S = 60.0
+_LEFT_AFTER_S = 600.0
+"""What a killed run has written is removed by a start that comes so much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """The archive of one Java and one set of jars. `path`: it is there once a run with a local session has ended."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, java: str, jars: Path, cache: Path | None = None) -> ClassArchive | None:
+        """Return that of the JVM that `java` starts with the jars in the folder `jars`; None where Java cannot write one."""
+        base = Path(java).resolve().parent.parent / "lib" / "server" / "classes.jsa"
+        if not base.is_file():  # no HotSpot, or one without the archive of its own classes, on which this one is built
+            return None
+        identity = hashlib.sha256(repr([_state(base), *map(_state, sorted(jars.glob("*.jar")))]).encode()).hexdigest()[:16]
+        return cls((cache_folder() if cache is None else cache) / f"spark-classes-{identity}.jsa")
+
+    @property
+    def is_written(self) -> bool:
+        return self.path.is_file()
+
+    @property
+    def written_path(self) -> Path:
+        """Where the JVM of this process writes it: two runs may end at the same time, or one be killed."""
+        return self.path.with_suffix(f".{os.getpid()}")
+
+    def jvm_options(self) -> tuple[str, ...]:
+        """Return options that use it, or write it when the JVM ends."""
+        if self.is_written:
+            return ("-Xlog:disable", "-Xlog:all=warning:stderr", f"-XX:SharedArchiveFile={self.path}")
+        # Java warns of every class that cannot be archived, such as generated ones.
+        return ("-Xlog:disable", "-Xlog:all=error:stderr", f"-XX:ArchiveClassesAtExit={self.written_path}")
+
+    def prepare(self) -> None:
+        """Make the folder where the JVM can write it, without what killed runs left there. Raises OSError."""
+        if self.is_written:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.path.parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path.parent))
+        for left in self.path.parent.glob(f"{self.path.stem}.*"):
+            if time.time() - left.stat().st_mtime > _LEFT_AFTER_S:
+                left.unlink(missing_ok=True)
+
+    def keep_at_exit(self, jvm: subprocess.Popen[bytes]) -> None:
+        """At the end of this process, end `jvm`, wait until it has written the archive, and put that into its place."""
+        atexit.register(self.end_and_keep, jvm)
+
+    def end_and_keep(self, jvm: subprocess.Popen[bytes]) -> None:
+        _log.info("writing an archive of Spark's classes, with which later starts are faster: %s", self.path)
+        if jvm.stdin is not None:
+            jvm.stdin.close()  # Spark's JVM ends with its standard input
+        try:
+            jvm.wait(_WRITTEN_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            _log.warning("Spark's JVM has not ended within %.0f s: there is no archive of its classes", _WRITTEN_WITHIN_S)
+            return
+        if self.written_path.is_file():
+            self.written_path.replace(self.path)
+        else:
+            _log.warning("Java has written no archive of Spark's classes: the next start takes as long as this one")
+
+
+def jvm_options_text(options: Iterable[str]) -> str:
+    """Return options as `spark.driver.extraJavaOptions` takes them: in quotes, for paths may contain spaces."""
+    return " ".join(f'"{option}"' for option in options)
+
+
+def _state(file: Path) -> tuple[str, int, int]:
+    status = file.stat()
+    return file.name, status.st_size, status.st_mtime_ns
