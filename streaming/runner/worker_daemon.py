@@ -15,7 +15,13 @@ from pyspark.daemon import manager
 from shallow_mirror.logging_setup import begin_logging_from_environment
 
 WORKERS_OF_TASKS = "pyspark.worker"
-_IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.slots.slot_task", "shallow_mirror.streaming.sources.planned_ranges")
+_IMPORTED = (
+    WORKERS_OF_TASKS,
+    "shallow_mirror.sinks.archive.archive_slot_target",
+    "shallow_mirror.sinks.slots.archive_readings",
+    "shallow_mirror.sinks.slots.slot_task",
+    "shallow_mirror.streaming.sources.planned_ranges",
+)
 
 
 def main() -> None:
