@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from pathlib import Path
@@ -33,7 +34,11 @@ class ArchiveSlot:
         return copied(done)
 
     def slot_input(self) -> SlotInput:
-        """Return what a restore reads, once the topic was copied."""
+        """Return what a restore reads, once the topic was copied. The page cache has nothing of it, as of an old archive."""
+        for path in self._folder.rglob("*.batches"):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
         ranges = self._source.ranges()
         segments = {row.segment.source: [row] for row in self._rows}
         store, positions = ObjectStore.open(str(self._folder)), self._source.positions

@@ -3,7 +3,8 @@
     python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--profile]
 
 Each corpus is copied as by the slot of a mirror, as by that of an archive into a folder, and as by that of a restore out of it.
-kfault: thousand pages that were new to the process. CPU is that of this process, without what it took to import and to connect; MB and GB are of the source's log.
+kfault: thousand pages that were new to the process. CPU is that of this process, without what it took to import and to connect;
+MB and GB are of the source's log.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,7 @@ def test_a_file_system_that_refuses_gets_all_through_the_page_cache_and_that_is_
     assert [(Path(folder.root) / name).read_bytes() == data for name in (NAME, "second.batches")] == [True, True]
     assert noted.count(True) == failing
     assert [record.getMessage() for record in caplog.records] == [
-        f"objects in {folder.root} are written through the page cache; past it: {os.strerror(error_number)}"
+        f"objects in {folder.root} are copied through the page cache; past it: {os.strerror(error_number)}"
     ]
 
 
@@ -191,6 +192,83 @@ def test_a_buffer_is_used_again_and_never_by_two_writers(folder: ObjectStore, sm
             assert (Path(folder.root) / f"{number}.batches").read_bytes() == data
         folder.delete([f"{number}.batches" for number in range(3)])
     assert len(folder_store._spare_buffers) == 3
+
+
+@pytest.fixture
+def direct_reads_of_any_size(monkeypatch: pytest.MonkeyPatch, small_buffer: int) -> None:
+    monkeypatch.setattr(folder_store, "_LEAST_DIRECT_BYTES", 1)
+    monkeypatch.setattr(folder_store, "_DIRECT_READ_BYTES", mmap.PAGESIZE)
+
+
+def filled(store: ObjectStore, ranges: list[tuple[int, int]], *, is_read_once: bool = True) -> bytes:
+    target = memoryview(bytearray(sum(size for _, size in ranges)))
+    store.read_into(NAME, ranges, target, is_read_once=is_read_once)
+    return bytes(target)
+
+
+@pytest.mark.usefixtures("direct_reads_of_any_size")
+@pytest.mark.parametrize("is_read_once", [False, True])
+def test_ranges_anywhere_fill_a_target_one_behind_the_other(folder: ObjectStore, *, is_read_once: bool) -> None:
+    page = mmap.PAGESIZE
+    data = content(5 * page + 11)
+    written(folder, NAME, data)
+    chance = random.Random(7)
+    borders = [0, 1, page - 1, page, page + 1, 2 * page, 4 * page + 3, 5 * page, len(data) - 1, len(data)]
+    for _ in range(300):
+        pairs = [sorted(chance.sample(borders, 2)) for _ in range(chance.randint(1, 3))]
+        ranges = [(start, end - start) for start, end in pairs]
+        assert filled(folder, ranges, is_read_once=is_read_once) == b"".join(data[start:end] for start, end in pairs)
+    assert filled(folder, [(3, 0)]) == b""
+
+
+@pytest.mark.usefixtures("direct_reads_of_any_size")
+@pytest.mark.parametrize("is_read_once", [False, True])
+@pytest.mark.parametrize(("start", "size"), [(9_990, 11), (10_000, 1), (20_000, 5), (0, 10_001)])
+def test_a_target_behind_the_end_of_the_object_is_not_filled(
+    folder: ObjectStore, start: int, size: int, *, is_read_once: bool
+) -> None:
+    written(folder, NAME, content(10_000))
+    with pytest.raises(ObjectMissingError, match="the object ends at byte"):
+        filled(folder, [(start, size)], is_read_once=is_read_once)
+
+
+def test_a_target_of_another_size_is_an_error_of_the_caller(folder: ObjectStore) -> None:
+    written(folder, NAME, b"0123")
+    with pytest.raises(ValueError, match="the target has 3 bytes"):
+        folder.read_into(NAME, [(0, 4)], memoryview(bytearray(3)))
+
+
+@needs_direct
+@pytest.mark.usefixtures("direct_reads_of_any_size")
+def test_reads_go_through_the_page_cache_where_the_file_system_refuses_others(
+    folder: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = content(3 * mmap.PAGESIZE + 7)
+    written(folder, NAME, data)
+    folder_store._folders_through_cache.clear()
+    preadv = os.preadv
+    noted: list[bool] = []
+
+    def refusing(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        noted.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0)))
+        if noted[-1]:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return preadv(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", refusing)
+    assert filled(folder, [(5, len(data) - 5)]) == data[5:]
+    assert filled(folder, [(5, len(data) - 5)]) == data[5:]
+    assert noted.count(True) == 1
+
+
+@pytest.mark.usefixtures("direct_reads_of_any_size")
+def test_threads_that_read_at_the_same_time_do_not_share_a_buffer(folder: ObjectStore) -> None:
+    data = content(20 * mmap.PAGESIZE + 7)
+    written(folder, NAME, data)
+    ranges = [(at, len(data) - 2 * at) for at in range(0, 8_000, 500)]
+    with ThreadPoolExecutor(8) as threads:
+        for (start, size), got in zip(ranges, threads.map(lambda each: filled(folder, [each]), ranges), strict=True):
+            assert got == data[start : start + size]
 
 
 def test_nothing_is_visible_before_close_and_nothing_is_left_by_abort(folder: ObjectStore) -> None:
@@ -343,7 +421,6 @@ def test_a_file_system_without_links_is_a_wrong_setting(folder: ObjectStore, mon
 
 @pytest.mark.parametrize("size", [4, 5 << 20])
 def test_a_full_disk_may_pass(folder: ObjectStore, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    writer = folder.writer(NAME)
     with monkeypatch.context() as patched:
 
         def full(*_: object) -> int:
@@ -351,9 +428,7 @@ def test_a_full_disk_may_pass(folder: ObjectStore, monkeypatch: pytest.MonkeyPat
 
         patched.setattr(os, "write", full)
         with pytest.raises(StoreUnreachableError, match=f"did not write {NAME}: No space left on device. Remedy: see that"):
-            writer.write(bytes(size))
-            writer.close()
-    writer.abort()
+            written(folder, NAME, bytes(size))
     assert list(folder.list_unfinished()) == []
 
 
