@@ -49,7 +49,7 @@ _DELTA = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms96m -Xmn48m"
+_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms72m -Xmn24m"
 """The JVM of a local session only plans and commits: parallel collectors and compilers cost more than they save (about ten CPU
 seconds of a start), and a heap that starts with a share of the machine's memory is filled before it is collected."""
 
