@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from pathlib import Path
 
 from benchmarks.copying import Clusters
 from benchmarks.slot_source import FETCH_BYTES, TIMEOUT_MS, SlotSource, copied
+from shallow_mirror.archive_format.archived_batches import ArchivedSegment
+from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_topic
 from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
-from shallow_mirror.sinks.slots.slot_task import fill_slot
+from shallow_mirror.sinks.slots.archive_readings import ArchiveReadingFactory
+from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import IsolationLevel
 
 
@@ -20,12 +24,26 @@ class ArchiveSlot:
     def __init__(self, clusters: Clusters, topic: str, folder: Path) -> None:
         self._folder = folder
         self._source = SlotSource(clusters.source.bootstrap, topic)
+        self._rows: list[ArchivedSegment] = []
 
     def copy(self) -> tuple[int, int]:
         """Return bytes and batches."""
         deadline, job = self._source.deadline, self._job()
         done = fill_slot(job, self._source.slot_input(job), open_archive_target(job, 0, deadline), deadline)
+        self._rows = [ArchivedSegment(segment, (done.stored or {})[segment.source]) for segment in done.segments]
         return copied(done)
+
+    def slot_input(self) -> SlotInput:
+        """Return what a restore reads, once the topic was copied. The page cache has nothing of it, as of an old archive."""
+        for path in self._folder.rglob("*.batches"):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+        ranges = self._source.ranges()
+        segments = {row.segment.source: [row] for row in self._rows}
+        store, positions = ObjectStore.open(str(self._folder)), self._source.positions
+        readings = ArchiveReadingFactory(store, ranges, positions, segments, read_ahead_bytes=FETCH_BYTES)
+        return SlotInput(number=0, readings=readings, positions=positions)
 
     def remove(self) -> None:
         shutil.rmtree(self._folder)

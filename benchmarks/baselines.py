@@ -19,13 +19,14 @@ _FILE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU seconds of a run, and what it moved."""
+    """CPU seconds of a run, and what it moved. `faults`: pages that the kernel had to give to the process."""
 
     seconds: float
     user_s: float
     system_s: float
     size_bytes: int
     batches: int
+    faults: int
 
     @property
     def cpu_s_per_gb(self) -> float:
@@ -37,7 +38,14 @@ def measured(work: Callable[[], tuple[int, int]]) -> Cost:
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     size_bytes, batches = work()
     after, seconds = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
-    return Cost(seconds, after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, size_bytes, batches)
+    return Cost(
+        seconds,
+        after.ru_utime - before.ru_utime,
+        after.ru_stime - before.ru_stime,
+        size_bytes,
+        batches,
+        after.ru_minflt - before.ru_minflt,
+    )
 
 
 def socket_floor() -> Cost:

@@ -2,8 +2,9 @@
 
     python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--profile] [--tls]
 
-Each corpus is copied as by the slot of a mirror (with `--tls` within TLS on both sides as well), and as by that of an archive
-into a folder. CPU is that of this process, without what it took to import and to connect; MB and GB are of the source's log.
+Each corpus is copied as by the slot of a mirror (with `--tls` within TLS on both sides as well), as by that of an archive into
+a folder, and as by that of a restore out of it. kfault: thousand pages that were new to the process. CPU is that of this
+process, without what it took to import and to connect; MB and GB are of the source's log.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _SHOWN = 25
 
 
 class OneSlot:
-    """Copies a topic into a fresh one as the task of a slot does, in one transaction."""
+    """Copies a topic into a fresh one as the task of a slot does, in one transaction. `archived`: out of this archive of it."""
 
-    def __init__(self, clusters: Clusters, topic: str, access: Access | None = None) -> None:
+    def __init__(self, clusters: Clusters, topic: str, access: Access | None = None, archived: ArchiveSlot | None = None) -> None:
         """`access`: where the slot reaches the clusters; None: at their plain listeners."""
         self._name = f"{topic}-{uuid.uuid4().hex[:6]}"
         source_config, self._target_config = (
@@ -63,6 +64,7 @@ class OneSlot:
             )
         )
         self._source = SlotSource(clusters.source.bootstrap, topic, source_config)
+        self._archived = archived
         self._target = Cluster(self._target_config)
         create_topic(clusters.target.bootstrap, self._name, PARTITIONS, {})
         self._target_id = self._target.metadata([self._name], self._source.deadline).topics[self._name].topic_id
@@ -70,7 +72,8 @@ class OneSlot:
 
     def copy(self) -> tuple[int, int]:
         deadline, job = self._source.deadline, self._job()
-        done = fill_slot(job, self._source.slot_input(job), KafkaSlotTarget(job, 0, self._target, deadline), deadline)
+        read = self._source.slot_input(job) if self._archived is None else self._archived.slot_input()
+        done = fill_slot(job, read, KafkaSlotTarget(job, 0, self._target, deadline), deadline)
         assert done.txn is not None
         end_txn(self._target, done.txn, commit=True, deadline=deadline)
         return copied(done)
@@ -116,6 +119,7 @@ def line(name: str, costs: Sequence[Cost]) -> str:
         f"{median(lambda result: result.cpu_s_per_gb):10.2f}",
         f"{median(lambda result: result.user_s) / size_gb:8.2f}",
         f"{median(lambda result: result.system_s) / size_gb:8.2f}",
+        f"{median(lambda result: result.faults) / size_gb / 1e3:10.0f}",
         f"{median(lambda result: result.user_s + result.system_s) / batches * 1e6:9.1f}" if batches > 1 else "",
     ]
     return f"{name:<40}{''.join(columns)}"
@@ -129,7 +133,7 @@ def main() -> None:
     parser.add_argument("--tls", action="store_true", help="each corpus within TLS as well")
     parser.add_argument("--profile", action="store_true", help="where Python spends it, instead of costs")
     options = parser.parse_args()
-    print(f"{'':<40}{'MB/s':>8}{'CPU s/GB':>10}{'user':>8}{'system':>8}{'µs/batch':>9}")
+    print(f"{'':<40}{'MB/s':>8}{'CPU s/GB':>10}{'user':>8}{'system':>8}{'kfault/GB':>10}{'µs/batch':>9}")
     if not options.profile:
         for name, floor in (
             ("loopback: receive, send", socket_floor),
@@ -152,6 +156,11 @@ def main() -> None:
                 if options.tls:
                     _of_slot(f"{name} within TLS", within_tls, options.runs, is_profiled=options.profile)
                 _of_slot(f"{name} to an archive", to_folder, options.runs, is_profiled=options.profile)
+                archived = to_folder()
+                archived.copy()
+                out_of_folder = functools.partial(OneSlot, clusters, name, archived=archived)
+                _of_slot(f"{name} out of an archive", out_of_folder, options.runs, is_profiled=options.profile)
+                archived.remove()
                 delete_topic(clusters.source.bootstrap, corpus.name)
 
 

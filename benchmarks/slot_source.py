@@ -34,10 +34,13 @@ class SlotSource:
         self._ends = {SourcePartition(topic, topic_id, place.partition): end for place, end in ends.items()}
         self.positions = dict.fromkeys(self._ends, 0)
 
-    def slot_input(self, job: SlotJob) -> SlotInput:
-        ranges = [
+    def ranges(self) -> list[PlannedRange]:
+        return [
             PlannedRange(slot=0, source=source, start=0, end=end, bytes_per_offset=500.0) for source, end in self._ends.items()
         ]
+
+    def slot_input(self, job: SlotJob) -> SlotInput:
+        ranges = self.ranges()
         limits = ReadingLimits.of_job(job, self.deadline)
         readings = DirectReadingFactory(self._cluster, ranges, self.positions, limits)
         return SlotInput(number=0, readings=readings, positions=self.positions)

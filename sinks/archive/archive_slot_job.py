@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shallow_mirror import routing
-from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slots.slot_job import SlotJob
@@ -76,7 +75,7 @@ class ArchiveSlotJob(SlotJob):
             isolation=IsolationLevel.READ_COMMITTED,
             fetch_bytes=config.read.fetch_bytes,
             max_segments=MAX_ROWS,
-            commit_interval_ms=min(config.writing_ms, ROUND_TIMEOUT_MS / 3),
+            commit_interval_ms=config.most_writing_ms,
             time_left_ms=0.0,
             leaves_out=True,
             isolates=config.on_error == "isolate",

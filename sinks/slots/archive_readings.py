@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader, StoredSegment
+from shallow_mirror.archive_reading.window_buffers import WindowBuffers
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.sinks.batch_parts import ReadPart
@@ -84,6 +85,7 @@ class _ArchiveReading:
         self._ends = {source: end for source, end in ends.items() if positions[source] < end}
         self._segments = segments
         self._read_ahead_bytes = max(1, read_ahead_bytes // _PARTITIONS_AT_ONCE)
+        self._buffers = WindowBuffers()
         self._end_by: Deadline | None = None
         self._is_finished: set[SourcePartition] = set()
         self.has_ended_early = False
@@ -121,7 +123,14 @@ class _ArchiveReading:
         segments = self._segments.get(source, ())
         # The target verifies the checksum of every batch that it appends: a damaged one is refused there, and named.
         reader = SegmentReader(
-            self._store, segments, self._positions[source], self._ends[source], self._read_ahead_bytes, verifies=False
+            self._store,
+            segments,
+            self._positions[source],
+            self._ends[source],
+            self._read_ahead_bytes,
+            verifies=False,
+            is_read_once=True,
+            buffers=self._buffers,
         )
         return iter(reader)
 

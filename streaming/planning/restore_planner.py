@@ -128,6 +128,8 @@ class RestorePlanner:
         self._config = config
         self._table = table
         self._store = store
+        self._lineages: dict[int, Lineages] = {}
+        """Up to a decision: their rows are read once."""
 
     def decide_ranges(self) -> RestoreRanges:
         """Return what to copy of each partition. Raises ConfigError with every problem, StoreUnreachableError."""
@@ -137,7 +139,7 @@ class RestorePlanner:
             raise ConfigError(f"until.decision: {until.decision} is not in the archive, its newest decision is {newest}")
         last_decision = newest if until.decision is None else until.decision
         topic_ids = self._newest_incarnations(last_decision)
-        lineages = self._table.lineages((Comparison("micro_batch", "<=", last_decision),))
+        lineages = self._lineages_up_to(last_decision)
         ranges: dict[SourcePartition, OffsetRange] = {}
         chosen: dict[SourcePartition, int] = {}
         archived: dict[TopicPartition, KeptSegments | None] = {}
@@ -177,7 +179,7 @@ class RestorePlanner:
     def other_lineages(self, decided: RestoreRanges) -> list[OtherLineages]:
         """Return what is not restored of partitions that have several lineages, in order."""
         condition = (Comparison("micro_batch", "<=", decided.last_decision),)
-        lineages = self._table.lineages(condition)
+        lineages = self._lineages_up_to(decided.last_decision)
         others = []
         for source in lineages:
             if source not in decided.ranges:
@@ -192,6 +194,11 @@ class RestorePlanner:
                     is_exact = is_exact and (part is None or segment.record_count == 0)
             others.append(OtherLineages(source, lineages.numbers(source), view.lineage, counts, is_exact))
         return others
+
+    def _lineages_up_to(self, last_decision: int) -> Lineages:
+        if last_decision not in self._lineages:
+            self._lineages[last_decision] = self._table.lineages((Comparison("micro_batch", "<=", last_decision),))
+        return self._lineages[last_decision]
 
     def _newest_incarnations(self, last_decision: int) -> dict[str, str]:
         """Return the topic id that each included topic had last; a topic that was recreated has several. Raise ConfigError."""
@@ -276,7 +283,7 @@ class RestorePlanner:
     def steps(self, decided: RestoreRanges, positions: Mapping[SourcePartition, int]) -> Iterator[RestoreStep]:
         """Yield micro-batches with the rows behind `positions` and in front of the ends. Raises StoreUnreachableError."""
         topics = {source.topic for source in decided.ranges}
-        lineages = self._table.lineages((Comparison("micro_batch", "<=", decided.last_decision),))
+        lineages = self._lineages_up_to(decided.last_decision)
         views = {source: lineages.view(source, lineage) for source, lineage in decided.lineages.items()}
         before = 0
         for last in self._last_decisions(topics, decided.last_decision):

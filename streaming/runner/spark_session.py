@@ -22,6 +22,7 @@ from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.runner.class_archive import ClassArchive, jvm_options_text
+from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_pandas_out
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 from shallow_mirror.streaming.runner.worker_secrets import WithReferences, pass_secrets_to_workers
 
@@ -50,9 +51,12 @@ _DELTA = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms96m -Xmn48m"
+_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms72m -Xmn24m"
 """The JVM of a local session only plans and commits: parallel collectors and compilers cost more than they save (about ten CPU
 seconds of a start), and a heap that starts with a share of the machine's memory is filled before it is collected."""
+
+_MALLOC_ARENAS = "2"
+"""Of the JVM and the Python processes that it starts: each arena of a thread keeps freed memory of its own."""
 
 _FORK_OPTION = "-Djdk.lang.Process.launchMechanism=VFORK" if sys.platform == "linux" else ""
 """Hadoop's local file system starts `chmod` for every file it creates, two of them per micro-batch."""
@@ -146,6 +150,9 @@ def local_session(
     log_file = log_file.resolve()
     log4j = _write_log4j(log_file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ[OWN_SESSION_VARIABLE] = "1"
+    os.environ.setdefault("MALLOC_ARENA_MAX", _MALLOC_ARENAS)
+    keep_pandas_out()
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     classes = _class_archive() if archives_classes else None
     is_written = classes is None or classes.is_written

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
 
 from pyspark.daemon import manager
 
 from shallow_mirror.logging_setup import begin_logging_from_environment
+from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_pandas_out
 
 WORKERS_OF_TASKS = "pyspark.worker"
-_IMPORTED = (WORKERS_OF_TASKS, "shallow_mirror.sinks.slots.slot_task", "shallow_mirror.streaming.sources.planned_ranges")
+_IMPORTED = (
+    WORKERS_OF_TASKS,
+    "shallow_mirror.sinks.archive.archive_slot_target",
+    "shallow_mirror.sinks.slots.archive_readings",
+    "shallow_mirror.sinks.slots.slot_task",
+    "shallow_mirror.streaming.sources.planned_ranges",
+)
 
 
 def main() -> None:
     """Run the daemon. The kind of worker is the only argument."""
     begin_logging_from_environment()
+    if OWN_SESSION_VARIABLE in os.environ:
+        keep_pandas_out()
     if sys.argv[1] == WORKERS_OF_TASKS:
         for name in _IMPORTED:
             importlib.import_module(name)

@@ -72,7 +72,7 @@ def command_of(conf: str) -> list[str]:
 def local_cluster(log_file: Path, executors: int, parallelism: int) -> Any:
     """Return a session whose tasks run in executors of a core each, processes of their own; the pip package of PySpark is
     enough for that. `parallelism`: how many cores the session believes to have."""
-    settings = spark_session._local_settings(spark_session._write_log4j(log_file), temp_dir(), ())
+    settings = spark_session._local_settings(spark_session._write_log4j(log_file), temp_dir(), (), None)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings |= {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"], "spark.default.parallelism": str(parallelism)}
     builder = SparkSession.builder.master(f"local-cluster[{executors},1,1024]").appName("faults")

@@ -17,8 +17,10 @@ from shallow_mirror.archive_reading.record_reader import open_records
 from shallow_mirror.archive_reading.scan_plan import plan_scan, read_part
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.lineages import Lineages
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import first_rows_at
+from shallow_mirror.checkpoints.table_protocol import Condition
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.operations.archive_clean import clean
 from shallow_mirror.operations.archive_expire import expire
@@ -133,6 +135,22 @@ def restore(archive: ArchiveOfTest, folder: Path, **until: Any) -> tuple[list[st
         values += [bytes(opened.record.value or b"").decode() for part in reader for opened in open_records(part, ReadBounds())]
     assert decided.ranges[ORDERS].end == (len(values) if values else decided.ranges[ORDERS].end)
     return values, planner, decided
+
+
+def test_a_restore_reads_the_rows_of_lineages_once(
+    archive: ArchiveOfTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditions: list[object] = []
+    lineages = ArchiveTable.lineages
+
+    def noted(table: ArchiveTable, condition: Condition = ()) -> Lineages:
+        conditions.append(condition)
+        return lineages(table, condition)
+
+    monkeypatch.setattr(ArchiveTable, "lineages", noted)
+    _, planner, decided = restore(archive, tmp_path)
+    assert planner.other_lineages(decided)
+    assert len(conditions) == len(set(conditions)) == 1
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,18 @@ class RecordingStore(ObjectStore):
         self.reads += [(name, start, size) for start, size in ranges]
         return super().read_ranges(name, ranges, max_concurrency)
 
+    def read_into(
+        self,
+        name: str,
+        ranges: Sequence[tuple[int, int]],
+        target: memoryview,
+        max_concurrency: int = 8,
+        *,
+        is_read_once: bool = False,
+    ) -> None:
+        self.reads += [(name, start, size) for start, size in ranges]
+        super().read_into(name, ranges, target, max_concurrency, is_read_once=is_read_once)
+
 
 class SmallArchive:
     """An archive of responses below `folder`: `objects` and `tables`, with rows as a test wants them."""

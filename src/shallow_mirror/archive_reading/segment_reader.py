@@ -1,8 +1,10 @@
 """Everywhere: the whole batches of archived segments of one partition, in order of offsets, by ranged reads ahead.
 
-A segment is read in windows: consecutive runs of its index, WINDOW_BYTES at most unless one run is larger. Threads read windows
-while earlier ones are processed; `read_ahead_bytes` bounds what they hold. A run outside the wanted offsets or times is never
-read. Every batch is verified by its checksum, and a segment that is read as a whole by that of its row.
+A segment is read in windows: consecutive runs of its index, WINDOW_BYTES and `read_ahead_bytes` at most unless one run is larger.
+Threads read windows while earlier ones are processed; `read_ahead_bytes` bounds what they hold. The buffer of a window is used
+again once nothing views it: memory that is new to the process costs more than what is read into it. A run outside the wanted
+offsets or times is never read. Every batch is verified by its checksum, and a segment that is read as a whole by
+that of its row.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, StoredBatches
+from shallow_mirror.archive_reading.window_buffers import WindowBuffers
 from shallow_mirror.errors import ArchiveFormatError
 from shallow_mirror.object_store.base import READ_BYTES
 from shallow_mirror.object_store.object_store import ObjectStore
@@ -44,7 +47,7 @@ class StoredSegment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatches:
-    """Whole batches of one archived segment that hold offsets of [start, end). `records` is writable and not reused.
+    """Whole batches of one archived segment that hold offsets of [start, end). `records` is writable, and valid as long as held.
 
     `aborted` says what the list of a Fetch response says: (producer id, first offset) of aborted transactions that reach into
     these batches. The first batch may begin below `start`, and the last one end behind `end`: those records are not wanted.
@@ -88,7 +91,8 @@ class SegmentReader:
     """Iterate over the batches of [start_offset, end_offset) of one partition. Each iteration reads again.
 
     `segments`: of one partition, in any order, without those that are being deleted; those without batches have none. With
-    `min_timestamp_ms` runs are left out whose records are all older. Without `verifies` no checksum is computed.
+    `min_timestamp_ms` runs are left out whose records are all older. Without `verifies` no checksum is computed. With
+    `is_read_once` a folder's page cache does not keep what is read. Readers that follow each other may share `buffers`.
     """
 
     def __init__(
@@ -101,6 +105,8 @@ class SegmentReader:
         *,
         min_timestamp_ms: int | None = None,
         verifies: bool = True,
+        is_read_once: bool = False,
+        buffers: WindowBuffers | None = None,
     ) -> None:
         if len({segment.segment.source for segment in segments}) > 1:
             raise ValueError("the segments belong to several partitions")
@@ -111,6 +117,9 @@ class SegmentReader:
         self._read_ahead_bytes = read_ahead_bytes
         self._min_timestamp_ms = min_timestamp_ms
         self._verifies = verifies
+        self._is_read_once = is_read_once
+        self._buffers = WindowBuffers() if buffers is None else buffers
+        self._window_bytes = min(WINDOW_BYTES, read_ahead_bytes)
 
     def __iter__(self) -> Generator[SegmentBatches]:
         """Yield batches; close it to end its reads.
@@ -153,7 +162,7 @@ class SegmentReader:
             wanted = self._wanted_runs(segment.segment, stored)
             for i, run in enumerate(stored.index):
                 # A run that is left out ends a window: it may hold the marker of a transaction in front of it.
-                if i > first and (not wanted[i] or size + run.size_bytes > WINDOW_BYTES):
+                if i > first and (not wanted[i] or size + run.size_bytes > self._window_bytes):
                     yield _Window(segment, stored, first, i)
                     first, size = i, 0
                 if wanted[i]:
@@ -178,7 +187,8 @@ class SegmentReader:
     def _read(self, window: _Window) -> tuple[memoryview, BatchIndex]:
         """Return the bytes of a window, verified, and their batches."""
         ranges = [(run.position, run.size_bytes) for run in window.runs]
-        records = memoryview(bytearray().join(self._store.read_ranges(window.stored.object_name, ranges)))
+        records = self._buffers.take(window.size_bytes)
+        self._store.read_into(window.stored.object_name, ranges, records, is_read_once=self._is_read_once)
         index = index_batches(records)
         if index.stop is not None or index.consumed_bytes != len(records):
             detail = "it ends inside of a batch" if index.stop is None else index.stop.detail

@@ -89,6 +89,11 @@ class ArchiveConfig(Section):
         return max(LEAST_WRITING_S, self.trigger_s) * 1000
 
     @property
+    def most_writing_ms(self) -> float:
+        """Return after which time a task ends its objects: a round has time for three of them."""
+        return min(self.writing_ms, ROUND_TIMEOUT_MS / 3)
+
+    @property
     def storage_options(self) -> dict[str, str]:
         """Return the options of the store of tables and objects, references unresolved."""
         return self.storage.option_texts

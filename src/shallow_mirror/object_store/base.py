@@ -72,6 +72,11 @@ class StoreBackend(abc.ABC):
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]], in_flight: int) -> tuple[bytes, ...]: ...
 
     @abc.abstractmethod
+    def read_into(
+        self, name: str, ranges: Sequence[tuple[int, int]], target: memoryview, in_flight: int, *, is_read_once: bool
+    ) -> None: ...
+
+    @abc.abstractmethod
     def objects(self, prefix: str) -> Iterator[ObjectInfo]: ...
 
     @abc.abstractmethod

@@ -81,9 +81,30 @@ class ObjectStore:
         The memory is that of the ranges and READ_BYTES per request. Raises ObjectMissingError (no such object, or it ends before
         a range does), StoreUnreachableError, ConfigError.
         """
+        self._check_ranges(name, ranges)
+        return self._backend.read_ranges(_checked(name), ranges, max_concurrency)
+
+    def read_into(
+        self,
+        name: str,
+        ranges: Sequence[tuple[int, int]],
+        target: memoryview,
+        max_concurrency: int = READS_IN_FLIGHT,
+        *,
+        is_read_once: bool = False,
+    ) -> None:
+        """Fill `target` with the bytes of each (start, size), one behind the other. Raises as `read_ranges`.
+
+        With `is_read_once` a folder's page cache does not keep them. After an error the target has any bytes.
+        """
+        self._check_ranges(name, ranges)
+        if len(target) != sum(size for _, size in ranges):
+            raise ValueError(f"{self.root}/{name}: the target has {len(target)} bytes, which is not the size of all ranges")
+        self._backend.read_into(_checked(name), ranges, target, max_concurrency, is_read_once=is_read_once)
+
+    def _check_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> None:
         if any(start < 0 or size < 0 for start, size in ranges):
             raise ValueError(f"{self.root}/{name}: a range has a negative start or size")
-        return self._backend.read_ranges(_checked(name), ranges, max_concurrency)
 
     def tail(self, name: str, size: int) -> bytes:
         """Return the last `size` bytes, or the whole object where it is smaller. Raises as `read_ranges`."""

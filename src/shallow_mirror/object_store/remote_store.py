@@ -59,13 +59,27 @@ class RemoteStore(StoreBackend):
 
     def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]], in_flight: int) -> tuple[bytes, ...]:
         plan = plan_reads(ranges, READ_BYTES)
-        with ThreadPoolExecutor(min(in_flight, len(plan.requests) or 1), thread_name_prefix="read-ranges") as threads:
-            answers = list(threads.map(lambda request: self._read(name, *request), plan.requests))
-        for (start, size), answer in zip(plan.requests, answers, strict=True):
-            if len(answer) != size:
-                reason = f"the object ends at byte {start + len(answer)}, and bytes {start} to {start + size} were expected"
-                raise ObjectMissingError(self.root, name, reason, _REMEDY_MISSING)
+        answers = list(self._answers(name, plan.requests, in_flight))
         return tuple(b"".join(answers[piece.request][piece.start : piece.end] for piece in pieces) for pieces in plan.pieces)
+
+    def read_into(
+        self, name: str, ranges: Sequence[tuple[int, int]], target: memoryview, in_flight: int, *, is_read_once: bool
+    ) -> None:
+        filled = 0
+        for answer in self._answers(name, plan_reads(ranges, READ_BYTES).requests, in_flight):
+            target[filled : filled + len(answer)] = answer
+            filled += len(answer)
+
+    def _answers(self, name: str, requests: Sequence[tuple[int, int]], in_flight: int) -> Iterator[memoryview]:
+        """Yield the answers in order. Raises ObjectMissingError for one that is too short."""
+        with ThreadPoolExecutor(min(in_flight, len(requests) or 1), thread_name_prefix="read-ranges") as threads:
+            for (start, size), answer in zip(
+                requests, threads.map(lambda request: self._read(name, *request), requests), strict=True
+            ):
+                if len(answer) != size:
+                    reason = f"the object ends at byte {start + len(answer)}, and bytes {start} to {start + size} were expected"
+                    raise ObjectMissingError(self.root, name, reason, _REMEDY_MISSING)
+                yield answer
 
     def _read(self, name: str, start: int, size: int) -> memoryview:
         # Not get_ranges: it joins what was cut, ranges that follow each other, to one request of any size.

@@ -272,14 +272,14 @@ def test_new_keys_in_the_stream_are_used_unseen(authority: Authority, identity: 
     )
     assert server.stdin is not None
     assert server.stdout is not None
-    output = bytearray()
+    printed, output = server.stdout, bytearray()
 
     def shown(text: bytes, within_s: float = 10) -> None:
         give_up_at = time.monotonic() + within_s
         while text not in output:
             assert time.monotonic() < give_up_at, bytes(output)
-            if select.select([server.stdout], [], [], 0.1)[0]:
-                output.extend(server.stdout.read(4096) or b"")  # type: ignore[union-attr]
+            if select.select([printed], [], [], 0.1)[0]:
+                output.extend(printed.read(4096) or b"")
 
     with server:
         try:

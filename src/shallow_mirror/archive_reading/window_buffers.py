@@ -1,0 +1,36 @@
+"""Everywhere: buffers that are used again once nothing views them."""
+
+from __future__ import annotations
+
+import threading
+
+
+class WindowBuffers:
+    """As many buffers as were in use at once. For any thread."""
+
+    def __init__(self) -> None:
+        self._buffers: list[bytearray] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> memoryview:
+        """Return a view of `size` bytes, with any content. Its buffer is taken again when no view of it is left."""
+        with self._lock:
+            unused = [buffer for buffer in self._buffers if not _is_viewed(buffer)]
+            large_enough = [buffer for buffer in unused if len(buffer) >= size]
+            if large_enough:
+                return memoryview(min(large_enough, key=len))[:size]
+            if unused:
+                self._buffers = [buffer for buffer in self._buffers if buffer is not unused[0]]
+            self._buffers.append(bytearray(size))
+            return memoryview(self._buffers[-1])
+
+
+def _is_viewed(buffer: bytearray) -> bool:
+    """Return whether any view of the bytes is alive, slices and arrays included: a bytearray then keeps its size."""
+    if not buffer:
+        return False
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return True
+    return False

@@ -1,0 +1,33 @@
+"""What is imported before workers are forked, which every one of them has in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from shallow_mirror.streaming.runner import worker_daemon
+
+_DRIVERS_ONLY = ("deltalake", "obstore", "pandas", "pydantic", "yaml")
+
+
+def test_tasks_do_not_import_what_only_the_driver_needs() -> None:
+    program = (
+        f"import importlib, sys\nfor name in {worker_daemon._IMPORTED!r}: importlib.import_module(name)\n"
+        f"print([name for name in {_DRIVERS_ONLY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_pyarrow_does_not_import_pandas_before_something_is_converted_to_it() -> None:
+    program = """
+import sys, pyarrow
+from shallow_mirror.streaming.runner.pyarrow_alone import keep_pandas_out
+keep_pandas_out()
+table = pyarrow.Table.from_pylist([{"a": 1}, {"a": None}])
+print("pandas" in sys.modules)
+frame = table.to_pandas()
+print(pyarrow.array(frame["a"]).null_count)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n1\n"
