@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from shallow_mirror.viewed_bytes import is_viewed
+
 
 class WindowBuffers:
     """As many buffers as were in use at once. For any thread."""
@@ -15,7 +17,7 @@ class WindowBuffers:
     def take(self, size: int) -> memoryview:
         """Return a view of `size` bytes, with any content. Its buffer is taken again when no view of it is left."""
         with self._lock:
-            unused = [buffer for buffer in self._buffers if not _is_viewed(buffer)]
+            unused = [buffer for buffer in self._buffers if not is_viewed(buffer)]
             large_enough = [buffer for buffer in unused if len(buffer) >= size]
             if large_enough:
                 return memoryview(min(large_enough, key=len))[:size]
@@ -23,14 +25,3 @@ class WindowBuffers:
                 self._buffers = [buffer for buffer in self._buffers if buffer is not unused[0]]
             self._buffers.append(bytearray(size))
             return memoryview(self._buffers[-1])
-
-
-def _is_viewed(buffer: bytearray) -> bool:
-    """Return whether any view of the bytes is alive, slices and arrays included: a bytearray then keeps its size."""
-    if not buffer:
-        return False
-    try:
-        buffer.append(buffer.pop())
-    except BufferError:
-        return True
-    return False

@@ -9,6 +9,7 @@ from typing import Any
 from shallow_mirror.broker.net.transport import Part, Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.viewed_bytes import is_viewed
 
 _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 4
@@ -40,14 +41,8 @@ class ReceiveBuffer:
         return memoryview(self._bytes)[:size]
 
     def is_viewed(self) -> bool:
-        """Return whether any view of the bytes is alive, slices and arrays included: a bytearray then keeps its size."""
-        if not self._bytes:
-            return False
-        try:
-            self._bytes.append(self._bytes.pop())
-        except BufferError:
-            return True
-        return False
+        """Return whether any view of the bytes is alive, slices and arrays included."""
+        return is_viewed(self._bytes)
 
 
 class Connection:
