@@ -12,11 +12,12 @@ from tests.model.programs import Port
 from tests.model.seams import ModelCluster
 from tests.model.source import MAP_ID, Scenario, target_partition
 from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
+from tests.support.receipts import write_receipt
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
-from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt, write_receipt
+from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
 from shallow_mirror.broker.produce.transactions import add_partitions, add_partitions_and_offsets, init_producer_id
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline

@@ -26,6 +26,7 @@ from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.cluster_state import GROUP, TXN
 from tests.fakes.coordinators import Committed, TxnState
 from tests.fakes.strict_broker import StrictCluster
+from tests.support.receipts import write_receipt
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -35,7 +36,6 @@ from shallow_mirror.broker.produce.receipts import (
     begin_receipt,
     finish_receipt,
     read_receipt,
-    write_receipt,
 )
 from shallow_mirror.broker.produce.transactions import (
     EndTxnAnswer,

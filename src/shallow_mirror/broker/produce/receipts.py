@@ -11,7 +11,6 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
-from shallow_mirror.broker.produce.transactions import add_offsets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     ConfigError,
@@ -40,22 +39,6 @@ class Receipt:
     run_id: str
 
 
-def write_receipt(
-    cluster: Cluster,
-    txn: SlotTxn,
-    topic_partition: TopicPartition,
-    *,
-    decision: int,
-    map_id: str,
-    run_id: str,
-    deadline: Deadline,
-) -> None:
-    """Write a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision."""
-    add_offsets(cluster, txn, deadline)
-    begun = begin_receipt(cluster, txn, topic_partition, decision=decision, map_id=map_id, run_id=run_id, deadline=deadline)
-    finish_receipt(cluster, txn, topic_partition, begun, deadline)
-
-
 def begin_receipt(
     cluster: Cluster,
     txn: SlotTxn,
@@ -66,8 +49,9 @@ def begin_receipt(
     run_id: str,
     deadline: Deadline,
 ) -> BegunRequest:
-    """Send the receipt of a transaction that its group was added to. `finish_receipt` says whether it is written.
+    """Send a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision.
 
+    The group was added to the transaction before (`add_partitions_and_offsets`). `finish_receipt` waits until it is written.
     Batches of the transaction may still be on their way: a receipt exists once all of it is committed, whatever came last.
     """
     topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
