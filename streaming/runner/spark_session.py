@@ -55,9 +55,6 @@ _JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms72m -Xmn24m"
 """The JVM of a local session only plans and commits: parallel collectors and compilers cost more than they save (about ten CPU
 seconds of a start), and a heap that starts with a share of the machine's memory is filled before it is collected."""
 
-_MALLOC_ARENAS = "2"
-"""Of the JVM and the Python processes that it starts: each arena of a thread keeps freed memory of its own."""
-
 _FORK_OPTION = "-Djdk.lang.Process.launchMechanism=VFORK" if sys.platform == "linux" else ""
 """Hadoop's local file system starts `chmod` for every file it creates, two of them per micro-batch."""
 
@@ -151,7 +148,6 @@ def local_session(
     log4j = _write_log4j(log_file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ[OWN_SESSION_VARIABLE] = "1"
-    os.environ.setdefault("MALLOC_ARENA_MAX", _MALLOC_ARENAS)
     keep_pandas_out()
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     classes = _class_archive() if archives_classes else None
