@@ -56,8 +56,8 @@ class Peers:
                     self._serve(listener, serve, is_tls)
                 finally:
                     os._exit(0)
-            address = listener.getsockname()
-        transport = TlsTransport(*address, self._client, _deadline()) if is_tls else Transport(*address, _deadline())
+            host, port = listener.getsockname()
+        transport = TlsTransport(host, port, self._client, _deadline()) if is_tls else Transport(host, port, _deadline())
         if isinstance(transport, TlsTransport):
             transport.handshake(_deadline())
         yield transport
