@@ -131,7 +131,7 @@ def _run_first_job(spark: Any) -> None:
 
     try:
         spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id long").toArrow()
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, OSError, EOFError) as error:
         _log.warning("the first job, which only starts a Python worker ahead of time, failed: %s", str(error).partition("\n")[0])
 
 
@@ -182,7 +182,9 @@ def _class_archive() -> ClassArchive | None:
     return classes
 
 
-def _local_settings(log4j: Path, temp_folder: Path, delta_jars: Sequence[Path], classes: ClassArchive | None) -> dict[str, str]:
+def _local_settings(
+    log4j: Path, temp_folder: Path, delta_jars: Sequence[Path], classes: ClassArchive | None = None
+) -> dict[str, str]:
     settings = {name: value for name, (value, _) in (*REQUIRED.items(), *RECOMMENDED.items())}
     settings |= {
         "spark.ui.enabled": "false",

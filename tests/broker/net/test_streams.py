@@ -270,9 +270,10 @@ def test_new_keys_in_the_stream_are_used_unseen(authority: Authority, identity: 
         stderr=subprocess.STDOUT,
         bufsize=0,
     )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    printed, output = server.stdout, bytearray()
+    commands, printed = server.stdin, server.stdout
+    assert commands is not None
+    assert printed is not None
+    output = bytearray()
 
     def shown(text: bytes, within_s: float = 10) -> None:
         give_up_at = time.monotonic() + within_s
@@ -289,9 +290,9 @@ def test_new_keys_in_the_stream_are_used_unseen(authority: Authority, identity: 
             shown(b"CIPHER is")
             for number in range(3):
                 line = f"line {number}\n".encode()
-                server.stdin.write(command)
+                commands.write(command)
                 time.sleep(0.2)
-                server.stdin.write(line)
+                commands.write(line)
                 assert received(transport, len(line)) == line
                 transport.send_parts([b"answer %d " % number, b"x" * 20_000, b"\n"], deadline())
                 shown(b"answer %d" % number)

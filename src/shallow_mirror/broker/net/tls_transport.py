@@ -46,7 +46,7 @@ class TlsTransport(Transport):
     def _recv_some(self, view: memoryview, expected: int, deadline: Deadline) -> int:
         while True:
             try:
-                received: int = self._tls.read(len(view), view)  # type: ignore[assignment]
+                received = self._tls.recv_into(view)
             except OSError as error:
                 self._wait_or_raise(error, "receiving from", deadline, expected - _MOST_OF_A_RECORD)
                 continue
