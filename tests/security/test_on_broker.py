@@ -23,6 +23,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers
@@ -207,7 +208,8 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     settings = runs.config(
         tmp_path, "", "", [topic_name], **clients, topics={"target_name": "{source}.{topic}"}, write={"slots": 1}
     )
-    source, target, slot = topic_name, f"east.{topic_name}", f"{settings.mirror}-0"
+    source, target = topic_name, f"east.{topic_name}"
+    transactional_ids = [f"{settings.mirror}-{number}" for number in range(id_count(settings.write.slots))]
     granted: list[Right] = []
     for _ in range(20):
         try:
@@ -219,8 +221,8 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
             time.sleep(0.2)  # the broker's authorizer hears of it a moment later
     assert runs.read_values(secured.bootstrap, target) == ["a", "b"]
     assert {(acl.operation, acl.resource, acl.name) for acl in granted} == {
-        ("WRITE", "TRANSACTIONAL_ID", slot),
-        ("READ", "GROUP", slot),
+        *(("WRITE", "TRANSACTIONAL_ID", each) for each in transactional_ids),
+        *(("READ", "GROUP", each) for each in transactional_ids),
         ("READ", "TOPIC", source),
         ("DESCRIBE_CONFIGS", "TOPIC", source),
         ("CREATE", "TOPIC", target),
