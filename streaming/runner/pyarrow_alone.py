@@ -1,7 +1,7 @@
 """Driver and executors: pyarrow without pandas, in processes where nothing uses pandas.
 
 pyarrow imports pandas, if it is installed, for the first array of a process that is not made of a numpy array. That takes 40 MB
-and a third of a CPU second in every process of a session.
+and 0.2 CPU seconds in every such process.
 """
 
 from __future__ import annotations
