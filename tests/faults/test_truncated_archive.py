@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewTopic
 from tests.conftest import TwoClusters
 from tests.faults.archive_check import SourceLog, lineage_differences, load_archived_rows, load_files
 from tests.faults.gate import Gate
+from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.support.lineage_runs import PATIENCE_S, LineageRuns, consumed
 from tests.support.mirror_runs import admin, create_topic, wait_for, write
 from tests.verify.log_files import LogFile, stopped
@@ -32,16 +33,21 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 @pytest.mark.parametrize(
-    "ends_below_position", [False, pytest.param(True, marks=pytest.mark.long)], ids=["grown beyond it", "ends below it"]
+    ("ends_below_position", "engine"),
+    [
+        pytest.param(False, WITHOUT_SPARK, id="grown beyond it"),
+        pytest.param(True, WITHOUT_SPARK, id="ends below it", marks=pytest.mark.long),
+        pytest.param(True, SPARK, id="ends below it, on Spark", marks=pytest.mark.long),
+    ],
 )
 def test_two_truncated_logs_are_archived_as_next_lineages_and_both_logs_can_be_restored(
-    stoppable_clusters: TwoClusters, gate: Gate, tmp_path: Path, topic_name: str, ends_below_position: bool
+    stoppable_clusters: TwoClusters, gate: Gate, tmp_path: Path, topic_name: str, ends_below_position: bool, engine: str
 ) -> None:
     """Also where the log ends below the archive's position, and where the start that finds it is killed before its commit."""
     source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
     create_topic(source, topic_name, 2)
     write_to_both(source, topic_name, "first", 10)
-    runs = LineageRuns(tmp_path, gate, source, topic_name)
+    runs = LineageRuns(tmp_path, gate, source, topic_name, engine)
     runs.archive_up_to({0: (0, 10), 1: (0, 10)})
     before = consumed(source, topic_name, 2)
     source_log = SourceLog(stoppable_clusters.source.folder / "data")

@@ -1,4 +1,4 @@
-"""Archives of one topic, and restores of them, in processes of their own without Spark; what a consumer sees to compare with."""
+"""Archives of one topic, and restores of them, in processes of their own; what a consumer sees to compare with."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ def consumed(bootstrap: str, topic: str, partitions: int) -> Values:
 
 
 class LineageRuns:
-    """Of one topic and archive below `folder`."""
+    """Of one topic and archive below `folder`. `engine`: of archives; restores run without Spark."""
 
-    def __init__(self, folder: Path, gate: Gate, source: str, topic: str) -> None:
+    def __init__(self, folder: Path, gate: Gate, source: str, topic: str, engine: str = WITHOUT_SPARK) -> None:
         self.topic = topic
+        self._engine = engine
         self._folder, self._gate = folder, gate
         self._document = archive_runs.document(source, [topic])
         self.config = ArchiveConfig.from_document(self._document, folder=folder)
@@ -47,14 +48,14 @@ class LineageRuns:
         """Run the archive for the block, and kill what is left of it."""
         conf = self._folder / "archive.yaml"
         conf.write_text(yaml.safe_dump(self._document | {"read": {"on_data_loss": on_data_loss}}), encoding="utf-8")
-        process = self._process(conf, "archive")
+        process = self._process(conf, "archive", self._engine)
         try:
             yield process
         finally:
             process.kill()
 
-    def _process(self, conf: Path, name: str) -> MirrorProcess:
-        return MirrorProcess(conf, self._gate.address, self._folder / f"{name}.log", self._folder / "scratch", WITHOUT_SPARK, {})
+    def _process(self, conf: Path, name: str, engine: str = WITHOUT_SPARK) -> MirrorProcess:
+        return MirrorProcess(conf, self._gate.address, self._folder / f"{name}.log", self._folder / "scratch", engine, {})
 
     def archive_up_to(self, ends: Ends) -> str:
         """Run the archive until it is there, stop it, and return its log."""
