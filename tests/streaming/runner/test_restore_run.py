@@ -60,7 +60,7 @@ def test_a_restore_ends_inside_a_batch_in_front_of_the_first_record_that_is_too_
     source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
     source, target, restored = source_cluster.bootstrap, target_cluster.bootstrap, f"east.{topic_name}"
-    create_topic(source, topic_name, PARTITIONS)
+    create_topic(source, topic_name, PARTITIONS, {"retention.ms": "-1"})  # its records are months old
     noon_ms = 1_777_636_800_000
     write_stamped(source, topic_name, [(f"{minute} past", noon_ms + minute * 60_000) for minute in range(10)], 0)
     write_stamped(source, topic_name, [("late", noon_ms + 3_600_000), ("early again", noon_ms)], 1)
