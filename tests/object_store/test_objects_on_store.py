@@ -43,6 +43,13 @@ def requests_of(store: Store, action: Callable[[], object]) -> list[tuple[str, s
     return store.proxy.requests()[before:]
 
 
+def test_what_was_written_without_a_hash_in_the_signature_is_read(store: Store) -> None:
+    objects = opened(store, aws_unsigned_payload="true")
+    assert written(objects, LARGE) == len(LARGE)
+    (read,) = opened(store).read_ranges(NAME, [(0, len(LARGE))])
+    assert bytes(read) == LARGE
+
+
 @pytest.mark.parametrize("data", [b"", SMALL, LARGE[:PART_BYTES], LARGE[: PART_BYTES + 1], LARGE], ids=len)
 def test_what_was_written_is_read(store: Store, data: bytes) -> None:
     objects = opened(store)
