@@ -222,18 +222,16 @@ class SparkWriter:
                 self._log.shorten(COMMITS_KEPT)
 
     def repair_log(self) -> None:
-        if self.snapshot() is not None:
+        snapshot = self.snapshot()
+        if snapshot is not None:
             self._find_log()
             if self._log is not None:
                 self._log.discard_torn_commit()
-            self._keep_commits()
+            self._keep_commits(snapshot.properties)
 
-    def _keep_commits(self) -> None:
+    def _keep_commits(self, properties: Mapping[str, str]) -> None:
         """Stop others from cleaning the log: a run may have died between the two commits of `clean_up`."""
-        snapshot = self.snapshot()
-        if snapshot is None or snapshot.properties.get(PROPERTY_WRITER) != self.name:
-            return
-        if snapshot.properties.items() >= _log_kept().items():
+        if properties.get(PROPERTY_WRITER) != self.name or properties.items() >= _log_kept().items():
             return
         try:
             self._set_properties(_log_kept())

@@ -78,7 +78,7 @@ def test_bytes_arrive_complete_and_in_order_in_both_directions(options: tuple[st
             at += size
 
     with connected(*options, rtt_ms=20) as (_, client, far):
-        senders = [threading.Thread(target=send, args=one) for one in ((client, there), (far, back))]
+        senders = [threading.Thread(target=send, args=(sender, data)) for sender, data in ((client, there), (far, back))]
         for sender in senders:
             sender.start()
         results: list[bytes] = []
@@ -111,11 +111,11 @@ def test_what_one_side_sent_before_it_closed_arrives_and_then_the_other_side_end
         assert received(second, 1000) == b"last words"
 
 
-def test_a_client_ends_where_nobody_listens_behind_the_relay() -> None:
+def test_a_client_ends_where_the_relay_reaches_no_broker() -> None:
     with socket.create_server((HOST, 0)) as server:
-        nobody = server.getsockname()[1]
+        closed_port = server.getsockname()[1]
     with running_relay(RTT_MS) as relay:
-        relay.connect_to(f"{HOST}:{nobody}")
+        relay.connect_to(f"{HOST}:{closed_port}")
         with socket.create_connection((HOST, relay.port), TIMEOUT_S) as client:
             assert client.recv(1) == b""
 

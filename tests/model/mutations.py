@@ -255,7 +255,7 @@ def decide_behind_forgotten_records(patch: pytest.MonkeyPatch) -> None:
 
 def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
     def fate_of(
-        decided_txn: txn_outcome.DecidedTxn, is_definite: bool, _following: object, *, reads_log: bool
+        decided_txn: txn_outcome.DecidedTxn, is_definite: bool, _together: object, *, reads_log: bool
     ) -> Generator[Any, Any, Any]:
         fate = txn_outcome.TxnFate.COMMITTED if is_definite else (yield from actions._resolve(decided_txn))
         visibility = (yield actions.AwaitVisible(decided_txn)) if fate is txn_outcome.TxnFate.COMMITTED else actions.Visibility()

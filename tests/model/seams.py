@@ -49,7 +49,7 @@ _METADATA = ClusterMetadata("T", {}, {TOPIC: TopicMetadata(TOPIC, target_partiti
 
 
 class ModelConnection:
-    """A connection to the one coordinator. `answers`: to requests that were sent, or their errors; nobody received them yet."""
+    """A connection to the coordinator. `answers`: to requests that were sent, or their errors, not received yet."""
 
     def __init__(self, port: Port) -> None:
         self.port = port

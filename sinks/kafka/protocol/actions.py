@@ -74,22 +74,22 @@ class Decide:
 class EndTxn:
     """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous.
 
-    `following`: transactions that are ended next, whose requests may be on their way together with this one.
+    `together`: all transactions that are ended one after the other; their requests may be in flight at the same time.
     """
 
     txn: SlotTxn
-    following: tuple[SlotTxn, ...] = ()
+    together: tuple[SlotTxn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitVisible:
     """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. Answer: `Visibility`.
 
-    `following`: transactions that are awaited next, and were ended before: one request may ask about all of them.
+    `together`: all transactions that were ended before and are awaited one after the other: one request may ask about them.
     """
 
     decided: DecidedTxn
-    following: tuple[DecidedTxn, ...] = ()
+    together: tuple[DecidedTxn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,15 +282,16 @@ def end_all(
     `choices` count only for transactions that need one. `reads_log`: whatever EndTxn answered (invariant G).
     Raises RecoverNeededError when a transaction needs a choice and has none.
     """
+    together, txns = tuple(decided), tuple(each.txn for each in decided)
     ended: list[tuple[DecidedTxn, bool]] = []
     # All of them before anything is awaited: readers of one target partition do not wait for the markers of another.
-    for i, txn in enumerate(decided):
-        ended.append((txn, (yield EndTxn(txn.txn, tuple(following.txn for following in decided[i + 1 :])))))
+    for txn in decided:
+        ended.append((txn, (yield EndTxn(txn.txn, txns))))
     removals: list[Removal] = []
     pending: list[SlotTxn] = []
     unclear: list[Unclear] = []
-    for i, (txn, is_definite) in enumerate(ended):
-        fate, visibility, aborted = yield from _fate_of(txn, is_definite, tuple(decided[i + 1 :]), reads_log=reads_log)
+    for txn, is_definite in ended:
+        fate, visibility, aborted = yield from _fate_of(txn, is_definite, together, reads_log=reads_log)
         if fate is TxnFate.UNDECIDABLE or visibility.lost:
             chosen = choices.get(txn.txn)
             if chosen is None:
@@ -316,7 +317,7 @@ def end_all(
 
 
 def _fate_of(
-    decided: DecidedTxn, is_definite: bool, following: tuple[DecidedTxn, ...], *, reads_log: bool
+    decided: DecidedTxn, is_definite: bool, together: tuple[DecidedTxn, ...], *, reads_log: bool
 ) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
     """Return the fate of a transaction, what readers see of it, and its ranges that ended as aborted although it was committed.
 
@@ -326,7 +327,7 @@ def _fate_of(
     fate = TxnFate.COMMITTED if is_definite else (yield from _resolve(decided))
     if fate is not TxnFate.COMMITTED:
         return fate, Visibility(), ()
-    visibility: Visibility = yield AwaitVisible(decided, following)
+    visibility: Visibility = yield AwaitVisible(decided, together)
     readable = tuple(written for written in decided.written if written not in (*visibility.lost, *visibility.pending))
     if not readable or (is_definite and not visibility.was_repaired and not reads_log):
         return fate, visibility, ()

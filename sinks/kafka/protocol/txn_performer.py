@@ -106,11 +106,11 @@ class TxnPerformer:
             case actions.RefuseHangingTxns(decided):
                 own_producer_ids = {txn.producer_id for txn in self.availability.fenced.values()}
                 return refuse_hanging(self._target, decided, own_producer_ids, deadline.sooner(LEADER_PATIENCE_MS))
-            case actions.EndTxn(txn, following):
+            case actions.EndTxn(txn, together):
                 self._receipts_patience = None
-                return self._end(txn, following, deadline)
-            case actions.AwaitVisible(decided, following):
-                visibility = self._await_visible(decided, following, deadline)
+                return self._end(txn, together, deadline)
+            case actions.AwaitVisible(decided, together):
+                visibility = self._await_visible(decided, together, deadline)
                 if visibility.pending:
                     self.availability.pending[decided.txn] = visibility.pending
                 return visibility
@@ -211,22 +211,22 @@ class TxnPerformer:
         abort_hanging(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | existing) - readable
 
-    def _end(self, txn: SlotTxn, following: Sequence[SlotTxn], deadline: Deadline) -> bool:
-        """Commit a transaction; the requests for those that follow are sent with its own, which spares round trips."""
+    def _end(self, txn: SlotTxn, together: Sequence[SlotTxn], deadline: Deadline) -> bool:
+        """Commit a transaction; the requests for those that are ended next are sent with the first one: one round trip."""
         self._stable = {}
         begun = self._begun_ends.pop(txn, None)
         if begun is None:
-            self._begun_ends = {each: begin_end_txn(self._target, each, True, deadline) for each in (txn, *following)}
+            self._begun_ends = {each: begin_end_txn(self._target, each, True, deadline) for each in together or (txn,)}
             begun = self._begun_ends.pop(txn)
         return end_txn(self._target, txn, True, deadline, begun=begun) is not EndTxnAnswer.AMBIGUOUS
 
-    def _await_visible(self, decided: DecidedTxn, following: Sequence[DecidedTxn], deadline: Deadline) -> actions.Visibility:
+    def _await_visible(self, decided: DecidedTxn, together: Sequence[DecidedTxn], deadline: Deadline) -> actions.Visibility:
         """Wait until readers see all that a committed transaction wrote. Write markers again that never came.
 
         Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
         """
         if any(self._stable.get(written.topic_partition, -1) < written.end for written in decided.written):
-            ranges = [written for each in (decided, *following) for written in each.written]
+            ranges = [written for each in together or (decided,) for written in each.written]
             self._stable = readable_ends(self._target, sorted({written.topic_partition for written in ranges}), deadline)
         # The last stable offset never goes back: what it has passed once is visible.
         waiting, polls = self._not_in(self._stable, decided.written), 0

@@ -50,8 +50,9 @@ _REMEDY_MISSING = "restore the file from a copy of the folder"
 
 _folders_through_cache: set[Path] = set()
 """Folders of file systems that refused to read or write past the page cache."""
+_MOST_SPARE_BUFFERS = 16
+"""Of `_DIRECT_BYTES`, kept by a process between objects: memory that is new to a process costs more than a copy."""
 _spare_buffers: list[mmap.mmap] = []
-"""As many as this process used at once: memory that is new to a process costs more than a copy."""
 
 
 class FolderStore(StoreBackend):
@@ -104,7 +105,7 @@ class FolderStore(StoreBackend):
             return False
         finally:
             _set_direct(descriptor, is_direct=False)
-            _spare_buffers.append(buffer)
+            _keep_buffer(buffer)
 
     def _read_through_cache(self, descriptor: int, name: str, start: int, target: memoryview) -> None:
         done = 0
@@ -275,7 +276,7 @@ class _FileWriter(ObjectWriter):
 
     def _give_buffer_back(self) -> None:
         if self._buffer is not None:
-            _spare_buffers.append(self._buffer)
+            _keep_buffer(self._buffer)
             self._buffer = None
 
     def _link(self) -> None:
@@ -316,6 +317,11 @@ def _spare_buffer() -> mmap.mmap:
         return _spare_buffers.pop()
     except IndexError:
         return mmap.mmap(-1, _DIRECT_BYTES, mmap.MAP_PRIVATE)
+
+
+def _keep_buffer(buffer: mmap.mmap) -> None:
+    if len(_spare_buffers) < _MOST_SPARE_BUFFERS:
+        _spare_buffers.append(buffer)
 
 
 def _note_refusal(folder: Path, refusal: OSError) -> None:

@@ -64,8 +64,8 @@ class RangeReader:
     Responses of `fetch_bytes` are received into `buffers` in turn, into a single one where none are given: a response stays valid
     until the iteration was resumed as often as there are buffers. A buffer grows to the size of a single larger batch,
     `MAX_BATCH_BYTES` at the most. Readers that follow each other may share them: a new one costs as much as reading a few
-    megabytes. A Fetch asks for less
-    where the link to the broker is slow (fetch_pace.py), which readers of the same `cluster` learn from each other.
+    megabytes. A Fetch asks for less where the link to the broker is slow (fetch_pace.py), which readers of the same `cluster`
+    learn from each other.
     An iteration that is left early closes its connections, because a response is still on the wire.
     """
 

@@ -33,7 +33,7 @@ _BEGUN = "begun"
 class BegunRequest:
     """A request to a coordinator that was sent, and whose response is received later. It counts as the first try.
 
-    Several may be begun at once. One whose response nobody asks for is received, and dropped, with those that follow.
+    Several may be in flight at once. A response that is not wanted any more is received, and dropped, with the next ones.
     """
 
     def __init__(

@@ -146,16 +146,13 @@ class LeaderPipeline:
         return self._limits.deadline.sooner(self._limits.response_ms)
 
     def close(self) -> None:
-        """Close the connection: responses are still to come that nobody waits for."""
+        """Close the connection: the responses that are still to come are not wanted."""
         self._connection.close()
         self._leader.window.forget()
 
     def _is_full(self, requests: int, size_bytes: int) -> bool:
-        return len(
-            self._in_flight
-        ) + requests > self._limits.requests or self._in_flight_bytes + size_bytes > self._leader.window.size_bytes(
-            self._limits.size_bytes
-        )
+        most_bytes = self._leader.window.size_bytes(self._limits.size_bytes)
+        return len(self._in_flight) + requests > self._limits.requests or self._in_flight_bytes + size_bytes > most_bytes
 
     def _write(self, patience: Deadline) -> None:
         if self._unsent_ids:
