@@ -297,8 +297,10 @@ class _Connection:
         finally:
             for pump in (requests, replies):
                 pump.cancel()
-            ends = await asyncio.gather(requests, replies, return_exceptions=True)
-            await _close(self._broker[1])
+            try:
+                ends = await asyncio.gather(requests, replies, return_exceptions=True)
+            finally:  # also where the proxy ends meanwhile
+                await _close(self._broker[1])
         return [end for end in ends if isinstance(end, Exception) and not isinstance(end, _ConnectionEndedError | OSError)]
 
     async def _forward_requests(self) -> None:
