@@ -10,7 +10,14 @@ import numpy.typing as npt
 
 from shallow_mirror.wire.batches.batch_index import BatchIndex, headers_anywhere
 from shallow_mirror.wire.batches.crc import patch_crcs
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK, HEADER, TRANSACTIONAL_BIT, covered_bytes
+from shallow_mirror.wire.batches.header import (
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    HEADER,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    covered_bytes,
+)
 
 SEQUENCE_MODULUS = 1 << 31
 """Sequence 2147483647 is followed by 0 (DefaultRecordBatch.incrementSequence)."""
@@ -41,21 +48,70 @@ def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: i
         return [part.first_sequence for part in parts]
     sizes = np.concatenate([part.index.size_bytes[part.chosen] for part in parts])
     sequences, following = _sequences(parts, headers["records_count"])
-    old = headers.astype(HEADER)
-    new = old.copy()
-    new["base_offset"] = 0
-    new["partition_leader_epoch"] = -1
-    # Without log-append-time, control and delete-horizon bits: brokers set them, and refuse them of producers.
-    new["attributes"] = (headers["attributes"] & CODEC_MASK) | (TRANSACTIONAL_BIT if transactional else 0)
+    new = _reduced(headers, TRANSACTIONAL_BIT if transactional else 0)
     new["producer_id"] = producer_id
     new["producer_epoch"] = producer_epoch
     new["base_sequence"] = sequences
-    new["crc"] = patch_crcs(headers["crc"].astype(np.uint32), covered_bytes(old), covered_bytes(new), sizes - BATCH_HEADER_BYTES)
+    _patch_crc(headers, new, sizes)
     ends = np.cumsum([len(part.chosen) for part in parts]).tolist()
     for part, rows in zip(parts, np.split(new, ends[:-1]), strict=True):
-        header_slots = headers_anywhere(part.records)
-        header_slots[part.index.pos[part.chosen]] = rows.view(header_slots.dtype)
+        _put(part.records, part.index.pos[part.chosen], rows)
     return following
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedProducer:
+    """The producer id that every writer of a target partition shares; its epoch is 0.
+
+    Brokers forget a producer by the age of its newest batch. A batch whose newest record is older than `old_before_ms` is sent
+    with the bit of LogAppendTime and the time `now_ms`, by which the broker remembers the producer. A topic with CreateTime
+    clears the bit, and keeps the times of the records.
+    """
+
+    producer_id: int
+    now_ms: int
+    old_before_ms: int
+
+
+def restamp_at_offsets(
+    records: memoryview, index: BatchIndex, offsets: npt.NDArray[np.int64], producer: SharedProducer
+) -> list[memoryview]:
+    """Rewrite the headers of all batches of `index`, which are to be appended at `offsets`; return the batches.
+
+    The sequence of a batch is its offset modulo 2^31, so that a broker appends it at that offset or not at all.
+    """
+    headers = index.headers
+    new = _reduced(headers, 0)
+    is_old = headers["max_timestamp"] < producer.old_before_ms
+    new["attributes"][is_old] |= LOG_APPEND_TIME_BIT
+    new["max_timestamp"][is_old] = producer.now_ms
+    new["producer_id"] = producer.producer_id
+    new["producer_epoch"] = 0
+    new["base_sequence"] = offsets % SEQUENCE_MODULUS
+    _patch_crc(headers, new, index.size_bytes)
+    _put(records, index.pos, new)
+    bounds = zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True)
+    return [records[start : start + size] for start, size in bounds]
+
+
+def _reduced(headers: npt.NDArray[np.void], attributes: int) -> npt.NDArray[np.void]:
+    """Return a big-endian copy: base offset 0, leader epoch -1, attributes reduced to the codec and `attributes`."""
+    new = headers.astype(HEADER)
+    new["base_offset"] = 0
+    new["partition_leader_epoch"] = -1
+    # Without log-append-time, control and delete-horizon bits: brokers set them, and refuse them of producers.
+    new["attributes"] = (headers["attributes"] & CODEC_MASK) | attributes
+    return new
+
+
+def _patch_crc(headers: npt.NDArray[np.void], new: npt.NDArray[np.void], sizes: npt.NDArray[np.int64]) -> None:
+    old_crc = headers["crc"].astype(np.uint32)
+    new["crc"] = patch_crcs(old_crc, covered_bytes(headers), covered_bytes(new), sizes - BATCH_HEADER_BYTES)
+
+
+def _put(records: memoryview, positions: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> None:
+    header_slots = headers_anywhere(records)
+    header_slots[positions] = headers.view(header_slots.dtype)
 
 
 def restamp(

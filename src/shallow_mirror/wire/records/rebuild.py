@@ -63,7 +63,7 @@ def rebuild(
         raise CorruptBatchError(topic_partition, base_offset, 0, "its CRC does not match its payload")
     opened = unpack_batch(batch, topic_partition, max_bytes=max_opened_bytes)
     base_offset = opened.header["base_offset"]
-    is_stamped, (base_timestamp,) = _times_of(np.array([tuple(opened.header.values())], NATIVE_HEADER), limits)
+    is_stamped, (base_timestamp,) = times_of(np.array([tuple(opened.header.values())], NATIVE_HEADER), limits)
     batches: list[bytes] = []
     counts: list[int] = []
     offsets = [np.empty(0, np.int64)]
@@ -102,7 +102,7 @@ def rebuild_together(
     if joined is None:
         return [None] * len(run_lengths)
     block, spans = joined
-    is_stamped, bases = _times_of(headers, limits)
+    is_stamped, bases = times_of(headers, limits)
     lengths, counts = np.array(run_lengths, np.int64), headers["records_count"].astype(np.int64)
     firsts = np.cumsum(lengths) - lengths
     times = spans.timestamp_delta * np.repeat(~is_stamped, counts)
@@ -139,7 +139,7 @@ def _rebuilt(written: Sequence[tuple[_Part, bytes]], offsets: Longs, max_bytes: 
     return Rebuilt(tuple(batch for _, batch in written), counts, offsets[written[0][0].first : written[-1][0].behind_last])
 
 
-def _times_of(headers: npt.NDArray[np.void], limits: BatchLimits) -> tuple[npt.NDArray[np.bool_], Longs]:
+def times_of(headers: npt.NDArray[np.void], limits: BatchLimits) -> tuple[npt.NDArray[np.bool_], Longs]:
     """Return for each batch whether all its records get its append time, and the base of their timestamp deltas."""
     is_stamped = (headers["attributes"] & LOG_APPEND_TIME_BIT != 0) & (limits.log_append_time is LogAppendTimePolicy.KEEP)
     return is_stamped, np.where(is_stamped, headers["max_timestamp"], headers["base_timestamp"]).astype(np.int64)

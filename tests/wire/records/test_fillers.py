@@ -1,0 +1,57 @@
+"""Filler batches take offsets, and hold no record that a consumer returns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.record_batches import record, varint
+
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.records.fillers import FILLER_KEY, FILLER_OFFSET_DELTA, MOST_FILLERS, Fillers, OffsetSpans, filler_record
+
+
+@pytest.mark.parametrize("key", [None, FILLER_KEY])
+def test_a_filler_is_a_record_without_a_value_far_below_its_batch(key: bytes | None) -> None:
+    assert filler_record(key) == record(FILLER_OFFSET_DELTA, key, None)
+    assert len(filler_record(None)) == 11
+
+
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_a_batch_of_fillers_takes_its_offsets(count: int) -> None:
+    batch = memoryview(Fillers(None, 1 << 20).batch(count, 1234))
+    index = index_batches(batch)
+    assert index.stop is None
+    assert index.consumed_bytes == len(batch)
+    header = index.headers[0]
+    assert (header["records_count"], header["last_offset_delta"]) == (count, count - 1)
+    assert (header["attributes"], header["base_timestamp"], header["max_timestamp"]) == (0, 1234, 1234)
+    assert verify_crc(batch)
+
+
+def test_a_batch_keeps_within_the_limit_of_the_topic() -> None:
+    small = Fillers(None, BATCH_HEADER_BYTES + 35)
+    assert small.most_records == 3
+    assert len(small.batch(3, 0)) <= BATCH_HEADER_BYTES + 35
+    with pytest.raises(ValueError, match="4 fillers do not fit into one batch, 3 do"):
+        small.batch(4, 0)
+    assert Fillers(None, 100 << 20).most_records == MOST_FILLERS
+    assert len(Fillers(None, 1 << 20).batch(MOST_FILLERS, 0)) <= 1 << 20
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10_000), st.integers(1, 700))
+def test_spans_cover_a_hole_without_overlap(start: int, length: int, most: int) -> None:
+    spans = OffsetSpans(start, start + length, most)
+    position = start
+    for first, count in spans:
+        assert first == position
+        assert 0 < count <= most
+        position += count
+    assert position == start + length
+    assert spans[:2] == list(spans)[:2]
+
+
+def test_the_delta_needs_five_bytes() -> None:
+    assert len(varint(FILLER_OFFSET_DELTA)) == 5
