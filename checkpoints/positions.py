@@ -15,9 +15,14 @@ from shallow_mirror.types import COPIED_KINDS, EpochEnd, Segment, SegmentKind, S
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 _LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
-POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end"]
+_WRITER_COLUMNS = ["transactional_id", "target_producer_id"]
+POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end", *_WRITER_COLUMNS]
+"""Of an offset map; tables without transactions lack the last two."""
 _EPOCH_END = "source_leader_epoch_end"
-_MAY_BE_NULL = ("source_leader_epoch", "max_timestamp_ms")
+_SHARED = "shared_producer_id"
+_IN_TRANSACTION = -1
+"""In place of a shared producer id: the row was written in a transaction."""
+_MAY_BE_NULL = ("source_leader_epoch", "max_timestamp_ms", _SHARED)
 _GATHERED_ROWS = 200_000
 
 
@@ -27,7 +32,8 @@ class Position:
 
     `epoch_end`: how far the source log was read of the last leader epoch that a batch had. `max_timestamp_ms` is that of the
     last batch that has one. None if there was none. All records copied so far lie below `target_end` on the target.
-    `lineage`: of an archive, the one that is captured.
+    `lineage`: of an archive, the one that is captured. `shared_producer_id`: of a partition with preserved offsets, the producer
+    id of all that is written to its target; None where the last records were written in a transaction, or nothing was.
     """
 
     offset: int
@@ -36,6 +42,7 @@ class Position:
     max_timestamp_ms: int | None = None
     target_end: int = 0
     lineage: int = 0
+    shared_producer_id: int | None = None
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
@@ -71,21 +78,31 @@ def _position_of(row: Mapping[str, Any], *, lineage: int) -> Position:
         row["max_timestamp_ms"],
         row["target_end"] or 0,
         lineage,
+        None if row[_SHARED] == _IN_TRANSACTION else row[_SHARED],
     )
 
 
 def _last_rows_of(rows: Iterable[pa.Table | pa.RecordBatch], keys: Sequence[str]) -> list[dict[str, Any]]:
     """Return the last values of each column for each combination of `keys`."""
-    columns = [*POSITION_COLUMNS, *(key for key in keys if key not in POSITION_COLUMNS)]
+    kept = [name for name in POSITION_COLUMNS if name not in _WRITER_COLUMNS]
+    columns = [*kept, *(key for key in keys if key not in kept)]
     gathered, count = list[pa.Table](), 0
     for piece in rows:
         table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-        gathered.append(table.select(columns))
+        gathered.append(table.select(columns).append_column(_SHARED, _shared_producer_ids(table)))
         count += table.num_rows
         if count > _GATHERED_ROWS:
             gathered, count = [_candidates(gathered, keys)], 0
     last: list[dict[str, Any]] = _last_rows(_candidates(gathered, keys), keys).to_pylist() if gathered else []
     return last
+
+
+def _shared_producer_ids(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the shared producer id of each row, `_IN_TRANSACTION` of a row with a transaction, else null."""
+    if not set(_WRITER_COLUMNS).issubset(rows.column_names):
+        return pa.chunked_array([pa.nulls(rows.num_rows, pa.int64())])
+    in_transaction = pa.scalar(_IN_TRANSACTION, pa.int64())
+    return pc.if_else(pc.is_valid(rows["transactional_id"]), in_transaction, rows["target_producer_id"])
 
 
 def _candidates(pieces: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
@@ -151,8 +168,22 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
         if timestamp_ms is None and last is not None:
             timestamp_ms = last.max_timestamp_ms
         target_end = max(segment.target_end or 0, 0 if last is None else last.target_end)
-        moved[segment.source] = Position(segment.source_end, segment.target, epoch_end, timestamp_ms, target_end, segment.lineage)
+        moved[segment.source] = Position(
+            segment.source_end,
+            segment.target,
+            epoch_end,
+            timestamp_ms,
+            target_end,
+            segment.lineage,
+            _shared_producer_id_after(last, row),
+        )
     return moved
+
+
+def _shared_producer_id_after(last: Position | None, row: DecidedSegment) -> int | None:
+    if row.txn is not None:
+        return None
+    return row.shared_producer_id if row.shared_producer_id is not None else None if last is None else last.shared_producer_id
 
 
 def _in_next_lineage(last: Position | None, segment: Segment) -> Position:

@@ -92,12 +92,14 @@ OFFSET_MAP = pa.schema(
 class DecidedSegment:
     """`txn` is the Kafka transaction of the slot that made the row; None where the slot produced nothing, and in an archive.
 
-    `stored`: where an archive keeps the batches; None in an offset map, and where none were stored.
+    `stored`: where an archive keeps the batches; None in an offset map, and where none were stored. `shared_producer_id`: of a
+    target partition with preserved offsets, which every writer of it uses; such a row has no transaction.
     """
 
     segment: Segment
     txn: SlotTxn | None
     stored: StoredBatches | None = None
+    shared_producer_id: int | None = None
 
 
 def first_rows_at(
@@ -149,18 +151,23 @@ def _row(row: DecidedSegment, run_epoch: int, micro_batch: int, decided_at: date
         "source_producer_epoch": segment.source_producer_epoch,
         "coordinator_epoch": segment.coordinator_epoch,
         "transactional_id": None if txn is None else txn.transactional_id,
-        "target_producer_id": None if txn is None else txn.producer_id,
-        "target_producer_epoch": None if txn is None else txn.producer_epoch,
+        "target_producer_id": row.shared_producer_id if txn is None else txn.producer_id,
+        "target_producer_epoch": _shared_epoch(row) if txn is None else txn.producer_epoch,
         "run_epoch": run_epoch,
         "micro_batch": micro_batch,
         "decided_at": decided_at,
     }
 
 
+def _shared_epoch(row: DecidedSegment) -> int | None:
+    return None if row.shared_producer_id is None else 0
+
+
 def row_to_segment(row: Mapping[str, Any]) -> DecidedSegment:
-    txn = None
+    txn, shared_producer_id = None, row["target_producer_id"]
     if row["transactional_id"] is not None:
         txn = SlotTxn(row["transactional_id"], row["target_producer_id"], row["target_producer_epoch"])
+        shared_producer_id = None
     segment = Segment(
         source=SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]),
         source_start=row["source_start"],
@@ -179,7 +186,7 @@ def row_to_segment(row: Mapping[str, Any]) -> DecidedSegment:
         source_producer_epoch=row["source_producer_epoch"],
         coordinator_epoch=row["coordinator_epoch"],
     )
-    return DecidedSegment(segment, txn)
+    return DecidedSegment(segment, txn, shared_producer_id=shared_producer_id)
 
 
 def rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:

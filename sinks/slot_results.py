@@ -57,7 +57,8 @@ class SlotWrite:
     """What one try of a slot has written, to be named by the decision. `txn`: None where it wrote nothing, and in an archive.
 
     `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
-    `stored`: where an object has the batches of each partition; empty where the sink is no archive.
+    `stored`: where an object has the batches of each partition; empty where the sink is no archive. `shared_producers`: of
+    partitions with preserved offsets, the producer id that wrote; they are part of no transaction.
     """
 
     txn: SlotTxn | None
@@ -65,6 +66,7 @@ class SlotWrite:
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class SlotResult:
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`: as in `SlotWrite`.
+    `stored`, `shared_producers`: as in `SlotWrite`.
     """
 
     slot: int
@@ -92,6 +94,16 @@ class SlotResult:
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+
+    def rows_of_map(self) -> tuple[DecidedSegment, ...]:
+        """Return the rows of an offset map of what the slot did."""
+        return tuple(
+            DecidedSegment(segment, None, shared_producer_id=self.shared_producers[segment.source])
+            if segment.source in self.shared_producers
+            else DecidedSegment(segment, self.txn)
+            for segment in self.segments
+        )
 
 
 @dataclass(frozen=True, slots=True)

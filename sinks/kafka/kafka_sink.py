@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shallow_mirror.broker.admin.topic_admin import delete_records
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -24,10 +25,10 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, require_committed
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, require_committed
 from shallow_mirror.sinks.slots.compact_pickle import CompactDict
 from shallow_mirror.sinks.slots.slot_task import OpenInput, SlotTask, open_source
-from shallow_mirror.types import EpochEnd, SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.types import EpochEnd, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class KafkaSink:
         self.open_input = open_input
         self._clock = clock
         self._recheck_at = 0.0
+        self._unclean_at = clock()
+        """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     @property
@@ -121,8 +124,34 @@ class KafkaSink:
             time_left_ms=round_.time_left_ms,
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
+            shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
+            quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
+            follow_ms=self._job.follow_ms if self._follows() else 0.0,
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
+
+    def _shared_producers(self) -> dict[SourcePartition, int]:
+        """Return the producer id of each partition with preserved offsets."""
+        routes = self._targets.routes
+        return {
+            source: position.shared_producer_id
+            for source, position in self._owner.positions().items()
+            if position.shared_producer_id is not None and source.topic in routes and routes[source.topic].is_preserved
+        }
+
+    def _follows(self) -> bool:
+        """Return whether tasks read on behind their planned ends: what they write then has to be visible without a decision."""
+        return bool(self._targets.routes) and all(route.is_preserved for route in self._targets.routes.values())
+
+    def _run_slots(self, run_slots: RunSlots, decision: int) -> tuple[SlotResult, ...]:
+        try:
+            results = run_slots(decision)
+        except BaseException:
+            self._unclean_at = self._clock()
+            raise
+        if any(result.retried for result in results):
+            self._unclean_at = self._clock()
+        return results
 
     def run_round(
         self,
@@ -145,7 +174,7 @@ class KafkaSink:
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:
             case actions.RunSlots(decision):
-                return run_slots(decision)
+                return self._run_slots(run_slots, decision)
             case actions.RefuseHangingTxns(decided):
                 try:
                     return self._performer.perform(action, deadline)
@@ -154,9 +183,28 @@ class KafkaSink:
                     raise RoundRepeatedError(str(error)) from error
             case actions.Decide(_, rows):
                 slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
+                self._delete_leading_fillers(rows, deadline)
                 return self._owner.decide(rows, highest_slot=max(slots, default=-1))
             case _:
                 return self._performer.perform(action, deadline)
+
+    def _delete_leading_fillers(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
+        """Let the logs of partitions with preserved offsets begin where the source's began, once their first records are there.
+
+        Before the decision that names the records: after it, no other run would do it.
+        """
+        positions = self._owner.positions()
+        starts = {
+            row.segment.target.topic_partition: positions[row.segment.source].offset
+            for row in rows
+            if row.shared_producer_id is not None and row.segment.kind is SegmentKind.DATA and row.segment.source in positions
+        }
+        written = {
+            position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.offset == 0
+        }
+        starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition not in written}
+        if starts:
+            delete_records(self._job.target, starts, timeout_s=deadline.remaining_ms() / 1000)
 
     def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
         """Abort what is written and not decided, where a target partition does not answer about it: others need not wait for it.

@@ -35,13 +35,16 @@ NO_END_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
-    """How a task reads the source. `fetch_bytes`: of one of its receive `buffers`; `patience_ms`: that of a RangeReader."""
+    """How a task reads the source. `fetch_bytes`: of one of its receive `buffers`; `patience_ms`: that of a RangeReader;
+    `follow_ms`: for how long it reads on behind the ends of its ranges.
+    """
 
     isolation: IsolationLevel
     fetch_bytes: int
     deadline: Deadline
     buffers: int
     patience_ms: float | None = None
+    follow_ms: float = 0.0
 
     @classmethod
     def of_job(cls, job: SlotJob, deadline: Deadline, patience_ms: float | None = None) -> ReadingLimits:
@@ -52,6 +55,7 @@ class ReadingLimits:
             deadline=deadline,
             buffers=1 + job.responses_in_flight,
             patience_ms=patience_ms,
+            follow_ms=job.follow_ms,
         )
 
 
@@ -111,8 +115,11 @@ class DirectReading:
         ranges: Sequence[PlannedRange],
         positions: Mapping[SourcePartition, int],
         limits: ReadingLimits,
+        followed: Set[SourcePartition] = frozenset(),
     ) -> None:
+        """`followed`: partitions that are read on behind the ends of their ranges, until the iteration is left."""
         self.unknown = tuple(planned for planned in ranges if planned.source not in positions)
+        ranges = [replace(planned, end=_NO_END) if planned.source in followed else planned for planned in ranges]
         pending = [planned for planned in ranges if planned.source in positions and positions[planned.source] < planned.end]
         self._planned = {planned.source.topic_partition: planned for planned in pending}
         self._kept_bytes = limits.fetch_bytes + BUFFER_SLACK_BYTES
@@ -126,6 +133,7 @@ class DirectReading:
                     planned.end,
                     planned.bytes_per_offset,
                     planned.source.topic_id,
+                    is_open=planned.source in followed,
                 )
                 for planned in pending
             ],
@@ -166,6 +174,52 @@ class DirectReading:
             )
             for topic_partition, error in self._reader.unfinished().items()
         }
+
+
+class FollowingReading:
+    """Reads the ranges of a slot to their ends, and then on for a while: records are copied as they appear.
+
+    A response without batches is an empty one: whoever writes can look after what is on its way to the target.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Sequence[PlannedRange],
+        positions: Mapping[SourcePartition, int],
+        limits: ReadingLimits,
+    ) -> None:
+        self._ends = {planned.source: planned.end for planned in ranges if planned.source in positions}
+        self._reading = DirectReading(cluster, ranges, positions, limits, followed=self._ends.keys())
+        self._until = limits.deadline.sooner(limits.follow_ms)
+
+    @property
+    def unknown(self) -> tuple[PlannedRange, ...]:
+        return self._reading.unknown
+
+    def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
+        for response in self._reading:
+            yield response
+            if self._until.is_over() and not self._is_behind():
+                return
+
+    def end_by(self, end: Deadline) -> None:
+        self._reading.end_by(end)
+
+    @property
+    def has_ended_early(self) -> bool:
+        return self._reading.has_ended_early and self._is_behind()
+
+    def reached(self) -> Mapping[SourcePartition, int]:
+        return self._reading.reached()
+
+    def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
+        return self._reading.unfinished()
+
+    def _is_behind(self) -> bool:
+        """Return whether a range was not read to its end, and can be."""
+        reached, unfinished = self.reached(), self.unfinished()
+        return any(reached[source] < end for source, end in self._ends.items() if source not in unfinished)
 
 
 class RowReading:
@@ -315,6 +369,8 @@ class DirectReadingFactory:
         self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
     ) -> SlotReading:
         ranges = self._ranges
+        if self._limits.follow_ms and ends is None and not highest_ends:
+            return FollowingReading(self._cluster, ranges, self._positions, self._limits)
         if ends is not None:
             ranges = [replace(planned, end=ends[planned.source]) for planned in ranges if planned.source in ends]
         if highest_ends:

@@ -10,6 +10,7 @@ from shallow_mirror.errors import (
     DataLossError,
     LogTruncatedError,
     MirrorError,
+    PreservedLogDamagedError,
     TopicAccessError,
     TopicRecreatedError,
 )
@@ -38,6 +39,11 @@ def ranges_to_isolate(
         topic_of = {source: job.routes[source.topic].target_topic if is_writing else source.topic for source in positions}
         sources = [source for source in positions if topic_of[source] in error.topics]
         return [UnfinishedRange.of(source, positions[source], side, error) for source in sources]
+    if isinstance(error, PreservedLogDamagedError):
+        sources = [
+            source for source in positions if job.routes[source.topic].target_of(source).topic_partition == error.topic_partition
+        ]
+        return [UnfinishedRange.of(source, positions[source], Side.TARGET, error) for source in sources]
     if not isinstance(error, BatchRefusedError | CorruptBatchError | DataLossError) or isinstance(error, TopicRecreatedError):
         return ()
     if (

@@ -26,6 +26,8 @@ class SlotJob:
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
     `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
+
+    `follow_ms`: how long after its start a task reads on behind its planned ends, for records that appear meanwhile.
     """
 
     responses_in_flight: ClassVar[int] = 0
@@ -47,4 +49,5 @@ class SlotJob:
     continues_after_data_loss: bool = False
     left_out: frozenset[SourcePartition] = frozenset()
     lineages: Mapping[SourcePartition, int] = field(default_factory=dict)
+    follow_ms: float = 0.0
     observer: Observer = observe_nothing

@@ -30,6 +30,7 @@ from shallow_mirror.errors import (
     CorruptBatchError,
     DataLossError,
     MirrorError,
+    PreservedLogDamagedError,
     RetriableError,
     TopicAccessError,
 )
@@ -209,7 +210,7 @@ def fill_slot(
             done = slot_try.run(readings.begin(ends, highest_ends), is_partial=ends is not None)
             unfinished = {left_out.source: left_out for left_out in done.unfinished} | isolated_ranges
             return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
-        except (BatchRefusedError, CorruptBatchError, DataLossError, TopicAccessError) as error:
+        except (BatchRefusedError, CorruptBatchError, DataLossError, PreservedLogDamagedError, TopicAccessError) as error:
             isolated_now = ranges_to_isolate(error, job, positions, is_writing=slot_try.is_writing)
             new = _new_ends(isolated_now, isolated_ranges, positions)
             if not new:
@@ -318,6 +319,7 @@ class _SlotTry:
             stamped_topics=written.stamped_topics,
             stored=written.stored,
             early_end=written.early_end,
+            shared_producers=written.shared_producers,
         )
 
     def _responses_of(self, reading: SlotReading) -> Iterator[tuple[ReadPart, ...]]:

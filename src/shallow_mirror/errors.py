@@ -130,6 +130,27 @@ class TargetDataLossError(MirrorError):
         return type(self), (self.topic_partition, self.recorded_end, self.base_offset)
 
 
+class PreservedLogDamagedError(MirrorError):
+    """A target partition with preserved offsets holds something that this mirror did not write, or at other offsets.
+
+    `topic_partition`: of the target. `offset`: from which on its offsets are not those of the source, or later.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, detail: str) -> None:
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.detail = detail
+        super().__init__(
+            f"target {topic_partition}: offsets from {offset} on are not those of the source: {detail}. Nothing more is written "
+            "to this partition. Find the other writer and take its Write permission away. Then delete the target topic and "
+            "mirror it with another mirror id, tables and checkpoint, or continue with topics.offsets: translated for this topic, which "
+            "leaves it as it is and records other offsets from here on"
+        )
+
+    def __reduce__(self) -> tuple[type[PreservedLogDamagedError], tuple[TopicPartition, int, str]]:
+        return type(self), (self.topic_partition, self.offset, self.detail)
+
+
 class BatchRefusedError(MirrorError):
     """A batch cannot be copied under the current settings; nothing of its micro-batch was decided."""
 

@@ -21,6 +21,9 @@ from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
+from shallow_mirror.sinks.kafka.preserved.offset_probe import require_preserved_offsets
+from shallow_mirror.sinks.kafka.preserved.shared_producers import read_guard_times, require_agreed
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
@@ -44,6 +47,10 @@ from shallow_mirror.streaming.runner.unauthorized_topics import require_authoriz
 from shallow_mirror.streaming.sources import kafka_batches, planned_ranges, stream_reader
 from shallow_mirror.types import SegmentKind, SourcePartition
 
+FOLLOW_MS = 10_000.0
+"""How long the tasks of a micro-batch read on behind what was planned, where all offsets are preserved: so long, a record is
+visible a moment after it was written. Rows of the offset map follow when the tasks end."""
+
 
 @dataclass(kw_only=True, slots=True)
 class MirrorQuery:
@@ -66,6 +73,7 @@ class MirrorQuery:
     slot_time: SlotTime = field(init=False)
     copied: CopiedBytes = field(init=False)
     stamping: LogAppendTimeTopics = field(init=False)
+    guard_times: GuardTimes | None = field(default=None, init=False)
     has_begun: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +84,8 @@ class MirrorQuery:
     def recover_and_run(self, spark: Any) -> None:
         """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
         performer = self._recover()
+        if self.preserves_offsets and self.guard_times is None:
+            self._prepare_preserved_offsets()
         targets = self._target_topics()
         topic_ids = self._register_partitions(targets)
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
@@ -98,6 +108,17 @@ class MirrorQuery:
         finally:
             registration.discard()
         self.owner.settle()
+
+    @property
+    def preserves_offsets(self) -> bool:
+        return "preserved" in self.config.topics.offsets.values()
+
+    def _prepare_preserved_offsets(self) -> None:
+        """Learn what the target's brokers say of their times, and try what preserved offsets need of them: once a run."""
+        self.reporter.start_step("trying preserved offsets", " with a topic of the target")
+        deadline = self.supervisor.deadline()
+        require_preserved_offsets(self.config.target.client, self.target, self.config.mirror, deadline)
+        self.guard_times = read_guard_times(self.target, self.config.write.transaction_timeout_ms, deadline)
 
     def _recover(self) -> TxnPerformer:
         """Resolve the last decision. Return the performer of this attempt's transactions, with every slot fenced."""
@@ -135,7 +156,13 @@ class MirrorQuery:
     def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
         job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         return KafkaSink(
-            job=replace(job, leaves_out=True, isolates=self.config.on_error == "isolate"),
+            job=replace(
+                job,
+                leaves_out=True,
+                isolates=self.config.on_error == "isolate",
+                guard_times=self.guard_times,
+                follow_ms=0.0 if self.available_now or self.config.read.transfer != "direct" else FOLLOW_MS,
+            ),
             slots=self.config.write.slots,
             owner=self.owner,
             performer=performer,
@@ -211,6 +238,7 @@ class MirrorQuery:
         require_authorized_topics(self.source, self.config.topics.include, mirrored, listed, deadline)
         self.cycles.require_no_cycles(listed)
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
+        require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         rows = first_rows(targets, self.source, starts, deadline)
         if rows:

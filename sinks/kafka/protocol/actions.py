@@ -215,7 +215,7 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
     """Yield steps 2-7. `first_rows` are rows without a transaction, which the same decision adds."""
     decision: int = yield TakeDecision()
     results: tuple[SlotResult, ...] = yield RunSlots(decision)
-    rows = tuple(first_rows) + tuple(DecidedSegment(segment, result.txn) for result in results for segment in result.segments)
+    rows = tuple(first_rows) + tuple(row for result in results for row in result.rows_of_map())
     if not rows:
         return MicroBatchOutcome(slots=results)
     decided = decided_txns(rows)

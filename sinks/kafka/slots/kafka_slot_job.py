@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.sinks.base import Observer
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 from shallow_mirror.sinks.slots.slot_job import SlotJob
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import SourcePartition, TopicPartition
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig, RestoreConfig  # not at run time: workers need none of pydantic
@@ -22,7 +23,9 @@ class KafkaSlotJob(SlotJob):
     """A slot whose sink is a Kafka transaction.
 
     `target_ends`: the ends of what the map knows on the target. `id_numbers`: the number in the transactional id of each slot;
-    empty for the slot's own. `held`: target partitions that no transaction may include now, and why.
+    empty for the slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the
+    producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
+    `preserved/log_guard.py`, None where no topic is preserved.
     """
 
     responses_in_flight: ClassVar[int] = 1
@@ -37,6 +40,9 @@ class KafkaSlotJob(SlotJob):
     transaction_timeout_ms: int
     id_numbers: tuple[int, ...] = ()
     held: Mapping[TopicPartition, str] = field(default_factory=dict)
+    shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict)
+    guard_times: GuardTimes | None = None
+    quiet_for_ms: float = 0.0
 
     @classmethod
     def of_mirror(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:

@@ -13,9 +13,12 @@ from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.base import TryRepeatedError
+from shallow_mirror.sinks.base import SlotWriter, TryRepeatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.slots.mixed_writer import MixedWriter
+from shallow_mirror.sinks.kafka.slots.preserved_writer import PreservedWriter
 from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
 from shallow_mirror.sinks.kafka.slots.slot_transaction import (
     CoalescedBatchRefusedError,
@@ -45,13 +48,41 @@ class KafkaSlotTarget:
         self._checked: set[SourcePartition] = set()
         self._reachable: dict[int, RetriableError | None] = {}
         self._known_refusals: dict[tuple[SourcePartition, int], Refusal] = {}
+        self._preserved_topics = {topic for topic, route in job.routes.items() if route.is_preserved}
+        self._preserved_logs: TargetLogs | None = None
+        self._quiet_since = deadline.clock() - job.quiet_for_ms / 1000
 
-    def begin(self) -> KafkaSlotWriter:
+    def begin(self) -> SlotWriter:
         """Return the writer of a further try, with a transaction of its own. The target is checked anew for it."""
         self._checked.clear()
         self._reachable.clear()
+        if not self._preserved_topics:
+            return self._transactional_writer()
+        if self._preserved_logs is not None:  # requests of the try before may still be on their way
+            self._quiet_since = self._deadline.clock()
+        logs = self._preserved_logs = self._learned_logs()
+        preserved = PreservedWriter(self._job, self._target, logs, self._deadline)
+        if self._job.routes.keys() == self._preserved_topics:
+            return preserved
+        return MixedWriter(self._transactional_writer(), preserved, self._preserved_topics)
+
+    def _transactional_writer(self) -> KafkaSlotWriter:
         transaction = SlotTransaction(self._job, self._number, self._target, self._deadline)
         return KafkaSlotWriter(self, self._job, transaction, self._known_refusals)
+
+    def _learned_logs(self) -> TargetLogs:
+        job, positions = self._job, self._job.positions
+        assert job.guard_times is not None
+        targets = {job.routes[source.topic].target_of(source): source for source in job.shared_producers if source in positions}
+        return TargetLogs(
+            self._target,
+            {target: job.shared_producers[source] for target, source in targets.items()},
+            {target: positions[source] for target, source in targets.items()},
+            job.target_ends,
+            job.guard_times,
+            lambda: (self._deadline.clock() - self._quiet_since) * 1000,
+            self._deadline,
+        )
 
     def stop_coalescing(self) -> None:
         """Let further tries send every batch as it is."""
@@ -59,7 +90,10 @@ class KafkaSlotTarget:
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
         """Abort what an earlier try, or another task of the slot, has left open: it would end with the next transaction."""
-        partitions = [self._job.routes[source.topic].target_of(source).topic_partition for source in sources]
+        translated = [source for source in sources if source.topic not in self._preserved_topics]
+        if not translated:
+            return  # without a transaction nothing is left open
+        partitions = [self._job.routes[source.topic].target_of(source).topic_partition for source in translated]
         name, timeout_ms = self._job.transactional_id_of(self._number), self._job.transaction_timeout_ms
         fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
         abort_hanging(self._target, [fenced], partitions, timeout_ms, self._deadline)
@@ -108,7 +142,18 @@ class KafkaSlotTarget:
                 wrong[source] = RetriableError(
                     error.error_name, f"the leader of target {target} cannot be reached: {error.detail}"
                 )
-        return wrong
+        return wrong | self._unwritable_logs(source for source in partitions if source not in wrong)
+
+    def _unwritable_logs(self, sources: Iterable[SourcePartition]) -> dict[SourcePartition, RetriableError]:
+        """Return why logs with preserved offsets cannot be written to now. Raises PreservedLogDamagedError."""
+        if self._preserved_logs is None:
+            return {}
+        targets = {
+            self._job.routes[source.topic].target_of(source): source
+            for source in sources
+            if source.topic in self._preserved_topics
+        }
+        return {targets[target]: error for target, error in self._preserved_logs.learn(targets).items()}
 
     def _least_in_sync(self, topics: Collection[str]) -> dict[str, int]:
         """Return the setting of topics whose replicas are not all in sync, as it is now: an operator may have lowered it."""

@@ -26,16 +26,20 @@ COPIED = (
 FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.type": "CreateTime"}
 """Settings without which batches would not stay as they are."""
 
+FORCED_WHERE_PRESERVED: Mapping[str, str] = {"unclean.leader.election.enable": "false"}
+"""Settings of a new target topic whose records keep their offsets: its log must not lose what was acknowledged."""
+
 TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 LIMIT_BEFORE_3_6 = "message.timestamp.difference.max.ms"
 NO_LIMIT_MS = (1 << 63) - 1
 """Value of a limit of record timestamps that excludes none; also a retention that deletes nothing by age."""
 
 
-def configs_of_new(source: Mapping[str, str]) -> dict[str, str]:
+def configs_of_new(source: Mapping[str, str], *, is_preserved: bool = False) -> dict[str, str]:
     """Return the settings of a new target topic, given those of its source topic (none with `topics.configs: off`)."""
     copied = {name: source[name] for name in COPIED if name in source}
-    return {**copied, **FORCED, **dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))}
+    forced = {**FORCED, **(FORCED_WHERE_PRESERVED if is_preserved else {})}
+    return {**copied, **forced, **dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,37 @@ def problems_of(source: str, partitions: int, found_partitions: int, settings: M
             "Set compression.type=producer on it"
         )
     return problems
+
+
+def preserving_problems(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
+    """Return why no record could keep its offset on a target topic with these settings. `source`: those of the source topic."""
+    instead = "or use topics.offsets: translated for it"
+    problems = [
+        f"has {name}={settings[name]}: with preserved offsets it has to be {wanted}. Set it, {instead}"
+        for name, wanted in {"message.timestamp.type": "CreateTime", **FORCED_WHERE_PRESERVED}.items()
+        if settings.get(name, wanted) != wanted
+    ]
+    problems += [
+        f"has {name}={settings[name]}: brokers would refuse old records, and the fillers beside them. Set it to {NO_LIMIT_MS}, "
+        f"{instead}"
+        for name in TIMESTAMP_LIMITS
+        if int(settings.get(name, NO_LIMIT_MS)) < NO_LIMIT_MS
+    ]
+    if TIMESTAMP_LIMITS[0] not in settings:
+        problems.append(
+            "is on brokers before Kafka 3.6, which forget the mirror's producer id while old records are copied: upgrade them, "
+            f"{instead}"
+        )
+    if is_compacted(settings) != is_compacted(source):
+        problems.append(
+            f"has cleanup.policy={settings.get('cleanup.policy')}, its source topic {source.get('cleanup.policy')}: with "
+            f"preserved offsets both have to be compacted, or neither. Set it, {instead}"
+        )
+    return problems
+
+
+def is_compacted(settings: Mapping[str, str]) -> bool:
+    return "compact" in settings.get("cleanup.policy", "delete").split(",")
 
 
 def other_target_problem(source: str, before: TargetPartition, target: str, existing: TopicMetadata | None) -> str | None:

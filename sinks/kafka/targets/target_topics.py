@@ -17,6 +17,7 @@ from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.kafka.preserved.shared_producers import with_shared_producers
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routed_topic import RoutedTopic
@@ -72,6 +73,11 @@ class TargetTopics:
         """Every route found so far, by source topic."""
         return self._routes
 
+    @property
+    def cluster(self) -> Cluster:
+        """Return the target cluster."""
+        return self._target
+
     def names(self) -> dict[str, str]:
         """Of the target topics, by source topic. From any thread."""
         return {source: route.target_topic for source, route in dict(self._routes).items()}
@@ -118,6 +124,7 @@ class TargetTopics:
                 else [target_topic_policy.missing_problem(source, topics[source])]
             )
         ]
+        problems += self._preserving_problems(names, settings, deadline)
         if problems:
             raise ConfigError(problems)
         for target in sorted(existing):
@@ -131,13 +138,35 @@ class TargetTopics:
                     max_message_bytes=int(settings[target]["max.message.bytes"]),
                     isolation_level=self._config.read.isolation_level,
                     log_append_time=self._config.read.log_append_time,
-                    coalesce_bytes=self._config.write.coalesce_bytes,
+                    coalesce_bytes=None if self.is_preserved(source) else self._config.write.coalesce_bytes,
                 ),
+                is_preserved=self.is_preserved(source),
+                is_compacted=target_topic_policy.is_compacted(settings[target]),
             )
             self._partitions[source] = len(existing[target].partitions)
             self._mirrored[source] = self._routes[source].target_of(SourcePartition(source, "", 0))
         if has_new:
             self._announce(self.names())
+
+    def is_preserved(self, source: str) -> bool:
+        """Return whether the records of a source topic keep their offsets."""
+        return isinstance(self._config, MirrorConfig) and self._config.topics.is_preserved(source)
+
+    def _preserving_problems(
+        self, names: Mapping[str, str], settings: Mapping[str, Mapping[str, str]], deadline: Deadline
+    ) -> list[str]:
+        """Return why topics whose records are to keep their offsets cannot."""
+        preserved = {
+            source: target for source, target in sorted(names.items()) if self.is_preserved(source) and target in settings
+        }
+        if not preserved:
+            return []
+        sources = self._source.topic_configs(list(preserved), deadline)
+        return [
+            f"target topic {target} {problem}"
+            for source, target in preserved.items()
+            for problem in target_topic_policy.preserving_problems(settings[target], sources[source])
+        ]
 
     def _has_grown(self, source: str, topics: Mapping[str, int], target: TopicMetadata | None) -> bool:
         """More partitions at the source than at a target topic that this mirror fills already."""
@@ -191,7 +220,7 @@ class TargetTopics:
                 target,
                 partitions[source],
                 replicas,
-                target_topic_policy.configs_of_new(settings.get(source, {})),
+                target_topic_policy.configs_of_new(settings.get(source, {}), is_preserved=self.is_preserved(source)),
             )
             for source, target in sorted(missing.items())
         ]
@@ -225,6 +254,8 @@ def first_rows(
 ) -> tuple[DecidedSegment, ...]:
     """Prepare the target topics and return the zero-length first row of each partition, at its start.
 
+    Those of topics with preserved offsets name the producer id that all writers of their targets share.
+
     Raises ConfigError where a target topic cannot be used, RetriableError.
     """
     if not starts:
@@ -235,7 +266,7 @@ def first_rows(
     if missing:
         raise RetriableError(error_name(listed[missing[0]].error_code), f"source topic {missing[0]} is not there any more")
     targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
-    return rows_at(starts, targets)
+    return with_shared_producers(targets.cluster, rows_at(starts, targets), targets.is_preserved, deadline)
 
 
 def rows_at(starts: Mapping[SourcePartition, int], targets: TargetTopics) -> tuple[DecidedSegment, ...]:

@@ -105,6 +105,7 @@ class MirrorConfig(Section):
             write, interval_problems = config.write.with_fitting_interval()
             config = config.model_copy(update={"write": write})
             problems += interval_problems
+            problems += _preserving_problems(config)
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)
@@ -118,6 +119,22 @@ class MirrorConfig(Section):
     @classmethod
     def from_json(cls, text: str) -> MirrorConfig:
         return cls.model_validate_json(text)
+
+
+def _preserving_problems(config: MirrorConfig) -> list[str]:
+    problems = []
+    if "preserved" in config.topics.offsets.values():
+        if config.write.on_refused == "quarantine":
+            problems.append(
+                "write.on_refused: quarantine leaves batches out, which topics.offsets: preserved cannot undo later: "
+                "use on_refused: stop, or translated offsets"
+            )
+        if config.topics.configs == "off":
+            problems.append(
+                "topics.configs: off creates target topics without the source's cleanup.policy, which topics.offsets: preserved "
+                "needs: use create or sync"
+            )
+    return problems
 
 
 def _catalog_problems(config: MirrorConfig) -> list[str]:

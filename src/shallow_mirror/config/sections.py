@@ -73,6 +73,11 @@ class TopicSettings(SourceTopicSettings):
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
     configs: Annotated[Literal["create", "sync", "off"], OrOff] = "create"
     bytes_per_second: dict[Pattern, BytesPerSecond] = Field(default={})
+    offsets: dict[Pattern, Literal["translated", "preserved"]] = Field(default={})
+
+    def is_preserved(self, topic: str) -> bool:
+        """Return whether the records of a source topic keep their offsets: the first pattern that matches counts."""
+        return routing.first_match(topic, self.offsets.items()) == "preserved"
 
 
 class SourceReadSettings(Section):

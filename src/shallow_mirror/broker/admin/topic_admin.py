@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
 from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.types import TopicPartition
 
+_UNKNOWN_TOPIC = 3
 _TOPIC_ALREADY_EXISTS = 36
 _INVALID_PARTITIONS = 37
 _NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}
@@ -58,6 +62,22 @@ def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeo
     _require_done(futures, "CreatePartitions", "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
 
 
+def delete_topics(client: ClientConfig, names: Sequence[str], *, timeout_s: float) -> None:
+    """Delete topics; those that do not exist are passed over. Raises as `ensure_topics`."""
+    admin = _admin(client)
+    futures = admin.delete_topics(list(names), operation_timeout=timeout_s, request_timeout=timeout_s)
+    _require_done(futures, "DeleteTopics", "deleted", {_UNKNOWN_TOPIC}, timeout_s)
+
+
+def delete_records(client: ClientConfig, starts: Mapping[TopicPartition, int], *, timeout_s: float) -> None:
+    """Delete what lies below an offset of each topic-partition, which its log begins with then. Raises as `ensure_topics`."""
+    admin = _admin(client)
+    wanted = [ClientTopicPartition(key.topic, key.partition, offset) for key, offset in starts.items()]
+    futures = admin.delete_records(wanted, operation_timeout=timeout_s, request_timeout=timeout_s)
+    by_partition = {f"{key.topic}-{key.partition}": future for key, future in futures.items()}
+    _require_done(by_partition, "DeleteRecords", "freed of its leading fillers", set(), timeout_s)
+
+
 def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, str]], *, timeout_s: float) -> dict[str, str]:
     """Set these settings and leave the others alone. Return by topic why that failed; empty: all were set."""
     admin = _admin(client)
@@ -94,7 +114,7 @@ def _admin(client: ClientConfig) -> AdminClient:
     return AdminClient({**client.as_confluent(), "log_level": "0"})
 
 
-def _require_done(futures: Mapping[str, Future[None]], api: str, what: str, passing: Set[int], timeout_s: float) -> None:
+def _require_done(futures: Mapping[str, Future[Any]], api: str, what: str, passing: Set[int], timeout_s: float) -> None:
     problems = []
     for name, future in futures.items():
         try:

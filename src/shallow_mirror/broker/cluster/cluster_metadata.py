@@ -61,7 +61,8 @@ class ProducerState:
     """A producer as the leader of a partition remembers it.
 
     `current_txn_start_offset` is -1 where it has no open transaction; `last_timestamp_ms`, of its newest batch, -1 where the
-    broker has none. `coordinator_epoch`: of its last transaction marker there, -1 where there was none.
+    broker has none. `coordinator_epoch`: of its last transaction marker there, -1 where there was none. `last_sequence`: of the
+    last record of its newest batch.
     """
 
     producer_id: int
@@ -69,6 +70,7 @@ class ProducerState:
     current_txn_start_offset: int
     last_timestamp_ms: int
     coordinator_epoch: int = -1
+    last_sequence: int = -1
 
 
 def parse_topic_metadata(topic: Any) -> TopicMetadata:

@@ -140,6 +140,7 @@ class LogQueries:
                         state.current_txn_start_offset,
                         state.last_timestamp,
                         state.coordinator_epoch,
+                        state.last_sequence,
                     )
                     for state in entry.active_producers
                 )

@@ -147,9 +147,13 @@ class EmptyAnswers:
             return None
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         reached = fetched.last_stable_offset if is_committed else fetched.high_watermark
-        if reached < progress.range.end:
+        if progress.range.is_open and reached <= progress.position:
+            progress.trouble = None
+            return None
+        end = reached if progress.range.is_open else progress.range.end
+        if reached < end:
             # The log was truncated after the plan was made, or a new leader has not caught up with its high watermark yet.
-            detail = f"the log of {topic_partition} ends at {reached}, below the planned end {progress.range.end}"
+            detail = f"the log of {topic_partition} ends at {reached}, below the planned end {end}"
             progress.fail(RetriableError(LOG_ENDS_EARLY, detail), self._deadline.clock())
             return None
         if progress.trouble is not None and progress.trouble.error_name != EMPTY_FETCH:
@@ -157,9 +161,9 @@ class EmptyAnswers:
         progress.empty_answers += 1
         if progress.empty_answers < EMPTY_ANSWERS_AT_END:
             return None
-        reason = self._why_unproven(topic_partition, progress)
+        reason = self._why_unproven(topic_partition, OffsetRange(progress.position, end))
         if reason is None:
-            progress.position = progress.range.end
+            progress.position = end
         # The broker fetches it meanwhile: a partition that takes long is not broken.
         elif reason.error_name == REMOTE_STORAGE:
             progress.remote = reason
@@ -167,11 +171,9 @@ class EmptyAnswers:
             return reason
         return None
 
-    def _why_unproven(self, topic_partition: TopicPartition, progress: RangeProgress) -> RetriableError | None:
+    def _why_unproven(self, topic_partition: TopicPartition, offset_range: OffsetRange) -> RetriableError | None:
         storage = self._storage.get(topic_partition.topic)
         # Read again unless compacted: the setting, or the permission to read it, may be added while this waits.
         if storage is None or not storage.is_compacted:
             storage = self._storage[topic_partition.topic] = topic_storage(self._cluster, topic_partition.topic, self._deadline)
-        return why_gap_is_unproven(
-            self._cluster, topic_partition, OffsetRange(progress.position, progress.range.end), storage, self._deadline
-        )
+        return why_gap_is_unproven(self._cluster, topic_partition, offset_range, storage, self._deadline)

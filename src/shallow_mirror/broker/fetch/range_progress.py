@@ -12,7 +12,8 @@ from shallow_mirror.types import TopicPartition
 class ReadRange:
     """[position, end) of a topic-partition; batches whose base offset lies in it belong to it.
 
-    With `topic_id`, and from Kafka 3.1 on, a recreated topic is never read instead.
+    With `topic_id`, and from Kafka 3.1 on, a recreated topic is never read instead. `is_open`: the range has no end, and what is
+    written to the log meanwhile is read as well.
     """
 
     topic_partition: TopicPartition
@@ -20,6 +21,7 @@ class ReadRange:
     end: int
     bytes_per_offset: float
     topic_id: str = ""
+    is_open: bool = False
 
 
 @dataclass(slots=True)

@@ -67,6 +67,8 @@ class RangeReader:
     megabytes. A Fetch asks for less where the link to the broker is slow (fetch_pace.py), which readers of the same `cluster`
     learn from each other.
     An iteration that is left early closes its connections, because a response is still on the wire.
+
+    Where a range is open, a response without batches is yielded as an empty one: an iteration never ends by itself then.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class RangeReader:
         self._deadline = deadline
         self._max_wait_ms = max_wait_ms
         self._progress = {read_range.topic_partition: RangeProgress(read_range, read_range.position) for read_range in ranges}
+        self._is_following = any(read_range.is_open for read_range in ranges)
         self._buffers = deque(buffers or [receive_buffer(fetch_bytes)])
         self._order = deque(self._progress)
         self._sources: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
@@ -141,6 +144,8 @@ class RangeReader:
                 if response:
                     yield response
                     self._buffers.rotate(-1)
+                elif self._is_following:
+                    yield ()
                 if self._failure is not None:
                     raise self._failure
         finally:

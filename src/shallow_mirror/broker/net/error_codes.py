@@ -120,6 +120,8 @@ _RIGHTS: dict[str, dict[int, str]] = {
     "CreateTopics": {29: "Create", 31: "Create"},
     "CreatePartitions": {29: "Alter"},
     "IncrementalAlterConfigs": {29: "AlterConfigs"},
+    "DeleteTopics": {29: "Delete"},
+    "DeleteRecords": {29: "Delete"},
 }
 """What to grant, by API and code (docs/reference/acls.md): where an authorizer wants Describe of a thing that the mirror
 reads or writes a moment later, Read or Write, which include it."""

@@ -1,0 +1,140 @@
+"""Driver: whether the brokers of a target take what preserved offsets need, tried with a topic that is deleted again."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+
+import numpy as np
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from shallow_mirror.broker.admin.topic_admin import TopicSpec, delete_topics, ensure_topics
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
+from shallow_mirror.broker.produce.transactions import new_producer_id
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
+from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire.batches.batch_builder import build_batch
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
+from shallow_mirror.wire.records.fillers import Fillers
+
+_log = logging.getLogger(__name__)
+
+PROBE_PREFIX = "__shallow_mirror_probe"
+"""Begins the names of the topics: brokers and mirrors do not mirror topics that begin with two underscores."""
+
+_RECORD = b"\x0c\x00\x00\x00\x01\x01\x00"
+"""Without key, value and headers."""
+_OLD_MS = 1_000
+_FILLERS_AT, _NEW_AT, _OLD_AT, _BEHIND = 0, 3, 4, 5
+_POLL_S = 0.2
+
+
+def require_preserved_offsets(client: ClientConfig, target: Cluster, mirror: str, deadline: Deadline) -> None:
+    """Try fillers, a batch of an old record, a batch out of order, and a consumer, in a topic of its own.
+
+    Raises ConfigError where the target does something else than brokers of Kafka 3.6 and newer, or a permission is missing;
+    RetriableError.
+    """
+    prefix = f"{PROBE_PREFIX}.{mirror}."
+    left = [name for name in target.metadata(None, deadline).topics if name.startswith(prefix)]
+    topic = f"{prefix}{uuid.uuid4().hex[:8]}"
+    timeout_s = deadline.remaining_ms() / 1000
+    ensure_topics(client, [TopicSpec(topic, 1, None, configs_of_new({}, is_preserved=True))], timeout_s=timeout_s)
+    try:
+        _try_out(client, target, TopicPartition(topic, 0), deadline)
+    finally:
+        delete_topics(client, [topic, *left], timeout_s=timeout_s)
+    _log.info("the target takes batches at given offsets, as topics.offsets: preserved needs it")
+
+
+def _try_out(client: ClientConfig, target: Cluster, key: TopicPartition, deadline: Deadline) -> None:
+    target.require_partitions([key], deadline)
+    now_ms = int(time.time() * 1000)
+    shared = SharedProducer(producer_id=new_producer_id(target, deadline).producer_id, now_ms=now_ms, old_before_ms=_OLD_MS + 1)
+    parts = {
+        _FILLERS_AT: Fillers(None, 1 << 20).batch(_NEW_AT, now_ms),
+        _NEW_AT: _record_batch(now_ms),
+        _OLD_AT: _record_batch(_OLD_MS),
+    }
+    batches = [_stamped(batch, offset, shared) for offset, batch in parts.items()]
+    appended = _produce(target, key, batches, deadline)
+    if appended != list(parts):
+        raise _refusal(f"batches of offsets {list(parts)} were appended at {appended}")
+    producers = target.describe_producers([key], deadline)[key]
+    if not any(state.last_sequence == _OLD_AT and state.last_timestamp_ms >= now_ms for state in producers):
+        raise _refusal("the producer of an old record is remembered by the time of the record")
+    try:
+        at = _produce(target, key, [_stamped(_record_batch(now_ms), _BEHIND + 1, shared)], deadline)
+    except ProducerEpochFencedError:
+        pass
+    else:
+        raise _refusal(f"a batch of offset {_BEHIND + 1} was appended at {at[0]}, behind offset {_OLD_AT}")
+    seen = _consumed(client, key, deadline)
+    if seen != [_NEW_AT, _OLD_AT]:
+        raise _refusal(f"a consumer returned records at offsets {seen}, those written are at {[_NEW_AT, _OLD_AT]}")
+
+
+def _record_batch(timestamp_ms: int) -> bytearray:
+    batch = build_batch(
+        _RECORD,
+        attributes=0,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        records_count=1,
+        last_offset_delta=0,
+    )
+    return bytearray(batch)
+
+
+def _stamped(batch: bytearray, offset: int, shared: SharedProducer) -> memoryview:
+    view = memoryview(batch)
+    return restamp_at_offsets(view, index_batches(view), np.array([offset], np.int64), shared)[0]
+
+
+def _produce(target: Cluster, key: TopicPartition, batches: list[memoryview], deadline: Deadline) -> list[int]:
+    pipeline = ProducePipeline(target, None, in_flight_requests=1, in_flight_bytes=1 << 20, deadline=deadline)
+    try:
+        return pipeline.produce_all({key: batches})[key]
+    except (ProducerEpochFencedError, RetriableError):
+        raise
+    except MirrorError as error:
+        raise _refusal(str(error)) from error
+
+
+def _consumed(client: ClientConfig, key: TopicPartition, deadline: Deadline) -> list[int]:
+    """Return the offsets of all records that a consumer returns."""
+    settings = {"group.id": PROBE_PREFIX, "enable.auto.commit": False, "enable.partition.eof": True, "log_level": "0"}
+    consumer = Consumer({**client.as_confluent(), **settings})
+    seen: list[int] = []
+    try:
+        consumer.assign([ClientTopicPartition(key.topic, key.partition, OFFSET_BEGINNING)])
+        while True:
+            deadline.require(f"a consumer to read {key}")
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error = message.error()
+            if error is None:
+                offset = message.offset()
+                assert offset is not None
+                seen.append(offset)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return seen
+            elif not error.retriable():
+                raise _refusal(f"a consumer cannot read them: {error.str()}")
+    finally:
+        consumer.close()
+
+
+def _refusal(reason: str) -> ConfigError:
+    return ConfigError(
+        f"topics.offsets: the target's brokers cannot preserve offsets (tried with a topic that was deleted again): {reason}. "
+        "Use topics.offsets: translated"
+    )

@@ -1,0 +1,105 @@
+"""Driver: the producer id that all writers of a target partition share, agreed on before anything is written to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.transactions import new_producer_id
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
+from shallow_mirror.types import IsolationLevel, SourcePartition
+
+MOST_LEADING_FILLERS = 10**9
+"""The limit of the first offset of a partition: fillers take every offset below it, about 11 GB and 6 minutes for so many."""
+
+_EXPIRATION, _MAX_IDLE = "producer.id.expiration.ms", "connections.max.idle.ms"
+_EARLIEST, _LATEST = -2, -1
+
+
+def with_shared_producers(
+    target: Cluster, rows: Sequence[DecidedSegment], is_preserved: Callable[[str], bool], deadline: Deadline
+) -> tuple[DecidedSegment, ...]:
+    """Return first rows of partitions with the producer id that those of preserved topics get; others are unchanged.
+
+    The decision of these rows is the agreement: it is committed before the first batch is sent.
+
+    Raises ConfigError where a target partition is not new, or begins too late, and RetriableError.
+    """
+    preserved = [row for row in rows if is_preserved(row.segment.source.topic)]
+    if not preserved:
+        return tuple(rows)
+    _require_new(target, preserved, deadline)
+    producer_id = new_producer_id(target, deadline).producer_id
+    return tuple(replace(row, shared_producer_id=producer_id) if row in preserved else row for row in rows)
+
+
+def _require_new(target: Cluster, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
+    keys = [row.segment.target.topic_partition for row in rows]
+    uncommitted = IsolationLevel.READ_UNCOMMITTED
+    starts = target.list_offsets(dict.fromkeys(keys, _EARLIEST), uncommitted, deadline)
+    ends = target.list_offsets(dict.fromkeys(keys, _LATEST), uncommitted, deadline)
+    problems = [
+        f"target partition {key} is not new (its log has offsets {starts[key].offset} to {ends[key].offset}): with preserved "
+        "offsets a mirror begins with an empty topic. Delete it, name another one (topics.target_name), or use "
+        "topics.offsets: translated"
+        for key in keys
+        if ends[key].offset > 0
+    ]
+    problems += [
+        f"{row.segment.source.topic_partition} begins at offset {row.segment.source_start:,}: fillers would have to take every "
+        f"offset below it on the target, and the limit is {MOST_LEADING_FILLERS:,}. Use topics.offsets: translated for it"
+        for row in rows
+        if row.segment.source_start > MOST_LEADING_FILLERS
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def require_agreed(positions: Mapping[SourcePartition, Position], is_preserved: Callable[[str], bool]) -> None:
+    """Raise ConfigError where a topic that was mirrored with translated offsets is to be preserved: its target is not alike."""
+    topics = sorted(
+        {source.topic for source, position in positions.items() if is_preserved(source.topic) and not _is_agreed(position)}
+    )
+    if topics:
+        raise ConfigError(
+            [
+                f"topics.offsets: {topic} was mirrored with translated offsets until now, they cannot become preserved ones. "
+                "Set it to translated, or mirror it to a new target topic with another mirror id, tables and checkpoint"
+                for topic in topics
+            ]
+        )
+
+
+def _is_agreed(position: Position) -> bool:
+    return position.shared_producer_id is not None
+
+
+def read_guard_times(target: Cluster, task_ms: int, deadline: Deadline) -> GuardTimes:
+    """Return the times of the target's brokers, the strictest of all. `task_ms`: the longest a task of a slot may run.
+
+    Raises ConfigError where DescribeConfigs on the cluster is missing, RetriableError.
+    """
+    node_ids = sorted(target.metadata([], deadline).brokers)
+    configs = [target.broker_configs(node_id, deadline) for node_id in node_ids]
+    missing = [name for name in (_EXPIRATION, _MAX_IDLE) for config in configs if name not in config]
+    if missing:
+        brokers = counted(len(configs), "broker")
+        raise ConfigError(
+            f"topics.offsets: the target's {brokers} do not report {missing[0]}, so it is not known how long they remember a "
+            "producer (Kafka 3.6 and newer report it): use topics.offsets: translated"
+        )
+    if any(int(config[_MAX_IDLE]) < 0 for config in configs):
+        raise ConfigError(
+            f"topics.offsets: the target has {_MAX_IDLE} < 0, so requests of an earlier run may arrive at any time: set it to "
+            "the default of 10 minutes, or use topics.offsets: translated"
+        )
+    return GuardTimes(
+        expiration_ms=min(int(config[_EXPIRATION]) for config in configs),
+        quiet_ms=task_ms + max(int(config[_MAX_IDLE]) for config in configs),
+    )

@@ -1,0 +1,143 @@
+"""Executor: what the target says of logs with preserved offsets, before a slot writes to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import PreservedLogDamagedError, RetriableError
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes, TargetLog, check_log
+from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, TargetPartition, TopicPartition
+from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+
+_EARLIEST, _LATEST = -2, -1
+_CHECKED_BYTES = 4 << 20
+"""Of one response when headers of the target are checked."""
+
+
+class TargetLogs:
+    """The logs that one try of a slot writes to; each is asked for once.
+
+    `producer_ids`: the shared producer of each. `positions`: up to where the map accounts for the offsets of each.
+    `recorded_ends`: of the records that it has there. `quiet_for_ms`: as in `check_log`.
+    """
+
+    def __init__(
+        self,
+        target: Cluster,
+        producer_ids: Mapping[TargetPartition, int],
+        positions: Mapping[TargetPartition, int],
+        recorded_ends: Mapping[TopicPartition, int],
+        times: GuardTimes,
+        quiet_for_ms: Callable[[], float],
+        deadline: Deadline,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._target = target
+        self._producer_ids = producer_ids
+        self._positions = positions
+        self._recorded_ends = recorded_ends
+        self._times = times
+        self._quiet_for_ms = quiet_for_ms
+        self._deadline = deadline
+        self._now_ms = now_ms
+        self._logs: dict[TargetPartition, int | RetriableError] = {}
+        """Where a log ends, or why it may not be written to now."""
+        self._first_alone: set[TopicPartition] = set()
+
+    def learn(self, partitions: Iterable[TargetPartition]) -> dict[TargetPartition, RetriableError]:
+        """Ask about partitions that were not asked about before; return why some of them cannot be written to now.
+
+        Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError where the target does not answer.
+        """
+        new = [partition for partition in partitions if partition not in self._logs]
+        if new:
+            self._require_same_topics(new)
+            for partition, log in self._describe(new).items():
+                try:
+                    is_alone = check_log(
+                        partition.topic_partition,
+                        log,
+                        recorded_end=self._recorded_ends.get(partition.topic_partition, 0),
+                        quiet_for_ms=self._quiet_for_ms(),
+                        times=self._times,
+                        now_ms=self._now_ms(),
+                    )
+                except RetriableError as error:
+                    self._logs[partition] = error
+                else:
+                    self._require_own(partition, log)
+                    self._logs[partition] = log.end
+                    if is_alone:
+                        self._first_alone.add(partition.topic_partition)
+        learned = {partition: self._logs[partition] for partition in partitions}
+        return {partition: log for partition, log in learned.items() if isinstance(log, RetriableError)}
+
+    def end_of(self, partition: TargetPartition) -> int:
+        """Return where a log ends. Raises as `learn`, and RetriableError where it may not be written to now."""
+        self.learn([partition])
+        end = self._logs[partition]
+        if isinstance(end, RetriableError):
+            raise end
+        return end
+
+    def take_first_alone(self, topic_partition: TopicPartition) -> bool:
+        """Return whether the next batch has to be acknowledged before another one is sent; from then on it need not be."""
+        if topic_partition not in self._first_alone:
+            return False
+        self._first_alone.remove(topic_partition)
+        return True
+
+    def _require_same_topics(self, partitions: Iterable[TargetPartition]) -> None:
+        """Raise PreservedLogDamagedError where a target topic was created again: its log begins anew."""
+        ids = {partition.topic: partition.topic_id for partition in partitions}
+        listed = self._target.metadata(sorted(ids), self._deadline).topics
+        for partition in partitions:
+            topic = listed.get(partition.topic)
+            if topic is not None and topic.error_code == 0 and topic.topic_id != partition.topic_id:
+                detail = f"the topic was deleted and created again (topic id {partition.topic_id} became {topic.topic_id})"
+                raise PreservedLogDamagedError(partition.topic_partition, 0, detail)
+
+    def _require_own(self, partition: TargetPartition, log: TargetLog) -> None:
+        """Raise PreservedLogDamagedError where a batch behind the position, of which the map does not know, is another writer's.
+
+        Such batches are those of a task whose micro-batch was not decided. They count as copied, so their headers are read.
+        """
+        start = max(self._positions[partition], log.start)
+        if start >= log.end:
+            return
+        key, producer_id = partition.topic_partition, self._producer_ids[partition]
+        reader = RangeReader(
+            self._target,
+            [ReadRange(key, start, log.end, UNKNOWN_BYTES_PER_OFFSET)],
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+            fetch_bytes=_CHECKED_BYTES,
+            deadline=self._deadline,
+        )
+        for response in reader:
+            for fetched in response:
+                headers = fetched.index.headers
+                offsets = headers["base_offset"]
+                is_own = (headers["producer_id"] == producer_id) & (headers["base_sequence"] == offsets % SEQUENCE_MODULUS)
+                for i in np.flatnonzero(~is_own & (offsets < log.end))[:1].tolist():
+                    detail = f"a batch of producer id {int(headers['producer_id'][i])}, the mirror's is {producer_id}"
+                    raise PreservedLogDamagedError(key, int(offsets[i]), detail)
+
+    def _describe(self, partitions: Iterable[TargetPartition]) -> dict[TargetPartition, TargetLog]:
+        keys = [partition.topic_partition for partition in partitions]
+        uncommitted = IsolationLevel.READ_UNCOMMITTED
+        starts = self._target.list_offsets(dict.fromkeys(keys, _EARLIEST), uncommitted, self._deadline)
+        ends = self._target.list_offsets(dict.fromkeys(keys, _LATEST), uncommitted, self._deadline)
+        producers = self._target.describe_producers(keys, self._deadline)
+        logs = {}
+        for partition in partitions:
+            key, producer_id = partition.topic_partition, self._producer_ids[partition]
+            shared = (state for state in producers[key] if state.producer_id == producer_id)
+            logs[partition] = TargetLog(starts[key].offset, ends[key].offset, next(shared, None))
+        return logs

@@ -1,0 +1,258 @@
+"""Executor: what one try of a slot writes to target partitions with preserved offsets: no transaction, visible at once.
+
+Every batch is sent with the shared producer id and the sequence of its offset (docs/design/preserved-offsets.md). The broker
+appends it there, or answers that it would be out of order: then somebody else has written, and the next try asks where the log
+ends now.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.leader_pipeline import Submission
+from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
+from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, ProducerEpochFencedError, RetriableError
+from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
+from shallow_mirror.types import Segment, SourcePartition, TopicPartition
+from shallow_mirror.wire.batches.admission import Admission, admit
+from shallow_mirror.wire.batches.restamp import SharedProducer
+from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
+from shallow_mirror.wire.records.placed_batches import PlacedQueue, Placement, place
+from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
+
+_DUPLICATE_SEQUENCE_NUMBER = 46
+
+
+@dataclass(frozen=True, slots=True)
+class _SentPart:
+    part: ReadPart
+    admission: Admission
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """What was sent of one response of the source. `queues`: by target partition, empty ones included.
+
+    `first_alone`: the first batches of some of them, acknowledged before the rest, `submission`, was sent.
+    """
+
+    parts: Sequence[_SentPart]
+    queues: Mapping[TopicPartition, PlacedQueue]
+    first_alone: Submission = field(default_factory=lambda: Submission({}))
+    submission: Submission = field(default_factory=lambda: Submission({}))
+
+    def base_offsets(self, target: TopicPartition) -> list[int]:
+        """Return where batches of a queue were appended, as far as acknowledged."""
+        return self.first_alone.base_offsets.get(target, []) + self.submission.base_offsets.get(target, [])
+
+    def number_of(self, refused: ProduceRefusedError, failed: Submission | None) -> int | None:
+        """Return the number in its queue of a batch that was refused; None where it is of another response."""
+        if failed is self.first_alone:
+            return refused.index_in_queue
+        if failed is self.submission:
+            return refused.index_in_queue + len(self.first_alone.base_offsets.get(refused.topic_partition, ()))
+        return None
+
+
+class PreservedWriter:
+    """Places the batches of partitions with preserved offsets (a `SlotWriter`)."""
+
+    def __init__(self, job: KafkaSlotJob, target: Cluster, logs: TargetLogs, deadline: Deadline) -> None:
+        self._job = job
+        self._target = target
+        self._logs = logs
+        self._deadline = deadline
+        self._window: ProducePipeline | None = None
+        self._until: Deadline | None = None
+        self._has_stopped = False
+        self._admitted: dict[SourcePartition, int] = {}
+        self._log_ends: dict[SourcePartition, int] = {}
+        self._responses: deque[_Response] = deque()
+        self._fetched_bytes = self._sent_bytes = 0
+
+    @property
+    def is_due(self) -> bool:
+        return self._has_stopped or (self._until is not None and self._until.is_over())
+
+    @property
+    def until(self) -> Deadline | None:
+        return self._until
+
+    def write(
+        self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
+    ) -> Sequence[QuarantinedBatch]:
+        """Send what the target lacks of one response. Raises BatchRefusedError, PreservedLogDamagedError, RetriableError."""
+        assert not self._has_stopped, "a slot that has stopped sends nothing more"
+        placed = [self._place(part, builder_of) for part in parts if len(part.index)]
+        if placed:
+            self._begin()
+            queues = {self._target_of(sent.part.source): sent.placement.queue for sent in placed}
+            response = _Response(placed, queues)
+            self._responses.append(response)
+            with self._errors_explained():
+                self._send(response)
+            self._has_stopped = response.submission.is_cut_short
+        # Where nothing was read, there is time to wait for the acknowledgements.
+        self._record(builder_of, left=self._job.responses_in_flight if placed else 0)
+        return ()
+
+    def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
+        self._record(builder_of, left=0)
+        return ()
+
+    def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
+        stamped = () if self._window is None else tuple(sorted({target.topic for target in self._window.stamped}))
+        sources = {segment.source for segment in segments}
+        return SlotWrite(
+            txn=None,
+            fetched_bytes=self._fetched_bytes,
+            stamped_topics=stamped,
+            early_end=self._early_end() if is_partial else None,
+            shared_producers={source: id_ for source in sources if (id_ := self._job.shared_producers.get(source)) is not None},
+        )
+
+    def _begin(self) -> ProducePipeline:
+        if self._window is None:
+            self._until = self._deadline.sooner(self._job.commit_interval_ms)
+            self._window = ProducePipeline(
+                self._target,
+                None,
+                in_flight_requests=self._job.in_flight_requests,
+                in_flight_bytes=self._job.in_flight_bytes,
+                deadline=self._deadline,
+                until=self._until,
+            )
+        return self._window
+
+    def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _SentPart:
+        source, route = part.source, self._job.routes[part.source.topic]
+        position = max(self._admitted.get(source, builder_of(source).position), part.start)
+        admission = admit(
+            part.index,
+            part.records,
+            topic_partition=source.topic_partition,
+            position=position,
+            range_end=part.range_end,
+            aborted=part.aborted,
+            limits=route.limits,
+            is_cut=part.is_cut,
+        )
+        for refusal in admission.refusals:
+            raise BatchRefusedError(source.topic_partition, refusal.base_offset, refusal.rule, refusal.remedy)
+        assert self._job.guard_times is not None
+        now_ms = int(time.time() * 1000)
+        placement = place(
+            part.index,
+            part.records,
+            admission,
+            topic_partition=source.topic_partition,
+            position=position,
+            log_end=self._log_end(source),
+            limits=route.limits,
+            fillers=Fillers(FILLER_KEY if route.is_compacted else None, route.limits.max_message_bytes),
+            producer=SharedProducer(
+                producer_id=self._job.shared_producers[source],
+                now_ms=now_ms,
+                old_before_ms=now_ms - self._job.guard_times.old_after_ms,
+            ),
+            max_opened_bytes=OPENED_FETCHES * self._job.fetch_bytes,
+        )
+        self._admitted[source], self._log_ends[source] = admission.next_position, placement.log_end
+        return _SentPart(part, admission, placement)
+
+    def _log_end(self, source: SourcePartition) -> int:
+        if source not in self._log_ends:
+            self._log_ends[source] = self._logs.end_of(self._job.routes[source.topic].target_of(source))
+        return self._log_ends[source]
+
+    def _send(self, response: _Response) -> None:
+        window = self._begin()
+        queues = {target: queue for target, queue in response.queues.items() if len(queue)}
+        first_alone = [target for target in queues if self._logs.take_first_alone(target)]
+        if first_alone:
+            window.submit({target: [queues[target][0]] for target in first_alone}, response.first_alone)
+            window.finish(response.first_alone)
+            self._require_in_place(response)
+            queues |= {target: queues[target].without_first() for target in first_alone}
+        window.submit({target: queue for target, queue in queues.items() if len(queue)}, response.submission)
+
+    def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> None:
+        """Hand the oldest responses to the segments, until so many are left; none where the slot has stopped."""
+        while len(self._responses) > (0 if self._has_stopped else left):
+            response = self._responses[0]
+            with self._errors_explained():
+                self._begin().finish(response.submission)
+            self._require_in_place(response)
+            self._responses.popleft()
+            for sent in response.parts:
+                part, placement = sent.part, sent.placement
+                end = placement.done_with(len(response.base_offsets(self._target_of(part.source))), part.index)
+                builder = builder_of(part.source)
+                builder.add(part.index, sent.admission, placement.base_offsets_of(end), placement.rewritten, end=end)
+                self._fetched_bytes += int(part.index.size_bytes.sum())
+                self._sent_bytes += int(part.index.size_bytes[:end].sum())
+            self._job.observer("task.produced")
+
+    def _require_in_place(self, response: _Response) -> None:
+        """Raise PreservedLogDamagedError where a batch was appended at another offset than its own."""
+        for target, queue in response.queues.items():
+            base_offsets = response.base_offsets(target)
+            misplaced = queue.first_misplaced(base_offsets)
+            if misplaced is not None:
+                wanted, offset = queue.offset(misplaced), base_offsets[misplaced]
+                detail = f"the batch of offset {wanted} was appended at {offset}"
+                raise PreservedLogDamagedError(target, min(wanted, offset), detail)
+
+    @contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        """Raise errors in the source's terms. What was acknowledged before an error is checked as well."""
+        try:
+            yield
+        except ProducerEpochFencedError as error:
+            # The broker knows another end of the log: the next try asks for it.
+            raise RetriableError(error.error_name, error.detail) from error
+        except ProduceRefusedError as refused:
+            if refused.error_code == _DUPLICATE_SEQUENCE_NUMBER:
+                raise RetriableError(refused.error_name, f"Produce to {refused.topic_partition}: {refused.message}") from refused
+            raise self._explained(refused) from refused
+        finally:
+            for response in self._responses:
+                self._require_in_place(response)
+
+    def _explained(self, refused: ProduceRefusedError) -> Exception:
+        """Return the target's response in the source's terms."""
+        assert self._window is not None
+        for response in self._responses:
+            number = response.number_of(refused, self._window.failed)
+            if number is None:
+                continue
+            queue = response.queues[refused.topic_partition]
+            for sent in response.parts:
+                if self._target_of(sent.part.source) == refused.topic_partition:
+                    batch = queue[number]
+                    assert isinstance(batch, memoryview)
+                    return explain_refusal(refused, batch, sent.part.source.topic_partition, queue.offset(number), 0)
+        return refused
+
+    def _early_end(self) -> EarlyEnd | None:
+        """Return what the slot did until the commit interval ended it; None where it was not that."""
+        if not self.is_due or self._until is None or self._window is None:
+            return None
+        seconds = self._until.clock() - self._until.at + self._job.commit_interval_ms / 1000
+        return EarlyEnd(self._sent_bytes, seconds, self._window.busy_s())
+
+    def _target_of(self, source: SourcePartition) -> TopicPartition:
+        return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)

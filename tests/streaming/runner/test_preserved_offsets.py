@@ -1,0 +1,202 @@
+"""`topics.offsets: preserved` on real brokers: every record at its own offset, for consumers of both isolation levels."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+from deltalake import DeltaTable
+from tests.conftest import TwoClusters
+from tests.support.mirror_runs import (
+    Running,
+    admin,
+    catch_up,
+    config,
+    create_topic,
+    delete_records,
+    high_watermark,
+    read_places,
+    set_topic,
+    topics_of,
+    write,
+    write_stamped,
+)
+
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.schema import rows_from_arrow, table_uri
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
+from shallow_mirror.sinks.kafka.preserved.offset_probe import PROBE_PREFIX
+from shallow_mirror.types import SegmentKind
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(240)]
+
+PRESERVED: dict[str, Any] = {"topics": {"offsets": {".*": "preserved"}}}
+
+
+def conf_of(clusters: TwoClusters, folder: Path, topic: str, **groups: Any) -> MirrorConfig:
+    return config(folder, clusters.source.bootstrap, clusters.target.bootstrap, [topic], **{**PRESERVED, **groups})
+
+
+def read_all(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, bytes | None]]:
+    """Return offset and value of every record that a consumer returns, from the beginning of the log."""
+    client = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    seen = []
+    try:
+        client.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = client.poll(30)
+            assert message is not None
+            if message.error():
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                return seen
+            offset = message.offset()
+            assert offset is not None
+            seen.append((offset, message.value()))
+    finally:
+        client.close()
+
+
+def require_equal(clusters: TwoClusters, topic: str) -> None:
+    """Both consumers of the target see what a read_committed consumer of the source sees, at the same offsets and times."""
+    source = read_places(clusters.source.bootstrap, [(topic, 0)])[topic, 0]
+    assert source == read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]
+    committed = [(record.offset, record.value) for record in source]
+    assert committed == read_all(clusters.target.bootstrap, topic, "read_uncommitted")
+    assert high_watermark(clusters.source.bootstrap, topic) == high_watermark(clusters.target.bootstrap, topic)
+
+
+def earliest(bootstrap: str, topic: str) -> int:
+    client, place = admin(bootstrap), TopicPartition(topic, 0)
+    return int(client.list_offsets({place: OffsetSpec.earliest()})[place].result(30).offset)
+
+
+def write_mixed(bootstrap: str, topic: str) -> None:
+    """Plain batches, a committed transaction, an aborted one, old records."""
+    write(bootstrap, topic, [f"plain {n}" for n in range(5)])
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"writer-of-{topic}", "log_level": 0})
+    producer.init_transactions(30)
+    for is_committed in (True, False, True):
+        producer.begin_transaction()
+        for n in range(3):
+            producer.produce(topic, f"of a transaction {n} {is_committed}")
+        assert producer.flush(30) == 0
+        (producer.commit_transaction if is_committed else producer.abort_transaction)(30)
+    write_stamped(bootstrap, topic, [("old", 1_500_000_000_000), ("older", 1_400_000_000_000)])
+
+
+def test_every_record_keeps_its_offset_whatever_lies_between(
+    two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name, settings={"retention.ms": "-1"})
+    write(source, topic_name, ["deleted"] * 7)
+    delete_records(source, topic_name, 7)
+    write_mixed(source, topic_name)
+    conf = conf_of(two_clusters, tmp_path, topic_name)
+    catch_up(conf, spark)
+    require_equal(two_clusters, topic_name)
+    assert earliest(target, topic_name) == 7
+
+    write_mixed(source, topic_name)
+    catch_up(conf, spark)
+    require_equal(two_clusters, topic_name)
+    rows = rows_from_arrow(DeltaTable(table_uri(conf.tables)).to_pyarrow_table())
+    data = [row.segment for row in rows if row.segment.kind is SegmentKind.DATA]
+    assert data
+    assert all(segment.target_start == segment.source_start for segment in data)
+    assert len({row.shared_producer_id for row in rows}) == 1
+    assert not [name for name in topics_of(target) if name.startswith(PROBE_PREFIX)]
+
+
+@pytest.mark.long
+def test_a_lost_map_decision_is_recorded_from_the_log_of_the_target(
+    two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
+) -> None:
+    create_topic(two_clusters.source.bootstrap, topic_name)
+    write_mixed(two_clusters.source.bootstrap, topic_name)
+    first, second = conf_of(two_clusters, tmp_path, topic_name), tmp_path / "copy"
+    catch_up(first, spark)
+    # The map as it was before the second part: as if the run had been killed in front of its decision.
+    shutil.copytree(tmp_path / "tables", second)
+    write_mixed(two_clusters.source.bootstrap, topic_name)
+    catch_up(first, spark)
+    shutil.rmtree(tmp_path / "tables")
+    second.rename(tmp_path / "tables")
+    catch_up(first, spark)
+    require_equal(two_clusters, topic_name)
+    positions = OffsetMap.open(first.tables).positions()
+    end = high_watermark(two_clusters.source.bootstrap, topic_name)
+    assert [position.offset for position in positions.values()] == [end]
+
+
+def test_records_are_visible_without_a_decision(two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["first"])
+    conf = conf_of(two_clusters, tmp_path, topic_name)
+    with Running(conf, spark) as running:
+        running.wait_for("the first record", lambda: topic_name in topics_of(target) and high_watermark(target, topic_name) == 1)
+        for n in range(3):
+            write(source, topic_name, [f"further {n}"])
+            running.wait_for("a further record", lambda n=n: high_watermark(target, topic_name) == 2 + n)
+    require_equal(two_clusters, topic_name)
+
+
+def test_a_foreign_writer_stops_the_partition_with_its_offset(
+    two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["a", "b"])
+    conf = conf_of(two_clusters, tmp_path, topic_name)
+    catch_up(conf, spark)
+    write(target, topic_name, ["foreign"])
+    write(source, topic_name, ["c"])
+    with pytest.raises(PreservedLogDamagedError, match=f"target {topic_name}-0: offsets from 2 on are not those of the source"):
+        catch_up(conf, spark)
+    assert high_watermark(target, topic_name) == 3
+    # Translated offsets go on from there, and the map stays exact.
+    conf = conf_of(two_clusters, tmp_path, topic_name, topics={"offsets": {".*": "translated"}})
+    catch_up(conf, spark)
+    values = [record.value for record in read_places(target, [(topic_name, 0)])[topic_name, 0]]
+    assert values == [b"a", b"b", b"foreign", b"c"]
+
+
+@pytest.mark.long
+def test_a_target_topic_that_is_not_new_is_refused(
+    two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    for bootstrap in (source, target):
+        create_topic(bootstrap, topic_name)
+        write(bootstrap, topic_name, ["a"])
+    limits = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+    set_topic(target, topic_name, dict.fromkeys(limits, str((1 << 63) - 1)))
+    with pytest.raises(ConfigError, match=r"is not new \(its log has offsets 0 to 1\)"):
+        catch_up(conf_of(two_clusters, tmp_path, topic_name), spark)
+
+
+@pytest.mark.long
+def test_translated_offsets_cannot_become_preserved(
+    two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
+) -> None:
+    create_topic(two_clusters.source.bootstrap, topic_name)
+    write(two_clusters.source.bootstrap, topic_name, ["a"])
+    catch_up(conf_of(two_clusters, tmp_path, topic_name, topics={"offsets": {}}), spark)
+    with pytest.raises(ConfigError, match=f"topics.offsets: {topic_name} was mirrored with translated offsets until now"):
+        catch_up(conf_of(two_clusters, tmp_path, topic_name), spark)
