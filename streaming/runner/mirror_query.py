@@ -15,15 +15,21 @@ from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
+from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.preserved.offset_probe import require_preserved_offsets
-from shallow_mirror.sinks.kafka.preserved.shared_producers import read_guard_times, require_agreed
+from shallow_mirror.sinks.kafka.preserved.shared_producers import (
+    read_guard_times,
+    require_agreed,
+    with_shared_producers,
+)
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
@@ -147,11 +153,18 @@ class MirrorQuery:
             registration,
             self.owner,
             self.source,
-            functools.partial(first_rows, targets, self.source),
+            functools.partial(self._first_rows, targets),
             deadline=self.supervisor.deadline,
             report=self.reporter.set_positions,
             observer=self.observer,
         )
+
+    def _first_rows(
+        self, targets: TargetTopics, starts: Mapping[SourcePartition, int], deadline: Deadline
+    ) -> tuple[DecidedSegment, ...]:
+        """Return the first rows of partitions, those of preserved topics with the producer id that their writers share."""
+        rows = first_rows(targets, self.source, starts, deadline)
+        return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline)
 
     def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
         job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
@@ -240,7 +253,7 @@ class MirrorQuery:
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
-        rows = first_rows(targets, self.source, starts, deadline)
+        rows = self._first_rows(targets, starts, deadline)
         if rows:
             self.reporter.start_step("registering new partitions", f": {len(rows):,}")
             decide_first_rows(self.owner, rows)

@@ -17,7 +17,6 @@ from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.preserved.shared_producers import with_shared_producers
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routed_topic import RoutedTopic
@@ -72,11 +71,6 @@ class TargetTopics:
     def routes(self) -> Mapping[str, RoutedTopic]:
         """Every route found so far, by source topic."""
         return self._routes
-
-    @property
-    def cluster(self) -> Cluster:
-        """Return the target cluster."""
-        return self._target
 
     def names(self) -> dict[str, str]:
         """Of the target topics, by source topic. From any thread."""
@@ -254,8 +248,6 @@ def first_rows(
 ) -> tuple[DecidedSegment, ...]:
     """Prepare the target topics and return the zero-length first row of each partition, at its start.
 
-    Those of topics with preserved offsets name the producer id that all writers of their targets share.
-
     Raises ConfigError where a target topic cannot be used, RetriableError.
     """
     if not starts:
@@ -266,7 +258,7 @@ def first_rows(
     if missing:
         raise RetriableError(error_name(listed[missing[0]].error_code), f"source topic {missing[0]} is not there any more")
     targets.prepare({name: len(listed[name].partitions) for name in topics}, deadline)
-    return with_shared_producers(targets.cluster, rows_at(starts, targets), targets.is_preserved, deadline)
+    return rows_at(starts, targets)
 
 
 def rows_at(starts: Mapping[SourcePartition, int], targets: TargetTopics) -> tuple[DecidedSegment, ...]:

@@ -388,7 +388,10 @@ def test_producers_are_described_by_their_leaders(fake: StrictCluster, client: C
     fake.seed(("t", 1), batch(0, 5, producer_id=5, producer_epoch=0, base_sequence=0))
     actual = client.describe_producers([A, B], clock.deadline())
     at_ms = header_of(batch(0, 5)).max_timestamp
-    assert actual == {A: (ProducerState(4, 2, 0, at_ms),), B: (ProducerState(5, 0, -1, at_ms),)}
+    assert actual == {
+        A: (ProducerState(4, 2, 0, at_ms, last_sequence=4),),
+        B: (ProducerState(5, 0, -1, at_ms, last_sequence=4),),
+    }
 
 
 def test_a_coordinator_is_looked_for_once_and_again_when_forgotten(
