@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def read_all(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, byte
             "log_level": 0,
         }
     )
-    seen = []
+    seen: list[tuple[int, bytes | None]] = []
     try:
         client.assign([TopicPartition(topic, 0, 0)])
         while True:
@@ -78,6 +79,10 @@ def require_equal(clusters: TwoClusters, topic: str) -> None:
     committed = [(record.offset, record.value) for record in source]
     assert committed == read_all(clusters.target.bootstrap, topic, "read_uncommitted")
     assert high_watermark(clusters.source.bootstrap, topic) == high_watermark(clusters.target.bootstrap, topic)
+
+
+def has_end(bootstrap: str, topic: str, end: int) -> bool:
+    return high_watermark(bootstrap, topic) == end
 
 
 def earliest(bootstrap: str, topic: str) -> int:
@@ -153,7 +158,7 @@ def test_records_are_visible_without_a_decision(two_clusters: TwoClusters, tmp_p
         running.wait_for("the first record", lambda: topic_name in topics_of(target) and high_watermark(target, topic_name) == 1)
         for n in range(3):
             write(source, topic_name, [f"further {n}"])
-            running.wait_for("a further record", lambda n=n: high_watermark(target, topic_name) == 2 + n)
+            running.wait_for("a further record", functools.partial(has_end, target, topic_name, 2 + n))
     require_equal(two_clusters, topic_name)
 
 
