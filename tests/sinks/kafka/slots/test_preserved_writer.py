@@ -1,0 +1,266 @@
+"""A slot that preserves offsets, between two strict clusters: whatever fails, every record is at its own offset, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.fakes.changes import AS_IT_SHOULD, Change, dropped_after, dropped_before, error
+from tests.fakes.record_rules import header_of
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, client_of, planned
+from tests.support.record_batches import batch, marker
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, RetriableError, TargetDataLossError
+from shallow_mirror.sinks.kafka.preserved.log_guard import PRODUCER_FORGOTTEN, GuardTimes
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slots import slot_task
+from shallow_mirror.types import SegmentKind, SourcePartition, TopicPartition
+
+P = 77
+TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
+
+
+def topic_id(clusters: Clusters) -> str:
+    target = Cluster(client_of(clusters.target))
+    try:
+        return target.metadata(["copy"], Deadline.after_ms(5_000, time.monotonic)).topics["copy"].topic_id
+    finally:
+        target.close()
+
+
+def preserving(clusters: Clusters, positions: dict[SourcePartition, int], **changes: Any) -> KafkaSlotJob:
+    route = RoutedTopic(target_topic="copy", target_topic_id=topic_id(clusters), limits=LIMITS, is_preserved=True)
+    settings: dict[str, Any] = {
+        "routes": {"orders": route},
+        "shared_producers": dict.fromkeys(positions, P),
+        "guard_times": TIMES,
+    }
+    return clusters.job(positions, **settings | changes)
+
+
+def placed(clusters: Clusters, partition: int = 0) -> list[tuple[int, int, int]]:
+    """Return offset, sequence and number of records of each batch of the target, all of the shared producer."""
+    log = clusters.target.log("copy", partition)
+    assert {(each.header.producer_id, each.header.producer_epoch) for each in log.batches} <= {(P, 0)}
+    return [(each.header.base_offset, each.header.base_sequence, each.header.records_count) for each in log.batches]
+
+
+def ranges(result: SlotResult, place: SourcePartition = A) -> list[tuple[SegmentKind, int, int, int | None]]:
+    return [
+        (segment.kind, segment.source_start, segment.source_end, segment.target_start)
+        for segment in result.segments
+        if segment.source == place
+    ]
+
+
+def require_same_bytes(clusters: Clusters, place: SourcePartition) -> None:
+    """Payloads of the target are those of the source, at the same offsets."""
+    copies = {each.header.base_offset: each.data[61:] for each in clusters.target.log("copy", place.partition).batches}
+    assert copies == {header_of(raw).base_offset: raw[61:] for raw in clusters.written[place]}
+
+
+def test_batches_are_appended_at_their_offsets_without_a_transaction(clusters: Clusters) -> None:
+    clusters.write(A, 2, 3, 1)
+    clusters.write(B, 4)
+    result = clusters.run(preserving(clusters, {A: 0, B: 0}), planned(A, 6), planned(B, 4))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3), (5, 5, 1)]
+    require_same_bytes(clusters, A)
+    require_same_bytes(clusters, B)
+    assert result.txn is None
+    assert result.shared_producers == {A: P, B: P}
+    assert ranges(result) == [(SegmentKind.DATA, 0, 6, 0)]
+    assert all((row.txn, row.shared_producer_id) == (None, P) for row in result.rows_of_map())
+    assert clusters.target.asked("InitProducerId") == clusters.target.asked("AddPartitionsToTxn") == 0
+
+
+def test_markers_and_deleted_offsets_are_taken_by_fillers(clusters: Clusters) -> None:
+    clusters.source.seed(("orders", 0), batch(4, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+    clusters.source.seed(("orders", 0), marker(6, 0, 9))
+    clusters.source.seed(("orders", 0), batch(7, 1), batch(9, 1))
+    result = clusters.run(preserving(clusters, {A: 4}), planned(A, 10))
+    assert placed(clusters) == [(0, 0, 7), (7, 7, 1), (8, 8, 1), (9, 9, 1)]
+    assert ranges(result) == [
+        (SegmentKind.ABORTED, 4, 6, None),
+        (SegmentKind.ABORT, 6, 7, None),
+        (SegmentKind.DATA, 7, 8, 7),
+        (SegmentKind.GAP, 8, 9, None),
+        (SegmentKind.DATA, 9, 10, 9),
+    ]
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [error(6)],
+        [AS_IT_SHOULD, error(19)],
+        [AS_IT_SHOULD, error(20, is_performed=True)],
+        [AS_IT_SHOULD, AS_IT_SHOULD, error(7, is_performed=True)],
+        [dropped_before()],
+        [dropped_after()],
+        [AS_IT_SHOULD, dropped_after()],
+        [AS_IT_SHOULD, error(19), error(19), dropped_after()],
+    ],
+    ids=["moved", "too few", "too few after", "timed out", "lost", "answer lost", "second answer lost", "many"],
+)
+def test_a_failed_request_is_followed_by_what_the_log_lacks(clusters: Clusters, failures: Sequence[Change]) -> None:
+    clusters.write(A, 2, 3, 1, 4)
+    clusters.target.change("Produce", *failures)
+    result = clusters.run(preserving(clusters, {A: 0}), planned(A, 10))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3), (5, 5, 1), (6, 6, 4)]
+    require_same_bytes(clusters, A)
+    assert ranges(result) == [(SegmentKind.DATA, 0, 10, 0)]
+    assert result.retried
+
+
+def test_what_an_undecided_round_wrote_is_recorded_and_not_sent_again(clusters: Clusters) -> None:
+    clusters.write(A, 2, 3)
+    clusters.run(preserving(clusters, {A: 0}), planned(A, 5))
+    clusters.write(A, 1)
+    result = clusters.run(preserving(clusters, {A: 0}), planned(A, 6))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3), (5, 5, 1)]
+    assert ranges(result) == [(SegmentKind.DATA, 0, 6, 0)]
+
+
+def test_two_tasks_that_write_at_once_leave_one_copy(clusters: Clusters) -> None:
+    """Another one writes after this one has learned where the log ends, in batches of its own."""
+    clusters.write(A, 2, 3, 1)
+    others = [
+        batch(0, 2, producer_id=P, producer_epoch=0, base_sequence=0),
+        batch(2, 2, producer_id=P, producer_epoch=0, base_sequence=2),
+    ]
+    clusters.target.change("Produce", Change(first=lambda: clusters.target.seed(("copy", 0), *others)))
+    result = clusters.run(preserving(clusters, {A: 0}), planned(A, 6))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 2), (4, 4, 1), (5, 5, 1)]
+    assert ranges(result) == [(SegmentKind.DATA, 0, 6, 0)]
+
+
+def test_a_foreign_record_behind_the_end_is_found_before_anything_is_sent(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.run(preserving(clusters, {A: 0}), planned(A, 2))
+    clusters.target.seed(("copy", 0), batch(2, 1, producer_id=5, producer_epoch=0, base_sequence=0))
+    clusters.write(A, 1)
+    with pytest.raises(PreservedLogDamagedError, match=r"target copy-0: offsets from 2 on .*another producer writes to it"):
+        clusters.run(preserving(clusters, {A: 2}), planned(A, 3))
+    assert clusters.target.log("copy", 0).end_offset == 3
+
+
+def test_a_foreign_record_in_a_log_that_the_mirror_has_not_written_to_is_found(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.target.seed(("copy", 0), batch(0, 1, producer_id=5, producer_epoch=0, base_sequence=0))
+    with pytest.raises(PreservedLogDamagedError, match=r"offsets from 0 on .*a batch of producer id 5, the mirror's is 77"):
+        clusters.run(preserving(clusters, {A: 0}, quiet_for_ms=TIMES.quiet_ms), planned(A, 2))
+
+
+def test_a_foreign_record_in_between_is_found_by_the_answer(clusters: Clusters) -> None:
+    clusters.write(A, 2, 3)
+    foreign = batch(0, 1, producer_id=5, producer_epoch=0, base_sequence=0)
+    clusters.target.change("Produce", Change(first=lambda: clusters.target.seed(("copy", 0), foreign)))
+    with pytest.raises(PreservedLogDamagedError, match=r"offsets from 0 on .*the batch of offset 0 was appended at 1"):
+        clusters.run(preserving(clusters, {A: 0}), planned(A, 5))
+    assert clusters.target.log("copy", 0).end_offset == 3  # nothing is sent behind it
+
+
+def test_a_partition_with_a_damaged_target_is_left_out_alone(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.write(B, 2)
+    job = preserving(clusters, {A: 0, B: 0}, leaves_out=True, isolates=True)
+    clusters.target.seed(("copy", 0), batch(0, 1, producer_id=5, producer_epoch=0, base_sequence=0))
+    result = clusters.run(preserving(clusters, {A: 0, B: 0}, leaves_out=True, isolates=True, quiet_for_ms=TIMES.quiet_ms),
+                          planned(A, 2), planned(B, 2))  # fmt: skip
+    assert job.isolates
+    assert [(left.source, left.error_name) for left in result.unfinished] == [(A, "PreservedLogDamagedError")]
+    assert placed(clusters, 1) == [(0, 0, 2)]
+
+
+def test_a_log_whose_producer_is_forgotten_waits_until_nothing_can_be_on_its_way(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_task, "SLOT_PATIENCE_MS", 50.0)
+    clusters.write(A, 2)
+    clusters.run(preserving(clusters, {A: 0}), planned(A, 2))
+    clusters.target.log("copy", 0).producers.clear()  # expired
+    clusters.write(A, 3, 4)
+    with pytest.raises(RetriableError, match=r"target copy-0 was idle for so long .* written to in 900 s") as raised:
+        clusters.run(preserving(clusters, {A: 2}), planned(A, 9))
+    assert raised.value.error_name == PRODUCER_FORGOTTEN
+    result = clusters.run(preserving(clusters, {A: 2}, leaves_out=True), planned(A, 9))
+    assert [(left.source, left.error_name) for left in result.unfinished] == [(A, PRODUCER_FORGOTTEN)]
+    clusters.run(preserving(clusters, {A: 2}, quiet_for_ms=TIMES.quiet_ms), planned(A, 9))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3), (5, 5, 4)]
+
+
+def test_the_first_batch_of_a_log_without_a_producer_is_sent_alone(clusters: Clusters) -> None:
+    """A broker that refuses the first of two requests appends the second one in its place, as it knows no sequence yet."""
+    clusters.write(A, 2, 3)
+    clusters.target.change("Produce", error(19))
+    clusters.run(preserving(clusters, {A: 0}), planned(A, 5))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3)]
+
+
+def test_a_target_that_lost_records_is_named(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    with pytest.raises(TargetDataLossError, match=r"target copy-0: .*reach offset 7"):
+        clusters.run(preserving(clusters, {A: 0}, target_ends={TopicPartition("copy", 0): 7}), planned(A, 2))
+
+
+def test_a_target_topic_that_was_created_again_is_named(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    route = RoutedTopic(target_topic="copy", target_topic_id="another", limits=LIMITS, is_preserved=True)
+    with pytest.raises(PreservedLogDamagedError, match="the topic was deleted and created again"):
+        clusters.run(preserving(clusters, {A: 0}, routes={"orders": route}), planned(A, 2))
+
+
+def test_a_batch_that_the_target_refuses_is_named_by_its_source_offset(clusters: Clusters) -> None:
+    clusters.write(A, 2, 3)
+    clusters.target.change("Produce", AS_IT_SHOULD, error(10))
+    with pytest.raises(BatchRefusedError) as raised:
+        clusters.run(preserving(clusters, {A: 0}), planned(A, 5))
+    assert (raised.value.topic_partition, raised.value.base_offset) == (A.topic_partition, 2)
+    assert "max.message.bytes" in raised.value.remedy
+
+
+def test_old_records_keep_their_times_and_the_producer_is_remembered_by_now(clusters: Clusters) -> None:
+    clusters.write(A, 2)  # records of 1970
+    before_ms = int(time.time() * 1000)
+    clusters.run(preserving(clusters, {A: 0}), planned(A, 2))
+    require_same_bytes(clusters, A)
+    assert clusters.target.log("copy", 0).producers[P].last_timestamp >= before_ms
+
+
+def test_a_slot_of_both_kinds_writes_a_transaction_for_the_translated_topic_alone(clusters: Clusters) -> None:
+    clusters.source.create_topic("other", 1)
+    source = Cluster(client_of(clusters.source))
+    other_id = source.metadata(["other"], Deadline.after_ms(5_000, time.monotonic)).topics["other"].topic_id
+    source.close()
+    other = SourcePartition("other", other_id, 0)
+    clusters.target.create_topic("other", 1)
+    clusters.write(A, 2)
+    clusters.source.seed(("other", 0), batch(0, 3))
+    job = preserving(clusters, {A: 0})
+    routes = {**job.routes, "other": RoutedTopic(target_topic="other", target_topic_id="t", limits=LIMITS)}
+    result = clusters.run(clusters.job({A: 0, other: 0}, routes=routes, shared_producers={A: P}, guard_times=TIMES),
+                          planned(A, 2), planned(other, 3))  # fmt: skip
+    assert placed(clusters) == [(0, 0, 2)]
+    assert result.txn is not None
+    assert {row.segment.source: (row.txn, row.shared_producer_id) for row in result.rows_of_map()} == {
+        A: (None, P),
+        other: (result.txn, None),
+    }
+    assert clusters.target.log("other", 0).last_stable_offset == 0
+    assert clusters.target.log("copy", 0).last_stable_offset == 2
+
+
+def test_a_slot_that_follows_copies_what_appears_behind_its_plan(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.target.change("Produce", AS_IT_SHOULD, Change(first=lambda: clusters.write(A, 4)))
+    clusters.source.change("Fetch", AS_IT_SHOULD, Change(first=lambda: clusters.write(A, 3)))
+    result = clusters.run(preserving(clusters, {A: 0}, follow_ms=1_500.0), planned(A, 2))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3), (5, 5, 4)]
+    assert ranges(result) == [(SegmentKind.DATA, 0, 9, 0)]
+    assert not result.is_partial
