@@ -130,10 +130,8 @@ def test_what_an_undecided_round_wrote_is_recorded_and_not_sent_again(clusters: 
 def test_two_tasks_that_write_at_once_leave_one_copy(clusters: Clusters) -> None:
     """Another one writes after this one has learned where the log ends, in batches of its own."""
     clusters.write(A, 2, 3, 1)
-    others = [
-        batch(0, 2, producer_id=P, producer_epoch=0, base_sequence=0),
-        batch(2, 2, producer_id=P, producer_epoch=0, base_sequence=2),
-    ]
+    now_ms = int(time.time() * 1000)
+    others = [batch(at, 2, producer_id=P, producer_epoch=0, base_sequence=at, timestamp=now_ms) for at in (0, 2)]
     clusters.target.change("Produce", Change(first=lambda: clusters.target.seed(("copy", 0), *others)))
     result = clusters.run(preserving(clusters, {A: 0}), planned(A, 6))
     assert placed(clusters) == [(0, 0, 2), (2, 2, 2), (4, 4, 1), (5, 5, 1)]
