@@ -33,6 +33,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
 from shallow_mirror.sinks.kafka.preserved.offset_probe import PROBE_PREFIX
 from shallow_mirror.types import SegmentKind
+from shallow_mirror.verify import verify_mirror
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -126,6 +127,8 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     assert all(segment.target_start == segment.source_start for segment in data)
     assert len({row.shared_producer_id for row in rows}) == 1
     assert not [name for name in topics_of(target) if name.startswith(PROBE_PREFIX)]
+    report = verify_mirror(conf)
+    assert report.is_equal, report
 
 
 @pytest.mark.long
