@@ -126,7 +126,7 @@ class KafkaSink:
             left_out=round_.left_out,
             shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
-            follow_ms=self._job.follow_ms if self._follows() else 0.0,
+            follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
 
@@ -139,8 +139,8 @@ class KafkaSink:
             if position.shared_producer_id is not None and source.topic in routes and routes[source.topic].is_preserved
         }
 
-    def _follows(self) -> bool:
-        """Return whether tasks read on behind their planned ends: what they write then has to be visible without a decision."""
+    def _is_all_preserved(self) -> bool:
+        """Return whether everything that tasks write is visible without a decision, so that they may read on for a while."""
         return bool(self._targets.routes) and all(route.is_preserved for route in self._targets.routes.values())
 
     def _run_slots(self, run_slots: RunSlots, decision: int) -> tuple[SlotResult, ...]:
