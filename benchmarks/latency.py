@@ -1,6 +1,7 @@
 """Latency of light traffic: from a produce at the source until a read_committed consumer of the target has the record.
 
     python -m benchmarks.latency --seconds 60 --every-ms 100 --rtt-ms 80 --far target
+    python -m benchmarks.latency --seconds 60 --offsets preserved
 
 The mirror has its default configuration, but `trigger: 0 seconds`. What its steps took comes from its own `micro_batches`.
 With `--rtt-ms` and `--far` it is measured near, and then far away. Records are always sent and received near, without TLS.
@@ -103,6 +104,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--every-ms", type=float, default=100.0)
     parser.add_argument("--tables-writer", choices=["deltalake", "spark"], default="deltalake")
+    parser.add_argument("--offsets", choices=["translated", "preserved"], default="translated")
     add_link_options(parser)
     options = parser.parse_args(arguments)
     link = link_of(parser, options)
@@ -124,6 +126,7 @@ def measure(link: Link, options: argparse.Namespace) -> None:
                 "target": {"alias": "target", "client": client_properties(access.target, access.ca_file)},
                 "tables_writer": options.tables_writer,
                 "trigger": "0 seconds",
+                "topics": {"include": [TOPIC], "offsets": {".*": options.offsets}},
             }
             with running_mirror(write_mirror_file(folder, clusters, TOPIC, settings)):
                 seconds = latencies(clusters.target.bootstrap, options.seconds)
