@@ -29,6 +29,7 @@ from shallow_mirror.preflight.clusters import (
 )
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.preserved_topics import PreservedTopics
 from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
@@ -116,6 +117,8 @@ class _Preflight:
         offsets = {source: position.offset for source, position in positions.items()}
         backlogs, problems = plan_backlogs(planner, listing, offsets, self._deadline)
         self._findings += problems
+        preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
+        self._findings += preserved.findings(plans, positions, backlogs)
         sampler = TopicSampler(self._config, reader, backlogs, on_progress)
         topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
         self._findings += [*sampler.findings, *sampler.library_problems()]
