@@ -29,7 +29,7 @@ from shallow_mirror.object_store.base import (
 )
 from shallow_mirror.object_store.read_plan import plan_reads
 from shallow_mirror.object_store.store_errors import is_missing, is_past_end, one_line, store_error
-from shallow_mirror.object_store.store_options import environment_http_options, library_options, resolved_options
+from shallow_mirror.object_store.store_options import environment_http_options, library_options, payload_options, resolved_options
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +176,8 @@ class RemoteStore(StoreBackend):
         scheme = self.root.partition(":")[0].lower()
         client = {**environment_http_options(os.environ, SCHEMES[scheme]), **options.client}
         config = dict(options.config)
+        if SCHEMES[scheme] == "aws":
+            config |= payload_options(config, client, os.environ)
         while True:
             try:
                 return from_url(self.root, config=config, client_options=client, retry_config=options.retry)
