@@ -6,12 +6,11 @@ the table instead, which the session says here, and reads it without Spark.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shallow_mirror.checkpoints.backends.spark_sql import first_line, name_in_sql, spark_errors
 from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE
+from shallow_mirror.checkpoints.backends.spark_sql import first_line, name_in_sql, spark_errors
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 _READ_WITHOUT_SPARK = ("s3://", "s3a://", "abfss://", "abfs://", "gs://")
 
 
-def kafka_archive_options(spark: SparkSession, archive: str | os.PathLike[str]) -> dict[str, str]:
+def kafka_archive_options(spark: SparkSession, archive: str | Path) -> dict[str, str]:
     """Return the options of `kafka-archive` that say where the archive of an archive file is, for `DataFrameReader.options`.
 
     Where `tables` of the file is a schema in a catalog, the catalog of `spark` says where the table is. Secrets stay references.

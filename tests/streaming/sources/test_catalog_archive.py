@@ -42,7 +42,7 @@ def test_a_location_is_read_without_spark(location: str, expected: str) -> None:
 
 @pytest.mark.parametrize("location", ["dbfs:/user/hive/warehouse/archive_segments", "hdfs://name/archive_segments", "", None])
 def test_a_location_that_only_spark_reads_is_refused_with_the_remedy(location: str | None) -> None:
-    with pytest.raises(ConfigError, match="archive_segments` is in .*, which only Spark reads: .*archive verify FILE --rebuild"):
+    with pytest.raises(ConfigError, match=r"archive_segments` is in .*, which only Spark reads: .*archive verify FILE --rebuild"):
         readable_location("`main`.`backup`.`archive_segments`", location)
 
 
