@@ -16,7 +16,7 @@ from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
 from shallow_mirror.sinks.slots.slot_job import SlotJob
-from shallow_mirror.sinks.slots.slot_task import SlotInput, ranges_of
+from shallow_mirror.sinks.slots.slot_task import SlotInput
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 _PARTITIONS_AT_ONCE = 4
@@ -25,14 +25,19 @@ _PARTITIONS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveInput:
-    """What slots read of an archive: the rows of a micro-batch, by partition, and the store of their objects."""
+    """What slots read of an archive: the rows of a micro-batch, by partition, and the store of their objects.
+
+    `slots`: the planned ranges of each slot. The one column of Spark's rows, one row per slot, is their index.
+    """
 
     objects: str
     storage_options: Mapping[str, str]
     segments: Mapping[SourcePartition, Sequence[StoredSegment]]
+    slots: Sequence[Sequence[PlannedRange]]
 
     def __call__(self, job: SlotJob, rows: Iterator[pa.RecordBatch], _is_planned_ranges: bool, deadline: Deadline) -> SlotInput:
-        ranges = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
+        (number,) = [index for arrow_batch in rows for index in arrow_batch.column(0).to_pylist()]
+        ranges = self.slots[number]
         wanted = [planned for planned in ranges if planned.source not in job.left_out]
         store = ObjectStore.open(self.objects, self.storage_options)
         positions = {planned.source: job.positions[planned.source] for planned in wanted}
