@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader, StoredSegment
-from shallow_mirror.archive_reading.window_buffers import WindowBuffers
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.reused_buffers import ReusedBuffers
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
@@ -21,6 +21,8 @@ from shallow_mirror.types import PlannedRange, SourcePartition
 
 _PARTITIONS_AT_ONCE = 4
 """Batches of so many partitions are written together, as those of one Fetch response."""
+_buffers = ReusedBuffers()
+"""Of this process, which runs one task at a time: kept for the slot of the next micro-batch. `read.fetch_bytes` bounds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,6 @@ class _ArchiveReading:
         self._ends = {source: end for source, end in ends.items() if positions[source] < end}
         self._segments = segments
         self._read_ahead_bytes = max(1, read_ahead_bytes // _PARTITIONS_AT_ONCE)
-        self._buffers = WindowBuffers()
         self._end_by: Deadline | None = None
         self._is_finished: set[SourcePartition] = set()
         self.has_ended_early = False
@@ -135,7 +136,7 @@ class _ArchiveReading:
             self._read_ahead_bytes,
             verifies=False,
             is_read_once=True,
-            buffers=self._buffers,
+            buffers=_buffers,
         )
         return iter(reader)
 

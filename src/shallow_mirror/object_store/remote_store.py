@@ -30,6 +30,7 @@ from shallow_mirror.object_store.base import (
 from shallow_mirror.object_store.read_plan import plan_reads
 from shallow_mirror.object_store.store_errors import is_missing, is_past_end, one_line, store_error
 from shallow_mirror.object_store.store_options import environment_http_options, library_options, payload_options, resolved_options
+from shallow_mirror.reused_buffers import ReusedBuffers
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,10 @@ _WRITER = "writer"
 """Key of an object's metadata: who wrote it, to tell a lost answer to our own write from another writer's object."""
 _UNKNOWN_KEY = re.compile(r"Configuration key: '([^']+)'")
 _REMEDY_MISSING = "restore it from a copy or a former version"
+
+_part_buffers = ReusedBuffers()
+"""Of this process: parts of uploads, PARTS_IN_FLIGHT and one for each writer at once. Memory that is new to a process costs more
+than a copy."""
 
 _users_pid: int | None = None
 """The process whose threads obstore runs in, once there are any."""
@@ -198,7 +203,9 @@ class _UploadWriter(ObjectWriter):
         self._store = store
         self._name = name
         self._token = uuid.uuid4().hex
-        self._part = bytearray()
+        self._part: bytearray | memoryview = bytearray()
+        self._part_bytes = 0
+        """Filled of the part. The first one grows: most objects of little traffic have no other."""
         self._upload: Any = None
         self._size = 0
         self._is_open = True
@@ -207,10 +214,13 @@ class _UploadWriter(ObjectWriter):
         self._require_open()
         view = memoryview(data).cast("B")
         while view:
-            if len(self._part) == PART_BYTES:
+            if self._part_bytes == PART_BYTES:
                 self._send_part()
-            taken = view[: PART_BYTES - len(self._part)]
-            self._part += taken
+                self._part = _part_buffers.take(PART_BYTES)
+            taken = view[: PART_BYTES - self._part_bytes]
+            end = self._part_bytes + len(taken)
+            self._part[self._part_bytes : end] = taken
+            self._part_bytes = end
             self._size += len(taken)
             view = view[len(taken) :]
 
@@ -241,6 +251,7 @@ class _UploadWriter(ObjectWriter):
         upload, self._upload = self._upload, None
         self._is_open = False
         self._part = bytearray()
+        self._part_bytes = 0
         if upload is None or upload.closed():
             return
         try:
@@ -273,7 +284,9 @@ class _UploadWriter(ObjectWriter):
                     buffer_size=PART_BYTES,
                     max_concurrency=PARTS_IN_FLIGHT,
                 )
-        part, self._part = self._part, bytearray()  # the library may hold what it was given: it is not used again here
+        # The library views what it was given until that is sent: the buffer is not used again before.
+        part = memoryview(self._part)[: self._part_bytes]
+        self._part, self._part_bytes = bytearray(), 0
         with self._store.errors_raised(f"write {self._name}", self._name):
             self._upload.write(part)
 
