@@ -70,6 +70,15 @@ class Cost:
         return json.dumps({name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of the program that choose what is measured."""
+
+    is_short: bool
+    is_unsigned: bool
+    is_without_table: bool
+
+
 class Run:
     """One command at a time, each in a folder of its own."""
 
@@ -179,22 +188,21 @@ class Run:
         )
 
 
-def costs(
-    source: Source, clusters: Clusters, server: StoreServer, folder: Path, *, is_short: bool, is_unsigned: bool
-) -> Iterator[Cost]:
-    """Measure one corpus; `folder` is empty. `is_short` and `is_unsigned`: the options of the program."""
+def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path, options: Options) -> Iterator[Cost]:
+    """Measure one corpus; `folder` is empty."""
     run = Run(clusters, source, folder)
     bucket, objects = f"s3://{BUCKET}/{source.topic}", folder / "objects"
     on_server = {"storage": {"options": options_for(endpoint_of(server))}}
     yield run.capture("capture to a folder", str(objects), lambda: _size_of(objects), {})
     yield run.capture("capture to S3", bucket, lambda: _size_of(server.folder), on_server)
-    if is_unsigned:
+    if options.is_unsigned:
         unsigned = {"storage": {"options": options_for(endpoint_of(server), aws_unsigned_payload="true")}}
         yield run.capture("capture to S3, unsigned payload", f"{bucket}-unsigned", lambda: _size_of(server.folder), unsigned)
     yield run.mirror("mirror")
     yield run.restore("restore from a folder", "capture to a folder", str(objects), {})
-    if not is_short:
+    if not options.is_short:
         yield run.restore("restore from S3", "capture to S3", bucket, on_server)
+    if not options.is_short and not options.is_without_table:
         yield run.table("Kafka source of Spark to a Delta table")
 
 
@@ -243,7 +251,9 @@ def main() -> int:
         help="capture to S3 once more, as over https: without a hash of the bytes in the signature of uploads",
     )
     parser.add_argument("--json", type=Path, help="append the lines to this file too")
+    parser.add_argument("--without-table", action="store_true", help="without the Delta table")
     chosen = parser.parse_args()
+    options = Options(is_short=chosen.short, is_unsigned=chosen.unsigned_payload, is_without_table=chosen.without_table)
     end_on_sigterm()
     is_equal = True
     try:
@@ -256,14 +266,7 @@ def main() -> int:
                 for corpus in corpora:
                     source = written_source(corpus, chosen.gb, clusters, lambda message: print(message, file=sys.stderr))
                     (scratch / corpus.name).mkdir()
-                    for cost in costs(
-                        source,
-                        clusters,
-                        server,
-                        scratch / corpus.name,
-                        is_short=chosen.short,
-                        is_unsigned=chosen.unsigned_payload,
-                    ):
+                    for cost in costs(source, clusters, server, scratch / corpus.name, options):
                         print(cost.line(), flush=True)
                         is_equal &= not cost.difference
                         if chosen.json is not None:

@@ -42,10 +42,6 @@ _WRITER = "writer"
 _UNKNOWN_KEY = re.compile(r"Configuration key: '([^']+)'")
 _REMEDY_MISSING = "restore it from a copy or a former version"
 
-_part_buffers = ReusedBuffers()
-"""Of this process: parts of uploads, PARTS_IN_FLIGHT and one for each writer at once. Memory that is new to a process costs more
-than a copy."""
-
 _users_pid: int | None = None
 """The process whose threads obstore runs in, once there are any."""
 
@@ -203,6 +199,7 @@ class _UploadWriter(ObjectWriter):
         self._store = store
         self._name = name
         self._token = uuid.uuid4().hex
+        self._buffers = ReusedBuffers()
         self._part: bytearray | memoryview = bytearray()
         self._part_bytes = 0
         """Filled of the part. The first one grows: most objects of little traffic have no other."""
@@ -216,7 +213,7 @@ class _UploadWriter(ObjectWriter):
         while view:
             if self._part_bytes == PART_BYTES:
                 self._send_part()
-                self._part = _part_buffers.take(PART_BYTES)
+                self._part = self._buffers.take(PART_BYTES)
             taken = view[: PART_BYTES - self._part_bytes]
             end = self._part_bytes + len(taken)
             self._part[self._part_bytes : end] = taken
@@ -250,6 +247,7 @@ class _UploadWriter(ObjectWriter):
     def abort(self) -> None:
         upload, self._upload = self._upload, None
         self._is_open = False
+        self._buffers = ReusedBuffers()
         self._part = bytearray()
         self._part_bytes = 0
         if upload is None or upload.closed():
@@ -284,7 +282,8 @@ class _UploadWriter(ObjectWriter):
                     buffer_size=PART_BYTES,
                     max_concurrency=PARTS_IN_FLIGHT,
                 )
-        # The library views what it was given until that is sent: the buffer is not used again before.
+        # The library views what it was given until that is sent: the buffer is not used again before. Memory that is new to the
+        # process costs more than a copy.
         part = memoryview(self._part)[: self._part_bytes]
         self._part, self._part_bytes = bytearray(), 0
         with self._store.errors_raised(f"write {self._name}", self._name):
