@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from shallow_mirror.streaming.runner import worker_daemon
 
@@ -17,6 +18,23 @@ def test_tasks_do_not_import_what_only_the_driver_needs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_pyspark_is_imported_from_the_installed_package_instead_of_the_zip_file_in_it(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    (installed / "pyspark").mkdir(parents=True)
+    (installed / "pyspark" / "__init__.py").touch()
+    zip_file = str(installed / "pyspark" / "python" / "lib" / "pyspark.zip")
+    assert worker_daemon.installed_pyspark_first([zip_file, "/mine", str(installed)]) == ["/mine", str(installed)]
+    of_another_spark = "/opt/spark/python/lib/pyspark.zip"
+    for path in ([of_another_spark, str(installed)], [zip_file, "/mine"]):
+        assert worker_daemon.installed_pyspark_first(path) == path
+
+
+def test_the_daemon_chooses_before_it_imports_pyspark() -> None:
+    program = "import sys, shallow_mirror.streaming.runner.worker_daemon; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_pyarrow_does_not_import_pandas_before_something_is_converted_to_it() -> None:
