@@ -296,7 +296,7 @@ class _Delivery:
         self.task = asyncio.create_task(self._deliver())
 
     async def write(self, data: bytes, delay_s: float) -> None:
-        """Raises what an earlier delivery raised."""
+        """Deliver after so long. Raise what an earlier delivery raised."""
         if self.task.done():
             await self.task
         if delay_s or not self._parts.empty():
@@ -344,6 +344,7 @@ class _Connection:
         finally:
             for pump in (requests, replies, self._to_broker.task, self._to_client.task):
                 pump.cancel()
+            self._broker[1].close()  # before anything is waited for: the proxy may be told to end just now
             pumps = (requests, replies, self._to_broker.task, self._to_client.task)
             ends = await asyncio.gather(*pumps, return_exceptions=True)
             await _close(self._broker[1])

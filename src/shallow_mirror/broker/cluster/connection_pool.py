@@ -71,8 +71,8 @@ class ConnectionPool:
     def _connect(self, key: object, address: Address, purpose: str, deadline: Deadline) -> Connection:
         connection = self._connections.get((key, purpose))
         if connection is None or not connection.check_open():
-            connection = self._opener.open(address, deadline.sooner(self._config.connection_setup_timeout_ms))
-            connection.watch(self._path(address, purpose))
+            setup_deadline = deadline.sooner(self._config.connection_setup_timeout_ms)
+            connection = self._opener.open(address, setup_deadline, self._path(address, purpose))
             self._connections[key, purpose] = connection
         return connection
 

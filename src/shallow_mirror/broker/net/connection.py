@@ -68,8 +68,8 @@ class Connection:
         self._explain: Callable[[RetriableError], MirrorError | None] = lambda _: None
         self._path: PathLog | None = None
 
-    def watch(self, path: PathLog) -> None:
-        """Note in `path` what is sent, received and waited for, from the next request on."""
+    def watch(self, path: PathLog | None) -> None:
+        """Note in `path` what is sent, received and waited for, from the next request on; None: nowhere."""
         self._path = self.transport.path = path
 
     @property

@@ -135,17 +135,17 @@ class PathLog:
     def _evaluate(self, write: _Write, carried_bytes: int) -> None:
         took_s = self._waited_s - write.waited_s
         expected_s = self._best.better(self._best_before).expected_s(carried_bytes)
-        if took_s > SLOW_S and took_s > SLOWER * expected_s:
+        if "stalled" in self._events:
+            self._leave_trouble("responds again", took_s, carried_bytes)
+        elif took_s > SLOW_S and took_s > SLOWER * expected_s:
             if not self._events:
                 what = f"became slow: a response took {took_s:.1f} s, {carried_bytes / took_s / 1e6:.2f} MB/s"
                 self._enter_trouble("slow", write.sent_at, carried_bytes, f"{what}, and {{in_flight}}; {self._usual()}")
-            return
-        if self._trouble_since is None:
+        elif self._trouble_since is None:
             self._learn(took_s, carried_bytes)
-        elif took_s < SLOW_S or took_s < SLOWER / 2 * expected_s:
-            # A small response on a path without bandwidth is as quick as before: what was slow has to become quick.
-            if carried_bytes * 2 >= self._trouble_bytes or self._clock() - self._trouble_since > REPORTED_EVERY_S:
-                self._leave_trouble(took_s, carried_bytes)
+        # A small response on a path without bandwidth is as quick as before: what was slow has to become quick.
+        elif carried_bytes * 2 >= self._trouble_bytes or self._clock() - self._trouble_since > REPORTED_EVERY_S:
+            self._leave_trouble("is no longer slow", took_s, carried_bytes)
 
     def _learn(self, took_s: float, carried_bytes: int) -> None:
         if took_s < _MEASURED_S:
@@ -181,13 +181,12 @@ class PathLog:
         self._reported_at[event] = now
         self._unreported = 0
 
-    def _leave_trouble(self, took_s: float, carried_bytes: int) -> None:
+    def _leave_trouble(self, what: str, took_s: float, carried_bytes: int) -> None:
         assert self._trouble_since is not None
         seconds = self._clock() - self._trouble_since
         if self._reported:
             last = f"the last response, with {carried_bytes / 1e6:.2f} MB in flight, took {took_s:.2f} s"
-            what = f"responds again, {seconds:.0f} s after that began: {last}"
-            self._log_event("recovered", what, seconds=round(seconds, 3))
+            self._log_event("recovered", f"{what}, {seconds:.0f} s after that began: {last}", seconds=round(seconds, 3))
         self._trouble_since = None
         self._events.clear()
         self._reported.clear()
