@@ -131,7 +131,8 @@ class TargetTopics:
                     max_message_bytes=int(settings[target]["max.message.bytes"]),
                     isolation_level=self._config.read.isolation_level,
                     log_append_time=self._config.read.log_append_time,
-                    coalesce_bytes=self._config.write.coalesce_bytes,
+                    coalesce_bytes=self._config.write.coalesce_limit_bytes,
+                    coalesces_where_cheaper=self._config.write.coalesces_where_cheaper,
                 ),
             )
             self._partitions[source] = len(existing[target].partitions)
