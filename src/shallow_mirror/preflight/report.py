@@ -53,8 +53,8 @@ class TopicReport:
 class PreflightReport:
     """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
 
-    `coalesce_bytes`: of the mirror file. `has_map`: whether positions are those of an offset map; `paces`: the mirror's own first,
-    where it is known.
+    `coalesce_bytes`: of the mirror file. `has_map`: whether positions are those of an offset map; `paces`: the mirror's own
+    first, where it is known.
     """
 
     mirror: str
