@@ -12,6 +12,7 @@ from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import find_unfit_python, lost_worker, raising_unfit_python
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
+from shallow_mirror.streaming.runner.planning_daemons import PlanningDaemons
 from shallow_mirror.streaming.runner.supervisor import Supervisor
 from shallow_mirror.streaming.sources import kafka_batches, planned_ranges
 
@@ -47,6 +48,8 @@ def run_query(
     writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}
     query = writer.trigger(**trigger).start()
+    daemons = PlanningDaemons(spark)
+    daemons.end_of_creation()
     failure: StreamingQueryException | None = None
     try:
         while not query.awaitTermination(_POLL_S):
@@ -55,6 +58,8 @@ def run_query(
                 sink.stop()
                 break
             check()
+            if sink.has_run:
+                daemons.end_of_planning()
             sink.register_if_idle()
             sink.settle_if_idle(settle_after_s + _QUIET_S)
     except StreamingQueryException as error:

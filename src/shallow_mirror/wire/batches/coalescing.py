@@ -20,7 +20,7 @@ MOST_RECORDS = 1 << 14
 _SMALL_SHARE = 8
 """Only batches of at most this share of the limit (1/8) are opened: coalescing two saves little."""
 
-CHEAPER_UP_TO_BYTES = {Codec.NONE: 2_000, Codec.SNAPPY: 2_000, Codec.LZ4: 2_000}
+CHEAPER_UP_TO_BYTES = {Codec.NONE: 12_000, Codec.LZ4: 5_000}
 """Coalescing saves more CPU, of mirror and target broker together, than it takes, up to this median size of batches on the wire.
 Other codecs take more to compress than small batches cost. Measured: docs/how-to/coalescing.md."""
 
