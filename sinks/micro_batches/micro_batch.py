@@ -128,8 +128,6 @@ class MicroBatchSink:
         self._running = threading.Lock()
         self._ended_at = clock()
         self._is_stopping = False
-        self.has_run = False
-        """Whether a micro-batch has come to its end."""
 
     def stop(self) -> None:
         """Let no further micro-batch begin, and wait for the one that runs."""
@@ -178,7 +176,6 @@ class MicroBatchSink:
                 raise
             finally:
                 self._ended_at = self._clock()
-                self.has_run = True
 
     def _copy(self, planned: DataFrame) -> None:
         """Run rounds until every planned range is copied or left out.

@@ -22,7 +22,7 @@ CREATING = ("pyspark.sql.worker.lookup_data_sources", "pyspark.sql.worker.create
 """Spark needs them until the query is begun."""
 
 PLANNING = (*CREATING, "pyspark.sql.worker.plan_data_source_read")
-"""And these until the first micro-batch has run."""
+"""And these until it has the plan of a first micro-batch."""
 
 _DAEMON = "pyspark.daemon"
 _PROCESSES = Path("/proc")
@@ -42,7 +42,7 @@ class PlanningDaemons:
             end_daemons(self._spark, CREATING)
 
     def end_of_planning(self) -> None:
-        """End, once, what planned the reading as well: a micro-batch has run."""
+        """End, once, what planned the reading as well: there is the plan of a micro-batch."""
         if self._is_own and not self._is_planned:
             self._is_planned = True
             end_daemons(self._spark, PLANNING)

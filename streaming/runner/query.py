@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
@@ -45,10 +46,15 @@ def run_query(
     else:
         kafka_batches.register_kafka_batches(spark)
     stream = spark.readStream.format(source_format).options(**options).load()
-    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    daemons = PlanningDaemons(spark)
+
+    def copy(planned: DataFrame, spark_batch_id: int) -> None:
+        daemons.end_of_planning()  # Spark has made the plan of the micro-batch, which holds how to read
+        sink(planned, spark_batch_id)
+
+    writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}
     query = writer.trigger(**trigger).start()
-    daemons = PlanningDaemons(spark)
     daemons.end_of_creation()
     failure: StreamingQueryException | None = None
     try:
@@ -58,8 +64,6 @@ def run_query(
                 sink.stop()
                 break
             check()
-            if sink.has_run:
-                daemons.end_of_planning()
             sink.register_if_idle()
             sink.settle_if_idle(settle_after_s + _QUIET_S)
     except StreamingQueryException as error:
