@@ -6,13 +6,12 @@ session ends: about 40 MB each, for a second of work. Spark starts another daemo
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import signal
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
+
+from py4j.protocol import Py4JJavaError
 
 from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE
 
@@ -24,8 +23,8 @@ CREATING = ("pyspark.sql.worker.lookup_data_sources", "pyspark.sql.worker.create
 PLANNING = (*CREATING, "pyspark.sql.worker.plan_data_source_read")
 """And these until it has the plan of a first micro-batch."""
 
-_DAEMON = "pyspark.daemon"
-_PROCESSES = Path("/proc")
+_FACTORIES = "pythonWorkers"
+"""The field of Spark's environment with the factories of Python workers, one for each module."""
 
 
 class PlanningDaemons:
@@ -51,24 +50,20 @@ class PlanningDaemons:
 def end_daemons(spark: Any, modules: Collection[str]) -> int:
     """End the daemons of a local session that run workers of `modules`; return how many there were.
 
-    Where the system does not list processes in /proc, and where the session has its JVM from elsewhere, there are none.
+    By the factories of Spark, which then know that there is no daemon. Without them, in another version of Spark, none is ended.
     """
-    jvm = spark.sparkContext._gateway.proc
-    daemons = [] if jvm is None else list(_daemons_of(jvm.pid, modules))
-    for pid in daemons:
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            os.kill(pid, signal.SIGTERM)  # it ends its workers first
-    _log.debug("ended %d planning daemons of Spark", len(daemons))
-    return len(daemons)
-
-
-def _daemons_of(jvm_pid: int, modules: Collection[str]) -> Iterator[int]:
-    for folder in _PROCESSES.glob("[0-9]*"):
-        try:
-            # The name of the command, in parentheses, may hold anything: what follows the last one are numbers.
-            parent_pid = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (folder / "cmdline").read_text().split("\0") if parent_pid == jvm_pid else []
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
-        if _DAEMON in words and not set(words).isdisjoint(modules):
-            yield int(folder.name)
+    env = spark._jvm.org.apache.spark.SparkEnv.get()
+    try:
+        field = env.getClass().getDeclaredField(_FACTORIES)
+    except Py4JJavaError as error:
+        _log.warning("Spark's planning daemons stay in memory: this Spark has other workers (%s)", error.java_exception)
+        return 0
+    field.setAccessible(True)
+    factories = field.get(env)
+    keys, count = factories.keysIterator(), 0
+    while keys.hasNext():
+        key = keys.next()
+        if key.workerModule() in modules:
+            factories.apply(key).stop()
+            count += 1
+    return count

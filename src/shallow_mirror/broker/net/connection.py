@@ -10,7 +10,7 @@ from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.broker.net.transport import Part, Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.viewed_bytes import is_viewed
+from shallow_mirror.viewed_bytes import is_viewed, new_buffer
 
 _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 4
@@ -28,7 +28,7 @@ class ReceiveBuffer:
 
     def __init__(self, initial_bytes: int, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._bytes = bytearray(initial_bytes)
+        self._bytes = new_buffer(initial_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -38,7 +38,7 @@ class ReceiveBuffer:
         """Return the first `size` bytes. When the buffer grows, earlier views stay valid but are no longer of this buffer."""
         if size > len(self._bytes):
             steps = -(-size // _GROWN_BY_BYTES)
-            self._bytes = bytearray(size if size < _GROWN_BY_BYTES else min(self.max_bytes, steps * _GROWN_BY_BYTES))
+            self._bytes = new_buffer(size if size < _GROWN_BY_BYTES else min(self.max_bytes, steps * _GROWN_BY_BYTES))
         return memoryview(self._bytes)[:size]
 
     def is_viewed(self) -> bool:
