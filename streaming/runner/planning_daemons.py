@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 
 from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE
 
@@ -48,22 +48,28 @@ class PlanningDaemons:
 
 
 def end_daemons(spark: Any, modules: Collection[str]) -> int:
-    """End the daemons of a local session that run workers of `modules`; return how many there were.
+    """End the daemons of a local session that run workers of `modules`; return how many kinds there were.
 
-    By the factories of Spark, which then know that there is no daemon. Without them, in another version of Spark, none is ended.
+    By the factories of Spark, which then know that there is no daemon. They are internal to Spark: a version with others keeps its
+    daemons, which is logged.
     """
-    env = spark._jvm.org.apache.spark.SparkEnv.get()
     try:
-        field = env.getClass().getDeclaredField(_FACTORIES)
-    except Py4JJavaError as error:
-        _log.warning("Spark's planning daemons stay in memory: this Spark has other workers (%s)", error.java_exception)
+        factories = _worker_factories(spark)
+        keys, count = factories.keysIterator(), 0
+        while keys.hasNext():
+            key = keys.next()
+            if key.workerModule() in modules:
+                factories.apply(key).stop()
+                count += 1
+    except Py4JError as error:
+        _log.warning("Spark's planning daemons stay in memory: %s", str(error).partition("\n")[0])
         return 0
-    field.setAccessible(True)
-    factories = field.get(env)
-    keys, count = factories.keysIterator(), 0
-    while keys.hasNext():
-        key = keys.next()
-        if key.workerModule() in modules:
-            factories.apply(key).stop()
-            count += 1
     return count
+
+
+def _worker_factories(spark: Any) -> Any:
+    """Return Scala's map of the factories of Python workers."""
+    env = spark._jvm.org.apache.spark.SparkEnv.get()
+    field = env.getClass().getDeclaredField(_FACTORIES)
+    field.setAccessible(True)
+    return field.get(env)
