@@ -50,8 +50,8 @@ class PlanningDaemons:
 def end_daemons(spark: Any, modules: Collection[str]) -> int:
     """End the daemons of a local session that run workers of `modules`; return how many kinds there were.
 
-    By the factories of Spark, which then know that there is no daemon. They are internal to Spark: a version with others keeps its
-    daemons, which is logged.
+    By the factories of Spark, which then know that there is no daemon. They are internal to Spark: a version with others keeps
+    its daemons, which is logged.
     """
     try:
         factories = _worker_factories(spark)
