@@ -80,7 +80,8 @@ class KafkaSlotJob(SlotJob):
 
     def without_coalescing(self) -> KafkaSlotJob:
         routes = {
-            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None)) for topic, route in self.routes.items()
+            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None, coalesces_where_cheaper=False))
+            for topic, route in self.routes.items()
         }
         return replace(self, routes=routes)
 

@@ -96,6 +96,7 @@ class _Preflight:
             source=_cluster_report(self._config.source.alias, self._of_source),
             target=_cluster_report(self._config.target.alias, self._of_target),
             has_map=offset_map is not None,
+            coalesce_bytes=self._config.write.coalesce_bytes,
             topics=topics,
             findings=tuple(self._findings),
             paces=tuple(pace for pace in paces if pace is not None),

@@ -49,3 +49,18 @@ print(pyarrow.array(frame["a"]).null_count)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n1\n"
+
+
+def test_tables_are_grouped_without_datasets_which_can_be_imported_later() -> None:
+    program = """
+import sys, pyarrow
+from shallow_mirror.streaming.runner.pyarrow_alone import keep_datasets_out
+keep_datasets_out()
+table = pyarrow.table({"a": [2, 1, 2], "b": [1, 2, 3]})
+print(table.group_by("a").aggregate([("b", "max")]).sort_by("a").to_pydict())
+print("pyarrow.dataset" in sys.modules)
+import pyarrow.dataset
+print(pyarrow.dataset.dataset(table).count_rows())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'a': [1, 2], 'b_max': [2, 3]}\nFalse\n3\n"

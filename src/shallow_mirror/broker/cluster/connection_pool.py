@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.connection_factory import ConnectionOpener
 from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 
@@ -24,6 +25,7 @@ class ConnectionPool:
         self._clock = clock
         self._opener = ConnectionOpener(config, clock=clock)
         self._connections: dict[tuple[object, str], Connection] = {}
+        self._paths: dict[tuple[Address, str], PathLog] = {}
         self._brokers: dict[int, Address] = {}
         self._unreachable_at: dict[Address, float] = {}
 
@@ -69,6 +71,14 @@ class ConnectionPool:
     def _connect(self, key: object, address: Address, purpose: str, deadline: Deadline) -> Connection:
         connection = self._connections.get((key, purpose))
         if connection is None or not connection.check_open():
-            connection = self._opener.open(address, deadline.sooner(self._config.connection_setup_timeout_ms))
+            setup_deadline = deadline.sooner(self._config.connection_setup_timeout_ms)
+            connection = self._opener.open(address, setup_deadline, self._path(address, purpose))
             self._connections[key, purpose] = connection
         return connection
+
+    def _path(self, address: Address, purpose: str) -> PathLog:
+        # By address: connections to the same listener follow the same path, before and after metadata named its broker.
+        key = address, purpose
+        if key not in self._paths:
+            self._paths[key] = PathLog(f"{address[0]}:{address[1]}", purpose, self._clock)
+        return self._paths[key]
