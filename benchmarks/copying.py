@@ -74,13 +74,14 @@ class Clusters:
 def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: Path) -> Measured:
     """Copy into a fresh topic, which is deleted at the end. Raises PeerMissingError, PeerFailedError, NoWindowError, ..."""
     peer.prepare()
-    folder = scratch / f"{peer.name}-{source.corpus.name}-{run}"
+    name = "-".join([peer.name, source.corpus.name, str(run), *clusters.link.far_sides])  # another mirror for each link
+    folder = scratch / name
     folder.mkdir()
     job = Job(
         corpus=source.corpus,
         access=clusters.access,
         source_topic=source.topic,
-        alias=f"{peer.name}-{source.corpus.name}-{run}",
+        alias=name,
         ends=source.ends,
         folder=folder,
     )
