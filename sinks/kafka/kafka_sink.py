@@ -109,6 +109,9 @@ class KafkaSink:
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
         """Return the task of every slot. Raises RetriableError where too few transactional ids can be used."""
+        numbers = self._slot_numbers()
+        deadline = Deadline.after_ms(round_.time_left_ms, self._clock)
+        prepared = self._performer.next_round.take_epochs(deadline)
         job = replace(
             self._job,
             decision=round_.decision,
@@ -116,11 +119,13 @@ class KafkaSink:
             epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
             target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
             routes=dict(self._targets.routes),
-            id_numbers=self._slot_numbers(),
+            id_numbers=numbers,
             held=self._performer.availability.held_partitions(),
             time_left_ms=round_.time_left_ms,
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
+            prepared=prepared,
+            known_target=self._performer.next_round.take_target(sorted(prepared), deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
 
@@ -140,7 +145,17 @@ class KafkaSink:
             on_step(name, (self._clock() - began) * 1000)
             return answer
 
-        return actions.drive(actions.run_micro_batch(first_rows), perform, self._observer)
+        outcome = actions.drive(actions.run_micro_batch(first_rows), perform, self._observer)
+        self._prepare_next_round(outcome, deadline)
+        return outcome
+
+    def _prepare_next_round(self, outcome: MicroBatchOutcome, deadline: Deadline) -> None:
+        """Ask the target for what the same slots will need: everything of this round is visible, and nothing of it is open."""
+        if not outcome.rows or outcome.not_committed or not self._performer.availability.is_complete:
+            return
+        names = sorted({row.txn.transactional_id for row in outcome.rows if row.txn is not None})
+        topics = sorted({row.segment.target.topic for row in outcome.rows if row.txn is not None})
+        self._performer.next_round.begin(names, topics, deadline)
 
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:

@@ -75,10 +75,12 @@ class EndTxn:
     """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous.
 
     `together`: all transactions that are ended one after the other; their requests may be in flight at the same time.
+    `written`: what they wrote to, whose last stable offsets may be asked for meanwhile.
     """
 
     txn: SlotTxn
     together: tuple[SlotTxn, ...] = ()
+    written: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +285,11 @@ def end_all(
     Raises RecoverNeededError when a transaction needs a choice and has none.
     """
     together, txns = tuple(decided), tuple(each.txn for each in decided)
+    partitions = tuple(sorted({written.topic_partition for each in decided for written in each.written}))
     ended: list[tuple[DecidedTxn, bool]] = []
     # All of them before anything is awaited: readers of one target partition do not wait for the markers of another.
     for txn in decided:
-        ended.append((txn, (yield EndTxn(txn.txn, txns))))
+        ended.append((txn, (yield EndTxn(txn.txn, txns, partitions))))
     removals: list[Removal] = []
     pending: list[SlotTxn] = []
     unclear: list[Unclear] = []

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 from shallow_mirror.sinks.slots.slot_job import SlotJob
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig, RestoreConfig  # not at run time: workers need none of pydantic
@@ -23,6 +24,9 @@ class KafkaSlotJob(SlotJob):
 
     `target_ends`: the ends of what the map knows on the target. `id_numbers`: the number in the transactional id of each slot;
     empty for the slot's own. `held`: target partitions that no transaction may include now, and why.
+
+    `prepared`: producer epochs that were taken ahead, for the first attempt of a slot. `known_target`: what the driver has found
+    out about the target a moment ago; None: the task asks itself.
     """
 
     responses_in_flight: ClassVar[int] = 1
@@ -37,6 +41,8 @@ class KafkaSlotJob(SlotJob):
     transaction_timeout_ms: int
     id_numbers: tuple[int, ...] = ()
     held: Mapping[TopicPartition, str] = field(default_factory=dict)
+    prepared: Mapping[str, SlotTxn] = field(default_factory=dict)
+    known_target: KnownCluster | None = None
 
     @classmethod
     def of_mirror(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:

@@ -13,7 +13,14 @@ from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import add_partitions, add_partitions_and_offsets, init_producer_id
+from shallow_mirror.broker.produce.transactions import (
+    BegunAddition,
+    add_partitions,
+    add_partitions_and_offsets,
+    begin_addition,
+    finish_addition,
+    init_producer_id,
+)
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
@@ -67,7 +74,15 @@ class SlotTransaction:
     Opened by the first batch that is written; a slot that has nothing to write opens no transaction.
     """
 
-    def __init__(self, job: KafkaSlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        job: KafkaSlotJob,
+        number: int,
+        target: Cluster,
+        deadline: Deadline,
+        take_prepared: Callable[[], SlotTxn | None] = lambda: None,
+    ) -> None:
+        """`take_prepared`: return a producer epoch that nothing was written with, or None."""
         self.number = number
         self.txn: SlotTxn | None = None
         self.fetched_bytes = 0
@@ -83,6 +98,18 @@ class SlotTransaction:
         """The source offset behind what was admitted of each partition; what is recorded may be behind that."""
         self._responses: deque[_Response] = deque()
         self._receipt: BegunRequest | None = None
+        self._take_prepared = take_prepared
+        self._begun: BegunAddition | None = None
+        self._added: set[TopicPartition] = set()
+
+    def begin_ahead(self, targets: Sequence[TopicPartition]) -> None:
+        """Add partitions before their first batches have come, where a producer epoch is there already.
+
+        A partition of which nothing is written then gets a marker and nothing else.
+        """
+        prepared = self._take_prepared() if targets else None
+        if prepared is not None:
+            self._begun = begin_addition(self._target, prepared, sorted(targets), self._deadline)
 
     @property
     def is_due(self) -> bool:
@@ -158,12 +185,14 @@ class SlotTransaction:
 
     def _send(self, response: _Response, sent: Sequence[AdmittedPart]) -> None:
         txn, window = self._open()
-        added = [target for part in sent if (target := self._target_of(part.part.source)) not in self._sequences]
-        if added:
+        targets = [self._target_of(part.part.source) for part in sent]
+        new = [target for target in targets if target not in self._added]
+        if new:
             # The receipt's group is added with the first partitions, which spares a round trip.
-            add = add_partitions if self._sequences else add_partitions_and_offsets
-            add(self._target, txn, added, self._deadline)
-            self._sequences.update(dict.fromkeys(added, 0))
+            add = add_partitions if self._added else add_partitions_and_offsets
+            add(self._target, txn, new, self._deadline)
+            self._added.update(new)
+        self._sequences.update((target, 0) for target in targets if target not in self._sequences)
         stamped = {
             self._target_of(part.part.source): Stamped(
                 part.outgoing.records,
@@ -210,7 +239,13 @@ class SlotTransaction:
     def _open(self) -> tuple[SlotTxn, ProducePipeline]:
         if self.txn is None or self._window is None:
             name = self._job.transactional_id_of(self.number)
-            self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
+            if self._begun is not None:
+                finish_addition(self._target, self._begun, self._deadline)
+                self._added.update(self._begun.topic_partitions)
+                self.txn = self._begun.txn
+            else:
+                timeout_ms = self._job.transaction_timeout_ms
+                self.txn = self._take_prepared() or init_producer_id(self._target, name, timeout_ms, self._deadline)
             self._window = ProducePipeline(
                 self._target,
                 name,

@@ -12,6 +12,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import (
     ClusterMetadata,
     CoordinatorKind,
+    KnownCluster,
     ListedOffset,
     PartitionMetadata,
     ProducerState,
@@ -26,6 +27,7 @@ from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadReplicas,
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.cluster.retry_loop import RetryLoop
 from shallow_mirror.broker.cluster.send_window import SendWindow
+from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import call
@@ -64,6 +66,9 @@ class Coordinators:
 
     def learn(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
         self._node_ids[kind, key] = node_id
+
+    def known(self, kind: CoordinatorKind, key: str) -> int | None:
+        return self._node_ids.get((kind, key))
 
     def forget(self, kind: CoordinatorKind, key: str) -> None:
         self._node_ids.pop((kind, key), None)
@@ -181,6 +186,29 @@ class Cluster:
         """
         return self.retrying("asking for metadata", lambda attempt: self._metadata.refresh(topics, attempt), deadline)
 
+    def begin_metadata(self, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata]:
+        """Request metadata of topics without waiting for it."""
+        self._check_process()
+        return self._metadata.begin(topics, deadline)
+
+    def known(self, metadata: ClusterMetadata, transactional_ids: Iterable[str]) -> KnownCluster:
+        """Return what tasks need not ask for: `metadata`, and the coordinators of these ids as far as this process knows them."""
+        keys = [(kind, name) for name in transactional_ids for kind in CoordinatorKind]
+        coordinators = {key: node_id for key in keys if (node_id := self._coordinators.known(*key)) is not None}
+        return KnownCluster(metadata, coordinators)
+
+    def learn(self, known: KnownCluster) -> None:
+        """Take what the driver knew a moment ago."""
+        self._check_process()
+        self._metadata.learn(known.metadata)
+        for (kind, key), node_id in known.coordinators.items():
+            self._coordinators.learn(kind, key, node_id)
+
+    def open_at_once(self, wanted: Iterable[tuple[int, str]], deadline: Deadline) -> None:
+        """Open the connections that are missing, by node id and purpose, side by side. Raises ConfigError."""
+        self._check_process()
+        self._pool.open_at_once(wanted, deadline)
+
     def require_partitions(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
         """Raise ConfigError that names every topic-partition which does not exist, or RetriableError. Creates nothing."""
         required = sorted(set(topic_partitions))
@@ -259,6 +287,13 @@ class Cluster:
             listed = self.list_offsets(dict.fromkeys(topic_partitions, -1), isolation, deadline)
             return {key: latest.offset for key, latest in listed.items()}, {}
         return offsets, errors
+
+    def begin_latest_offsets(
+        self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> list[BegunCall[dict[TopicPartition, int]]]:
+        """Ask each leader for latest offsets without waiting for the answers. Raises RetriableError where no broker is known."""
+        self._check_process()
+        return self._latest_offsets.begin(topic_partitions, isolation, deadline.sooner(self.config.request_timeout_ms))
 
     def local_log_starts(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
         """Return where that part of each log begins which is on its broker's own disk; older records are in remote storage.

@@ -48,6 +48,14 @@ class ClusterMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownCluster:
+    """What one process of the mirror has found out about a cluster for another: node ids of `coordinators` by kind and key."""
+
+    metadata: ClusterMetadata
+    coordinators: Mapping[tuple[CoordinatorKind, str], int]
+
+
+@dataclass(frozen=True, slots=True)
 class ListedOffset:
     """A result of ListOffsets. `offset` is -1 where no record is as new as the timestamp of the request."""
 
