@@ -10,7 +10,7 @@ from shallow_mirror.archive_format.archived_batches import StoredBatches
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.types import PlannedRange, Segment, SlotTxn, SourcePartition
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn, SourcePartition, TopicPartition
 
 
 class Side(enum.StrEnum):
@@ -57,7 +57,8 @@ class SlotWrite:
     """What one try of a slot has written, to be named by the decision. `txn`: None where it wrote nothing, and in an archive.
 
     `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
-    `stored`: where an object has the batches of each partition; empty where the sink is no archive.
+    `stored`: where an object has the batches of each partition; empty where the sink is no archive. `stable_ends`: last stable
+    offsets of what it wrote to, asked for when everything was sent; empty where they are not known, or are no longer new.
     """
 
     txn: SlotTxn | None
@@ -65,6 +66,7 @@ class SlotWrite:
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class SlotResult:
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`: as in `SlotWrite`.
+    `stored`, `stable_ends`: as in `SlotWrite`.
     """
 
     slot: int
@@ -92,6 +94,7 @@ class SlotResult:
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,15 @@ from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlocke
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
+from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, require_committed
+from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, require_committed
 from shallow_mirror.sinks.slots.compact_pickle import CompactDict
 from shallow_mirror.sinks.slots.slot_task import OpenInput, SlotTask, open_source
 from shallow_mirror.types import EpochEnd, SlotTxn, SourcePartition, TopicPartition
@@ -69,6 +70,7 @@ class KafkaSink:
         self.open_input = open_input
         self._clock = clock
         self._recheck_at = 0.0
+        self._stable_ends: Mapping[TopicPartition, int] = {}
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     @property
@@ -160,8 +162,14 @@ class KafkaSink:
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:
             case actions.RunSlots(decision):
-                return run_slots(decision)
+                began = self._clock()
+                results = run_slots(decision)
+                self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
+                return results
             case actions.RefuseHangingTxns(decided):
+                # The slots have asked already, while their last batches were on their way: that spares a round trip.
+                if is_nothing_hanging(decided, self._stable_ends):
+                    return None
                 try:
                     return self._performer.perform(action, deadline)
                 except RetriableError as error:
@@ -229,3 +237,13 @@ class KafkaSink:
                 f"{blocked} transactional ids wait for target partitions that do not accept markers of their last transactions",
             )
         return tuple(numbers[: self._slots])
+
+
+def _new_stable_ends(results: Sequence[SlotResult], all_slots_ms: float) -> dict[TopicPartition, int]:
+    """Return the last stable offsets of the slots that ended a moment ago, while others still ran."""
+    return {
+        topic_partition: end
+        for result in results
+        if all_slots_ms - result.duration_ms <= STABLE_FOR_MS
+        for topic_partition, end in result.stable_ends.items()
+    }

@@ -333,6 +333,7 @@ class _SlotTry:
             stamped_topics=written.stamped_topics,
             stored=written.stored,
             early_end=written.early_end,
+            stable_ends=written.stable_ends,
         )
 
     def _responses_of(self, reading: SlotReading) -> Iterator[tuple[ReadPart, ...]]:

@@ -145,9 +145,17 @@ class SlotTask:
                 else:
                     steps.append(_Step(planned_range.source, offset, None, 0))
         not_sent = {(batch.source, batch.source_start) for batch in quarantined}
-        txn, segments = self._written(target, deadline, steps, not_sent, begun)
+        txn, segments, stable = self._written(target, deadline, steps, not_sent, begun)
         unknown = tuple(planned_range for planned_range in self.ranges if planned_range.source not in positions)
-        return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial, quarantined=tuple(quarantined))
+        return SlotResult(
+            self.slot,
+            txn,
+            tuple(segments),
+            unknown=unknown,
+            is_partial=is_partial,
+            quarantined=tuple(quarantined),
+            stable_ends=stable,
+        )
 
     def _written(
         self,
@@ -156,12 +164,13 @@ class SlotTask:
         steps: Sequence[_Step],
         quarantined: Collection[tuple[SourcePartition, int]],
         begun: BegunAddition | None,
-    ) -> tuple[SlotTxn | None, list[Segment]]:
+    ) -> tuple[SlotTxn | None, list[Segment], dict[TopicPartition, int]]:
         txn: SlotTxn | None = None
         segments: list[Segment] = []
         written: list[TopicPartition] = []
         added: set[TopicPartition] = set()
         receipt: BegunRequest | None = None
+        stable: dict[TopicPartition, int] = {}
         last = max((i for i, step in enumerate(steps) if step.place is not None), default=-1)
         for i, step in enumerate(steps):
             if (step.source, step.offset) in quarantined:
@@ -184,6 +193,8 @@ class SlotTask:
                     receipt = begin_receipt(
                         target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
                     )
+                    for asked in target.begin_latest_offsets(sorted(written), IsolationLevel.READ_COMMITTED, deadline):
+                        stable |= asked.receive(deadline)
                 is_poison = self.scenario.logs[step.source.partition][step.offset] == "p"
                 try:
                     target_offset = produce(target.port, effects.Produce(txn, step.place, step.sequence, step.offset, is_poison))
@@ -193,7 +204,7 @@ class SlotTask:
         if txn is not None:
             assert receipt is not None
             finish_receipt(target, txn, min(written), receipt, deadline)
-        return txn, segments
+        return txn, segments, stable
 
 
 def _has_leader(target: Any, place: TopicPartition) -> bool:

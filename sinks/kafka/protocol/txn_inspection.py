@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -188,6 +188,16 @@ def readable_ends(
     except RetriableError as error:
         _log.debug("no leader answers for %d target partitions: %s", len(partitions), error)
         return {}
+
+
+def is_nothing_hanging(decided: Sequence[DecidedTxn], stable_ends: Mapping[TopicPartition, int]) -> bool:
+    """Return whether these last stable offsets show that `refuse_hanging` has nothing to refuse.
+
+    Each is the offset of the first record that was written now: nothing is open in front of it, and nothing can come there later.
+    """
+    return all(
+        stable_ends.get(range_.topic_partition) == range_.start for decided_txn in decided for range_ in decided_txn.written
+    )
 
 
 def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
@@ -24,15 +26,20 @@ from shallow_mirror.broker.produce.transactions import (
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import TargetDataLossError
+from shallow_mirror.errors import RetriableError, TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
-from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
 from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
+
+_log = logging.getLogger(__name__)
+
+STABLE_FOR_MS = 1_000.0
+"""How old last stable offsets may be at the end of their slot, and once more at that of all slots, to count as new."""
 
 
 class QuarantinableBatchError(Exception):
@@ -101,6 +108,8 @@ class SlotTransaction:
         self._take_prepared = take_prepared
         self._begun: BegunAddition | None = None
         self._added: set[TopicPartition] = set()
+        self._stable: Sequence[BegunCall[dict[TopicPartition, int]]] = ()
+        self._stable_asked_at = 0.0
 
     def begin_ahead(self, targets: Sequence[TopicPartition]) -> None:
         """Add partitions before their first batches have come, where a producer epoch is there already.
@@ -164,7 +173,29 @@ class SlotTransaction:
                 run_id=self._job.run_id,
                 deadline=self._deadline,
             )
+            self._begin_stable_ends()
         return self._record(builder_of, left=0)
+
+    def _begin_stable_ends(self) -> None:
+        """Ask what the driver has to know before its decision, while the last acknowledgements are on their way."""
+        partitions = sorted(self._sequences)
+        self._stable_asked_at = self._deadline.clock()
+        try:
+            self._stable = self._target.begin_latest_offsets(partitions, IsolationLevel.READ_COMMITTED, self._deadline)
+        except RetriableError as error:
+            _log.debug("slot %d: the driver asks for last stable offsets itself: %s", self.number, error)
+
+    def _stable_ends(self) -> dict[TopicPartition, int]:
+        """Return last stable offsets; nothing where the driver has to ask itself, because they are not known or not new."""
+        ends: dict[TopicPartition, int] = {}
+        try:
+            for begun in self._stable:
+                ends |= begun.receive(self._deadline.sooner(STABLE_FOR_MS))
+        except RetriableError as error:
+            _log.debug("slot %d: the driver asks for last stable offsets itself: %s", self.number, error)
+            return {}
+        age_ms = (self._deadline.clock() - self._stable_asked_at) * 1000
+        return ends if age_ms <= STABLE_FOR_MS else {}
 
     def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> list[QuarantinedBatch]:
         """Hand the fate of the oldest responses to the segments, until so many are left.
@@ -265,7 +296,13 @@ class SlotTransaction:
             finish_receipt(self._target, self.txn, min(self._sequences), self._receipt, self._deadline)
             self._job.observer("task.receipt")
         stamped = () if self._window is None else tuple(sorted({target.topic for target in self._window.stamped}))
-        return SlotWrite(txn=self.txn, fetched_bytes=self.fetched_bytes, stamped_topics=stamped, early_end=early_end)
+        return SlotWrite(
+            txn=self.txn,
+            fetched_bytes=self.fetched_bytes,
+            stamped_topics=stamped,
+            early_end=early_end,
+            stable_ends=self._stable_ends(),
+        )
 
     def _early_end(self) -> EarlyEnd | None:
         """Return what the slot did until the commit interval ended it; None where it was not that."""
