@@ -128,6 +128,7 @@ class KafkaSink:
             left_out=round_.left_out,
             prepared=prepared,
             known_target=self._performer.next_round.take_target(sorted(prepared), deadline),
+            known_source=self._performer.next_round.take_source(deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
 
@@ -157,7 +158,8 @@ class KafkaSink:
             return
         names = sorted({row.txn.transactional_id for row in outcome.rows if row.txn is not None})
         topics = sorted({row.segment.target.topic for row in outcome.rows if row.txn is not None})
-        self._performer.next_round.begin(names, topics, deadline)
+        source_topics = sorted({row.segment.source.topic for row in outcome.rows if row.txn is not None})
+        self._performer.next_round.begin(names, topics, source_topics, deadline)
 
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:

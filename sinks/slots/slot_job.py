@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.types import EpochEnd, IsolationLevel, QuarantineLimits, SourcePartition
@@ -25,6 +26,7 @@ class SlotJob:
 
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
+    `known_source`: what the driver has found out about the source lately; None: the task asks itself.
     `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
     """
 
@@ -47,4 +49,5 @@ class SlotJob:
     continues_after_data_loss: bool = False
     left_out: frozenset[SourcePartition] = frozenset()
     lineages: Mapping[SourcePartition, int] = field(default_factory=dict)
+    known_source: KnownCluster | None = None
     observer: Observer = observe_nothing

@@ -87,6 +87,8 @@ def open_source(job: SlotJob, rows: Iterator[pa.RecordBatch], is_planned_ranges:
     limits = ReadingLimits.of_job(job, deadline, patience_ms)
     assert job.source is not None
     source = cluster_of_worker(job.source)
+    if job.known_source is not None:
+        source.learn(job.known_source)
     readings: ReadingFactory
     expected: frozenset[SourcePartition] = frozenset()
     if is_planned_ranges:

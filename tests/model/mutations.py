@@ -92,7 +92,7 @@ def prepare_the_next_round_before_the_end(patch: pytest.MonkeyPatch) -> None:
         answer = perform(self, action, run_slots, deadline)
         if isinstance(action, actions.Decide):
             names = sorted({row.txn.transactional_id for row in action.rows if row.txn is not None})
-            self._performer.next_round.begin(names, (), deadline)
+            self._performer.next_round.begin(names, (), (), deadline)
         return answer
 
     patch.setattr(KafkaSink, "_perform", prepare)

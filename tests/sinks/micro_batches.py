@@ -23,8 +23,11 @@ from shallow_mirror.types import SlotTxn
 class NothingAhead:
     """Stands in for `NextRound`: nothing is asked for ahead, so tasks ask for all themselves."""
 
-    def begin(self, _names: Sequence[str], _topics: Sequence[str], _deadline: Deadline) -> None:
+    def begin(self, *_asked: object) -> None:
         """Ask for nothing."""
+
+    def take_source(self, _deadline: Deadline) -> None:
+        return None
 
     def take_epochs(self, _deadline: Deadline) -> dict[str, SlotTxn]:
         return {}

@@ -44,19 +44,22 @@ class NextRound:
         *,
         transaction_timeout_ms: int,
         clock: Callable[[], float],
+        source: Cluster | None = None,
     ) -> None:
-        self._target, self._availability = target, availability
+        self._target, self._source, self._availability = target, source, availability
         self._transaction_timeout_ms = transaction_timeout_ms
         self._clock = clock
         self._epochs: list[BegunRequest] = []
         self._metadata: BegunCall[ClusterMetadata] | None = None
+        self._source_metadata: BegunCall[ClusterMetadata] | None = None
         self._begun_at = clock()
 
-    def begin(self, names: Sequence[str], topics: Sequence[str], deadline: Deadline) -> None:
+    def begin(self, names: Sequence[str], topics: Sequence[str], source_topics: Sequence[str], deadline: Deadline) -> None:
         """Ask for a producer epoch of each id, and for metadata of the topics. Only when nothing of these ids is unsettled."""
         self._begun_at = self._clock()
         self._epochs = [begin_init_producer_id(self._target, name, self._transaction_timeout_ms, deadline) for name in names]
-        self._metadata = self._target.begin_metadata(topics, deadline) if 0 < len(topics) <= MOST_TOPICS else None
+        self._metadata = _begin_metadata(self._target, topics, deadline)
+        self._source_metadata = _begin_metadata(self._source, source_topics, deadline)
 
     def finish(self, deadline: Deadline) -> None:
         """Wait for the producer epochs that were asked for. What did not come is left to the tasks."""
@@ -81,13 +84,27 @@ class NextRound:
     def take_target(self, names: Sequence[str], deadline: Deadline) -> KnownCluster | None:
         """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known now."""
         begun, self._metadata = self._metadata, None
+        return self._received(self._target, begun, names, deadline)
+
+    def take_source(self, deadline: Deadline) -> KnownCluster | None:
+        """Return what tasks need not ask the source for; None where that is not known now."""
+        begun, self._source_metadata = self._source_metadata, None
+        return None if self._source is None else self._received(self._source, begun, (), deadline)
+
+    def _received(
+        self, cluster: Cluster, begun: BegunCall[ClusterMetadata] | None, names: Sequence[str], deadline: Deadline
+    ) -> KnownCluster | None:
         if begun is None or self._age_s() > METADATA_FOR_S:
             return None
         try:
-            return self._target.known(begun.receive(deadline), names)
+            return cluster.known(begun.receive(deadline), names)
         except RetriableError as error:
-            _log.debug("no metadata of the target ahead: %s", error)
+            _log.debug("no metadata of %s ahead: %s", cluster.where, error)
             return None
 
     def _age_s(self) -> float:
         return self._clock() - self._begun_at
+
+
+def _begin_metadata(cluster: Cluster | None, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata] | None:
+    return cluster.begin_metadata(topics, deadline) if cluster is not None and 0 < len(topics) <= MOST_TOPICS else None

@@ -91,14 +91,18 @@ class TxnPerformer:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         availability: TargetAvailability | None = None,
+        source: Cluster | None = None,
     ) -> None:
+        """`source`: where the tasks of `next_round` read; None where they read no cluster."""
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer = observer
         self._clock = clock
         self._sleep = sleep
         self.availability = TargetAvailability() if availability is None else availability
-        self.next_round = NextRound(target, self.availability, transaction_timeout_ms=transaction_timeout_ms, clock=clock)
+        self.next_round = NextRound(
+            target, self.availability, transaction_timeout_ms=transaction_timeout_ms, clock=clock, source=source
+        )
         self._receipts_patience: Deadline | None = None
         """Begins with the first pending receipt after an EndTxn."""
         self._begun_ends: dict[SlotTxn, BegunRequest] = {}

@@ -18,6 +18,10 @@ GROWING_SHARE = 0.25
 """Part of `request.timeout.ms`: a Fetch whose response took longer than this in all is not followed by a larger one."""
 
 
+FAR_S = 0.02
+"""A broker is far away where every response has taken so long to begin."""
+
+
 class FetchPace:
     """The pace of one broker's responses, one Fetch at a time: `sent`, `began`, `received`, or `failed`.
 
@@ -32,6 +36,12 @@ class FetchPace:
         self._bytes = float(FIRST_BYTES)
         self._bytes_per_s = math.inf
         self._sent_at = self._began_at = 0.0
+        self._least_wait_s = math.inf
+
+    @property
+    def is_far(self) -> bool:
+        """Say whether no response has come at once: that is the round trip, whatever the reader did meanwhile."""
+        return FAR_S <= self._least_wait_s < math.inf
 
     def request_bytes(self, most_bytes: int, within_s: float = math.inf) -> int:
         """Return how many bytes to request in a response that may take `within_s`.
@@ -51,6 +61,7 @@ class FetchPace:
     def began(self) -> None:
         """Note that the first bytes of the response were received, and that the others are waited for."""
         self._began_at = self._clock()
+        self._least_wait_s = min(self._least_wait_s, self._began_at - self._sent_at)
 
     def received(self, size_bytes: int) -> None:
         """Learn from a response with so many bytes of batches."""
