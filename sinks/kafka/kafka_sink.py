@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -71,6 +73,7 @@ class KafkaSink:
         self._clock = clock
         self._recheck_at = 0.0
         self._stable_ends: Mapping[TopicPartition, int] = {}
+        self._source_speeds = self._target_speeds = PathSpeeds()
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     @property
@@ -127,8 +130,8 @@ class KafkaSink:
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
             prepared=prepared,
-            known_target=self._performer.next_round.take_target(sorted(prepared), deadline),
-            known_source=self._performer.next_round.take_source(deadline),
+            known_target=self._performer.next_round.take_target(sorted(prepared), self._target_speeds, deadline),
+            known_source=self._performer.next_round.take_source(self._source_speeds, deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
 
@@ -167,6 +170,8 @@ class KafkaSink:
                 began = self._clock()
                 results = run_slots(decision)
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
+                self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), PathSpeeds())
+                self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), PathSpeeds())
                 return results
             case actions.RefuseHangingTxns(decided):
                 # The slots have asked already, while their last batches were on their way: that spares a round trip.

@@ -175,7 +175,8 @@ def run_slot(
     slot_input = open_input(job, rows, is_planned_ranges, deadline)
     target = open_target(slot_input.number, deadline)
     try:
-        return fill_slot(job, slot_input, target, deadline, is_again=_spark_attempt() > 0)
+        done = fill_slot(job, slot_input, target, deadline, is_again=_spark_attempt() > 0)
+        return done if job.source is None else replace(done, source_speeds=cluster_of_worker(job.source).path_speeds())
     except BaseException:
         target.abandon()
         raise
@@ -336,6 +337,7 @@ class _SlotTry:
             stored=written.stored,
             early_end=written.early_end,
             stable_ends=written.stable_ends,
+            target_speeds=written.target_speeds,
         )
 
     def _responses_of(self, reading: SlotReading) -> Iterator[tuple[ReadPart, ...]]:

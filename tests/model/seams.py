@@ -26,6 +26,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     KnownCluster,
     ListedOffset,
     PartitionMetadata,
+    PathSpeeds,
     ProducerState,
     TopicMetadata,
 )
@@ -124,8 +125,8 @@ class ModelCluster:
     def begin_metadata(self, _topics: Sequence[str], _deadline: Deadline) -> SimpleNamespace:
         return SimpleNamespace(receive=lambda _deadline: _METADATA)
 
-    def known(self, metadata: ClusterMetadata, _names: Sequence[str]) -> KnownCluster:
-        return KnownCluster(metadata, {})
+    def known(self, metadata: ClusterMetadata, _names: Sequence[str], speeds: PathSpeeds) -> KnownCluster:
+        return KnownCluster(metadata, {}, speeds)
 
     def describe_producers(
         self, places: Collection[TopicPartition], _deadline: Deadline

@@ -26,13 +26,13 @@ class NothingAhead:
     def begin(self, *_asked: object) -> None:
         """Ask for nothing."""
 
-    def take_source(self, _deadline: Deadline) -> None:
+    def take_source(self, *_asked: object) -> None:
         return None
 
     def take_epochs(self, _deadline: Deadline) -> dict[str, SlotTxn]:
         return {}
 
-    def take_target(self, _names: Sequence[str], _deadline: Deadline) -> None:
+    def take_target(self, *_asked: object) -> None:
         return None
 
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, KnownCluster
+from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, KnownCluster, PathSpeeds
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.transactions import begin_init_producer_id, finish_init_producer_id
@@ -81,23 +81,31 @@ class NextRound:
         self._availability.prepared.clear()
         return prepared if self._age_s() <= EPOCHS_FOR_S else {}
 
-    def take_target(self, names: Sequence[str], deadline: Deadline) -> KnownCluster | None:
-        """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known now."""
-        begun, self._metadata = self._metadata, None
-        return self._received(self._target, begun, names, deadline)
+    def take_target(self, names: Sequence[str], speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
+        """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known now.
 
-    def take_source(self, deadline: Deadline) -> KnownCluster | None:
-        """Return what tasks need not ask the source for; None where that is not known now."""
+        `speeds`: of the paths, as tasks have measured them lately.
+        """
+        begun, self._metadata = self._metadata, None
+        return self._received(self._target, begun, names, speeds, deadline)
+
+    def take_source(self, speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
+        """Return what tasks need not ask the source for; None where that is not known now. `speeds` as in `take_target`."""
         begun, self._source_metadata = self._source_metadata, None
-        return None if self._source is None else self._received(self._source, begun, (), deadline)
+        return None if self._source is None else self._received(self._source, begun, (), speeds, deadline)
 
     def _received(
-        self, cluster: Cluster, begun: BegunCall[ClusterMetadata] | None, names: Sequence[str], deadline: Deadline
+        self,
+        cluster: Cluster,
+        begun: BegunCall[ClusterMetadata] | None,
+        names: Sequence[str],
+        speeds: PathSpeeds,
+        deadline: Deadline,
     ) -> KnownCluster | None:
         if begun is None or self._age_s() > METADATA_FOR_S:
             return None
         try:
-            return cluster.known(begun.receive(deadline), names)
+            return cluster.known(begun.receive(deadline), names, speeds)
         except RetriableError as error:
             _log.debug("no metadata of %s ahead: %s", cluster.where, error)
             return None

@@ -302,6 +302,7 @@ class SlotTransaction:
             stamped_topics=stamped,
             early_end=early_end,
             stable_ends=self._stable_ends(),
+            target_speeds=self._target.path_speeds(),
         )
 
     def _early_end(self) -> EarlyEnd | None:

@@ -15,6 +15,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     KnownCluster,
     ListedOffset,
     PartitionMetadata,
+    PathSpeeds,
     ProducerState,
 )
 from shallow_mirror.broker.cluster.config_queries import ConfigQueries
@@ -23,7 +24,7 @@ from shallow_mirror.broker.cluster.fetch_pace import FetchPace
 from shallow_mirror.broker.cluster.latest_offsets import LatestOffsets
 from shallow_mirror.broker.cluster.log_queries import LogQueries
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
-from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadReplicas, ReadSource
+from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadReplicas, ReadSource
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.cluster.retry_loop import RetryLoop
 from shallow_mirror.broker.cluster.send_window import SendWindow
@@ -191,11 +192,14 @@ class Cluster:
         self._check_process()
         return self._metadata.begin(topics, deadline)
 
-    def known(self, metadata: ClusterMetadata, transactional_ids: Iterable[str]) -> KnownCluster:
-        """Return what tasks need not ask for: `metadata`, and the coordinators of these ids as far as this process knows them."""
+    def known(self, metadata: ClusterMetadata, transactional_ids: Iterable[str], speeds: PathSpeeds) -> KnownCluster:
+        """Return what tasks need not ask for: `metadata`, and the coordinators of these ids as far as this process knows them.
+
+        `speeds`: of the paths from other tasks.
+        """
         keys = [(kind, name) for name in transactional_ids for kind in CoordinatorKind]
         coordinators = {key: node_id for key in keys if (node_id := self._coordinators.known(*key)) is not None}
-        return KnownCluster(metadata, coordinators)
+        return KnownCluster(metadata, coordinators, speeds)
 
     def learn(self, known: KnownCluster) -> None:
         """Take what the driver knew a moment ago."""
@@ -203,6 +207,20 @@ class Cluster:
         self._metadata.learn(known.metadata)
         for (kind, key), node_id in known.coordinators.items():
             self._coordinators.learn(kind, key, node_id)
+        for node_id, send_speed in known.speeds.sending.items():
+            self.send_window(node_id).learn(send_speed)
+        for node_id, fetch_speed in known.speeds.fetching.items():
+            for lane in LANES:
+                self.fetch_pace(FetchPath(node_id, lane=lane)).learn(fetch_speed)
+
+    def path_speeds(self) -> PathSpeeds:
+        """Return what this process has measured of the paths to the brokers."""
+        fetching = {path.node_id: pace.speed() for path, pace in self._fetch_paces.items() if path == FetchPath(path.node_id)}
+        sending = {node_id: window.speed() for node_id, window in self._send_windows.items()}
+        return PathSpeeds(
+            {node_id: speed for node_id, speed in sending.items() if speed is not None},
+            {node_id: speed for node_id, speed in fetching.items() if speed is not None},
+        )
 
     def open_at_once(self, wanted: Iterable[tuple[int, str]], deadline: Deadline) -> None:
         """Open the connections that are missing, by node id and purpose, side by side. Raises ConfigError."""

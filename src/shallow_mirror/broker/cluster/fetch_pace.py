@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from shallow_mirror.broker.cluster.cluster_metadata import FetchSpeed
 from shallow_mirror.broker.cluster.send_pace import FIRST_BYTES, REQUEST_S
 
 GROWTH = 4
@@ -37,6 +38,17 @@ class FetchPace:
         self._bytes_per_s = math.inf
         self._sent_at = self._began_at = 0.0
         self._least_wait_s = math.inf
+
+    def speed(self) -> FetchSpeed | None:
+        """Return what is known of the path; None before the first response."""
+        if self._least_wait_s == math.inf:
+            return None
+        return FetchSpeed(self._bytes, self._bytes_per_s, self._least_wait_s)
+
+    def learn(self, speed: FetchSpeed) -> None:
+        """Take what another process has measured, where nothing is known yet: requests need not grow from the smallest one."""
+        if self._least_wait_s == math.inf:
+            self._bytes, self._bytes_per_s, self._least_wait_s = speed
 
     @property
     def is_far(self) -> bool:

@@ -20,6 +20,10 @@ from shallow_mirror.wire.protocol.fetch import NO_REPLICA, FetchedPartition
 _REPLICA_NOT_AVAILABLE = 9
 
 
+LANES = (0, 1)
+"""Of a broker that is far away: connections with a request on each of them."""
+
+
 class FetchPath(NamedTuple):
     """A broker and the kind of Fetch; partitions with the same path go into one request.
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
-from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadSource
+from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadSource
 from shallow_mirror.broker.fetch.empty_ranges import EmptyAnswers
 from shallow_mirror.broker.fetch.fetch_client import (
     MAX_BATCH_BYTES,
@@ -199,7 +199,7 @@ class RangeReader:
         request is on its way. Its partitions are divided whenever neither connection has a request on the wire.
         """
         for path, sources in by_path.items():
-            lanes, is_far = (path, path._replace(lane=1)), self._cluster.fetch_pace(path).is_far
+            lanes, is_far = [path._replace(lane=lane) for lane in LANES], self._cluster.fetch_pace(path).is_far
             free = [lane for lane in lanes if lane not in waiting]
             if len(free) == len(lanes) and is_far and len(sources) > 1:
                 keys = list(sources)

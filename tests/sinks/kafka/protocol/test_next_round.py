@@ -8,6 +8,7 @@ from tests.fakes.changes import dropped_before, error
 from tests.sinks.two_strict_clusters import Clusters, client_of
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import FetchSpeed, PathSpeeds, SendSpeed
 from shallow_mirror.broker.net.error_codes import CONCURRENT_TRANSACTIONS
 from shallow_mirror.broker.produce.transactions import init_producer_id
 from shallow_mirror.deadline import Deadline
@@ -15,6 +16,7 @@ from shallow_mirror.sinks.kafka.protocol.next_round import EPOCHS_FOR_S, METADAT
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 
 NAMES = ("m-0", "m-1")
+SPEEDS = PathSpeeds({1: SendSpeed(100e6, 0.08)}, {1: FetchSpeed(16e6, 200e6, 0.08)})
 
 
 class Ahead:
@@ -74,8 +76,8 @@ def test_what_was_asked_for_long_ago_is_not_used(clusters: Clusters) -> None:
     ahead = Ahead(clusters)
     ahead.begin()
     ahead.now_s += METADATA_FOR_S + 1
-    assert ahead.round.take_target(NAMES, ahead.deadline) is None
-    assert ahead.round.take_source(ahead.deadline) is None
+    assert ahead.round.take_target(NAMES, SPEEDS, ahead.deadline) is None
+    assert ahead.round.take_source(SPEEDS, ahead.deadline) is None
     ahead.now_s += EPOCHS_FOR_S
     assert ahead.round.take_epochs(ahead.deadline) == {}
     ahead.close()
@@ -84,7 +86,7 @@ def test_what_was_asked_for_long_ago_is_not_used(clusters: Clusters) -> None:
 def test_tasks_need_not_ask_for_leaders_and_coordinators(clusters: Clusters) -> None:
     ahead = Ahead(clusters)
     ahead.begin()
-    known, source = ahead.round.take_target(NAMES, ahead.deadline), ahead.round.take_source(ahead.deadline)
+    known, source = ahead.round.take_target(NAMES, SPEEDS, ahead.deadline), ahead.round.take_source(SPEEDS, ahead.deadline)
     assert known is not None
     assert source is not None
     assert set(known.metadata.topics) == {"copy"}
@@ -92,6 +94,7 @@ def test_tasks_need_not_ask_for_leaders_and_coordinators(clusters: Clusters) -> 
     assert set(source.metadata.topics) == {"orders"}
     worker = Cluster(client_of(clusters.target))
     worker.learn(known)
+    assert worker.path_speeds() == SPEEDS
     asked = clusters.target.asked("Metadata"), clusters.target.asked("FindCoordinator")
     init_producer_id(worker, NAMES[0], 60_000, ahead.deadline)
     assert (clusters.target.asked("Metadata"), clusters.target.asked("FindCoordinator")) == asked
