@@ -74,6 +74,9 @@ class ModelCluster:
     def coordinator(self, _kind: object, _key: str, _deadline: Deadline, purpose: str = CONTROL) -> ModelConnection:
         return self._control if purpose == CONTROL else ModelConnection(self.port)
 
+    def find_coordinators(self, _kind: object, _keys: Sequence[str], _deadline: Deadline) -> None:
+        """There is one coordinator."""
+
     def forget_coordinator(self, _kind: object, _key: str) -> None:
         """There is one coordinator, and it is found at once."""
 

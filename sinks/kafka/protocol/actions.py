@@ -113,9 +113,11 @@ class InitProducerId:
 
     Answer: False where its last transaction cannot complete (its outcome is decided, and a partition does not accept the marker):
     the id is fenced all the same, and is not used until it can be initialised.
+    `together`: all ids that are initialised one after the other; their requests may be in flight at the same time.
     """
 
     transactional_id: str
+    together: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +242,14 @@ def start_up(
     named = {txn.txn.transactional_id for txn in decided}
     unnamed = tuple(transactional_id for transactional_id in transactional_ids if transactional_id not in named)
     for transactional_id in unnamed:
-        yield InitProducerId(transactional_id)
+        yield InitProducerId(transactional_id, unnamed)
     if decided:
         yield AbortHangingTxns(unnamed, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
     ended = yield from end_all(decided, choices, reads_log=True)
     yield ended.settle  # invariant E
-    for transactional_id in transactional_ids:
-        if transactional_id in named:  # invariant C: after resolution
-            yield InitProducerId(transactional_id)
+    resolved = tuple(transactional_id for transactional_id in transactional_ids if transactional_id in named)
+    for transactional_id in resolved:  # invariant C: after resolution
+        yield InitProducerId(transactional_id, resolved)
     yield AbortHangingTxns(tuple(transactional_ids))  # invariant F
     return ended.removed
 

@@ -17,11 +17,13 @@ from shallow_mirror.broker.admin.hanging_transactions import (
     write_markers,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.transactions import (
     EndTxnAnswer,
     begin_end_txn,
+    begin_init_producer_id,
     blocked_txn,
     end_txn,
     init_producer_id,
@@ -106,6 +108,7 @@ class TxnPerformer:
         self._receipts_patience: Deadline | None = None
         """Begins with the first pending receipt after an EndTxn."""
         self._begun_ends: dict[SlotTxn, BegunRequest] = {}
+        self._begun_epochs: dict[str, BegunRequest] = {}
         self._stable: dict[TopicPartition, int] = {}
         """Last stable offsets as they were after the last EndTxn."""
         self._polls: list[BegunCall[dict[TopicPartition, int]]] = []
@@ -127,8 +130,8 @@ class TxnPerformer:
                 if visibility.pending:
                     self.availability.pending[decided.txn] = visibility.pending
                 return visibility
-            case actions.InitProducerId(name):
-                return self._init_producer_id(name, deadline)
+            case actions.InitProducerId(name, together):
+                return self._init_producer_id(name, deadline, together)
             case actions.AbortHangingTxns(names, partitions):
                 return self._abort_hanging(names, partitions, deadline, named=self._owner.finished_producer_ids)
             case actions.ReadReceipt(decided):
@@ -189,12 +192,17 @@ class TxnPerformer:
         partitions = [written.topic_partition for written in ranges]
         return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
 
-    def _init_producer_id(self, name: str, deadline: Deadline) -> bool:
+    def _init_producer_id(self, name: str, deadline: Deadline, together: Sequence[str] = ()) -> bool:
         """Fence an id. Return False where its last transaction cannot complete: its fate is durable, the id cannot be used."""
         self.next_round.forget(name, deadline)
         self.availability.fenced.pop(name, None)
+        timeout_ms, begun = self._transaction_timeout_ms, self._begun_epochs.pop(name, None)
+        if begun is None and len(together) > 1:
+            self._target.find_coordinators(CoordinatorKind.TXN, together, deadline)
+            self._begun_epochs = {each: begin_init_producer_id(self._target, each, timeout_ms, deadline) for each in together}
+            begun = self._begun_epochs.pop(name)
         try:
-            self.availability.fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
+            self.availability.fenced[name] = init_producer_id(self._target, name, timeout_ms, deadline, begun=begun)
         except TransactionBlockedError as blocked:
             self.availability.block(blocked)
             return False

@@ -31,7 +31,7 @@ from shallow_mirror.broker.cluster.send_window import SendWindow
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.broker.net.requests import call
+from shallow_mirror.broker.net.requests import call, receive, send
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.plurals import counted
@@ -39,6 +39,9 @@ from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 
 NEW_TOPIC_PATIENCE_MS = 1000
 """How long a topic may be unknown before it does not exist: brokers hear of a new one a moment after its creator."""
+
+FOUND_TOGETHER = 100
+"""So many requests for coordinators are sent before their responses are received."""
 
 _T = TypeVar("_T")
 
@@ -64,6 +67,22 @@ class Coordinators:
         except RetriableError:
             self.forget(kind, key)
             raise
+
+    def find(self, kind: CoordinatorKind, keys: Iterable[str], deadline: Deadline) -> None:
+        """Find the coordinators of keys with requests that are sent together; `connection` asks again where none was found."""
+        missing = [key for key in dict.fromkeys(keys) if (kind, key) not in self._node_ids]
+        if not missing:
+            return
+        connection = self._pool.any_broker(deadline)
+        for first in range(0, len(missing), FOUND_TOGETHER):
+            together = missing[first : first + FOUND_TOGETHER]
+            for key in together:
+                send(connection, "FindCoordinator", deadline, key=key, key_type=kind.value)
+            for key in together:
+                response = receive(connection, "FindCoordinator", deadline)
+                if not response.error_code:
+                    self._pool.add_broker(response.node_id, (response.host, response.port))
+                    self._node_ids[kind, key] = response.node_id
 
     def learn(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
         self._node_ids[kind, key] = node_id
@@ -163,6 +182,11 @@ class Cluster:
         """Return a connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
         self._check_process()
         return self._coordinators.connection(kind, key, deadline, purpose)
+
+    def find_coordinators(self, kind: CoordinatorKind, keys: Iterable[str], deadline: Deadline) -> None:
+        """Find the coordinators of keys that are going to be asked, in as few round trips as possible. Raises RetriableError."""
+        keys = list(keys)
+        self.retrying("finding coordinators", lambda attempt: self._coordinators.find(kind, keys, attempt), deadline)
 
     def learn_coordinator(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
         """Note a coordinator that a broker named by its own, which spares a FindCoordinator."""

@@ -75,11 +75,20 @@ class CoordinatorState:
     producer_epoch: int
 
 
-def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline) -> SlotTxn:
+def init_producer_id(
+    cluster: Cluster,
+    transactional_id: str,
+    transaction_timeout_ms: int,
+    deadline: Deadline,
+    *,
+    begun: BegunRequest | None = None,
+) -> SlotTxn:
     """Return a fresh producer epoch. Success means that the previous transaction of this id is wholly over.
 
+    `begun`: the request was sent already (`begin_init_producer_id`); it counts as the first try.
     Raises TransactionBlockedError where the previous transaction cannot complete, ConfigError, RetriableError.
     """
+    first = [begun]
     response = _retry_unless_blocked(
         cluster,
         transactional_id,
@@ -90,6 +99,7 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
             "InitProducerId",
             lambda response: response.error_code,
             attempt,
+            begun=first.pop() if first else None,
             **_initialized(transactional_id, transaction_timeout_ms),
         ),
         deadline,
@@ -314,8 +324,19 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline, be
     return EndTxnAnswer.ENDED
 
 
-def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> CoordinatorState | None:
-    """Return None when the coordinator has no such id (any more). Raises BrokerTooOldError before Kafka 3.0."""
+def begin_describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> BegunRequest:
+    """Send the request of `describe_txn`. Raises BrokerTooOldError before Kafka 3.0."""
+    fields = {"transactional_ids": [transactional_id]}
+    return BegunRequest(cluster, CoordinatorKind.TXN, transactional_id, "DescribeTransactions", fields, deadline)
+
+
+def describe_txn(
+    cluster: Cluster, transactional_id: str, deadline: Deadline, *, begun: BegunRequest | None = None
+) -> CoordinatorState | None:
+    """Return None when the coordinator has no such id (any more). Raises BrokerTooOldError before Kafka 3.0.
+
+    `begun`: the request was sent already.
+    """
 
     def code_of(response: Any) -> int:
         return int(response.transaction_states[0].error_code)
@@ -327,6 +348,7 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
         "DescribeTransactions",
         code_of,
         deadline,
+        begun=begun,
         transactional_ids=[transactional_id],
     )
     if code_of(response) == TRANSACTIONAL_ID_NOT_FOUND:
