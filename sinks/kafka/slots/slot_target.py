@@ -72,7 +72,11 @@ class KafkaSlotTarget:
         return KafkaSlotWriter(self, self._job, transaction, self._known_refusals)
 
     def _take_prepared(self) -> SlotTxn | None:
-        """Return the producer epoch that was taken ahead: once, because no two transactions may have the same one."""
+        """Return the producer epoch that was taken ahead: once, because no two transactions may have the same one.
+
+        A further attempt of Spark's for the slot does not have it either (`clean_up`). A stage without shuffles, as this one, is
+        never run again with first attempts.
+        """
         prepared, self._prepared = self._prepared, None
         return prepared
 
