@@ -6,9 +6,10 @@ import functools
 import logging
 import operator
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -44,6 +45,18 @@ RECHECK_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
 
 
+RECENT_ROUNDS = 10
+"""What so many rounds have used is asked for ahead: with light traffic, one round fills more slots than another."""
+
+
+class _Used(NamedTuple):
+    """What a round has written with, to and from."""
+
+    names: frozenset[str]
+    topics: frozenset[str]
+    source_topics: frozenset[str]
+
+
 class KafkaSink:
     """The Kafka transactions of a query (a `Sink`), for the owner of the map, after its recovery.
 
@@ -74,6 +87,7 @@ class KafkaSink:
         self._recheck_at = 0.0
         self._stable_ends: Mapping[TopicPartition, int] = {}
         self._source_speeds = self._target_speeds = PathSpeeds()
+        self._recent: deque[_Used] = deque(maxlen=RECENT_ROUNDS)
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     @property
@@ -117,6 +131,7 @@ class KafkaSink:
         numbers = self._slot_numbers()
         deadline = Deadline.after_ms(round_.time_left_ms, self._clock)
         prepared = self._performer.next_round.take_epochs(deadline)
+        names = [transactional_id(self._job.mirror, number) for number in numbers]
         job = replace(
             self._job,
             decision=round_.decision,
@@ -130,7 +145,7 @@ class KafkaSink:
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
             prepared=prepared,
-            known_target=self._performer.next_round.take_target(sorted(prepared), self._target_speeds, deadline),
+            known_target=self._performer.next_round.take_target(names, self._target_speeds, deadline),
             known_source=self._performer.next_round.take_source(self._source_speeds, deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
@@ -159,10 +174,23 @@ class KafkaSink:
         """Ask the target for what the same slots will need: everything of this round is visible, and nothing of it is open."""
         if not outcome.rows or outcome.not_committed or not self._performer.availability.is_complete:
             return
-        names = sorted({row.txn.transactional_id for row in outcome.rows if row.txn is not None})
-        topics = sorted({row.segment.target.topic for row in outcome.rows if row.txn is not None})
-        source_topics = sorted({row.segment.source.topic for row in outcome.rows if row.txn is not None})
-        self._performer.next_round.begin(names, topics, source_topics, deadline)
+        written = [row for row in outcome.rows if row.txn is not None]
+        self._recent.append(
+            _Used(
+                frozenset(row.txn.transactional_id for row in written if row.txn is not None),
+                frozenset(row.segment.target.topic for row in written),
+                frozenset(row.segment.source.topic for row in written),
+            )
+        )
+        self._performer.next_round.begin(
+            sorted(name for name in frozenset().union(*(used.names for used in self._recent)) if self._is_usable(name)),
+            sorted(frozenset().union(*(used.topics for used in self._recent))),
+            sorted(frozenset().union(*(used.source_topics for used in self._recent))),
+            deadline,
+        )
+
+    def _is_usable(self, name: str) -> bool:
+        return self._performer.availability.is_usable(name)
 
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:

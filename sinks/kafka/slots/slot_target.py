@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, KnownCluster, TopicMetadata
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker
 from shallow_mirror.broker.net.begun_call import BEGUN
 from shallow_mirror.broker.produce.transactions import init_producer_id
@@ -62,6 +63,9 @@ class KafkaSlotTarget:
             node_id = known.coordinators.get((kind, name))
             if node_id is not None:
                 wanted.append((node_id, BEGUN))
+        coordinator = known.coordinators.get((CoordinatorKind.TXN, name))
+        if self._prepared is None and coordinator is not None:
+            wanted.append((coordinator, CONTROL))
         self._target.open_at_once(wanted, self._deadline)
 
     def begin(self) -> KafkaSlotWriter:
