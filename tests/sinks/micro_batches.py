@@ -21,10 +21,13 @@ from shallow_mirror.types import SlotTxn
 
 
 class NothingAhead:
-    """Stands in for `NextRound`: nothing is asked for ahead, so tasks ask for all themselves."""
+    """Stands in for `NextRound`: nothing comes ahead, so tasks ask for all themselves. `begun`: what was to be asked for."""
 
-    def begin(self, *_asked: object) -> None:
-        """Ask for nothing."""
+    def __init__(self) -> None:
+        self.begun: list[tuple[Sequence[str], Sequence[str], Sequence[str]]] = []
+
+    def begin(self, names: Sequence[str], topics: Sequence[str], source_topics: Sequence[str], _deadline: Deadline) -> None:
+        self.begun.append((names, topics, source_topics))
 
     def take_source(self, *_asked: object) -> None:
         return None
