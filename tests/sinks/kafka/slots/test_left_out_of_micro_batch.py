@@ -126,7 +126,7 @@ def test_what_the_last_rounds_have_used_is_asked_for_ahead_and_what_is_blocked_i
     driver.copy([copied(0, 5, txn=SlotTxn("m-0", 7, 3))])
     driver.copy([copied(5, 9, txn=SlotTxn("m-1", 8, 3))])
     assert [names for names, *_ in ahead.begun] == [["m-0"], ["m-0", "m-1"]]
-    assert {(*topics, *source_topics) for _, topics, source_topics in ahead.begun} == {("copy", "orders")}
+    assert {(*topics, *source_topics) for _, topics, source_topics in ahead.begun} == {("orders", "orders")}
     driver.availability.block(BLOCKED)
     driver.copy([copied(9, 10)])
     assert len(ahead.begun) == 2
