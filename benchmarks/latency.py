@@ -27,7 +27,7 @@ from benchmarks.arrivals import quantile
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
-from benchmarks.link import Link, add_link_options, link_of
+from benchmarks.link import Link, add_link_options, links_of
 from benchmarks.running_mirror import client_properties, running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
@@ -107,8 +107,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--offsets", choices=["translated", "preserved"], default="translated")
     add_link_options(parser)
     options = parser.parse_args(arguments)
-    link = link_of(parser, options)
-    options.links = [link.near, link] if link.far_sides else [link]
+    links = links_of(parser, options)
+    options.links = list(dict.fromkeys([links[0].near, *links]))
     return options
 
 

@@ -42,6 +42,9 @@ class SlotWriter(Protocol):
     def until(self) -> Deadline | None:
         """When the slot has to hand over what it has; None before the first batch: there is nothing to hand over then."""
 
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        """Hear which partitions there is something to read of, before it is read: what takes round trips may begin now."""
+
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:

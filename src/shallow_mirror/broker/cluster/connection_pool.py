@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.connection_factory import ConnectionOpener
@@ -15,6 +16,10 @@ Address = tuple[str, int]
 
 CONTROL = "control"
 """The purpose of connections for everything but Fetch and Produce."""
+
+
+MOST_AT_ONCE = 8
+"""So many connections are opened side by side."""
 
 
 class ConnectionPool:
@@ -45,7 +50,7 @@ class ConnectionPool:
             raise RetriableError("BROKER_NOT_AVAILABLE", f"the cluster lists no broker {node_id}")
         return self._connect(node_id, self._brokers[node_id], purpose, deadline)
 
-    def any_broker(self, deadline: Deadline) -> Connection:
+    def any_broker(self, deadline: Deadline, purpose: str = CONTROL) -> Connection:
         """Return a connection to a listed broker or a bootstrap server. Raises the last error when none can be reached."""
         # Those that could not be reached lately come last: one that accepts connections and is silent would take all the time
         # there is, and would be the only one that is ever tried.
@@ -55,7 +60,7 @@ class ConnectionPool:
             if last is not None and deadline.is_over():
                 break
             try:
-                connection = self._connect(key, address, CONTROL, deadline)
+                connection = self._connect(key, address, purpose, deadline)
             except RetriableError as error:
                 self._unreachable_at[address] = self._clock()
                 last = error
@@ -63,6 +68,28 @@ class ConnectionPool:
                 self._unreachable_at.pop(address, None)
                 return connection
         raise last if last is not None else RetriableError("NETWORK_EXCEPTION", "no bootstrap broker is configured")
+
+    def open_at_once(self, wanted: Iterable[tuple[int, str]], deadline: Deadline) -> None:
+        """Open the connections that are missing, by node id and purpose, side by side: together they take the time of one.
+
+        One that cannot be opened now is left to whoever asks for it, who gets the error.
+        """
+        missing = [
+            (node_id, purpose)
+            for node_id, purpose in dict.fromkeys(wanted)
+            if node_id in self._brokers and (node_id, purpose) not in self._connections
+        ]
+        if len(missing) < 2:
+            return
+        deadline = deadline.sooner(self._config.connection_setup_timeout_ms)
+        with ThreadPoolExecutor(min(MOST_AT_ONCE, len(missing)), thread_name_prefix="connect") as threads:
+            opening = {key: threads.submit(self._opener.open, self._brokers[key[0]], deadline) for key in missing}
+        for key, opened in opening.items():
+            error = opened.exception()
+            if error is None:
+                self._connections[key] = opened.result()
+            elif not isinstance(error, RetriableError):
+                raise error
 
     def close(self) -> None:
         for connection in self._connections.values():

@@ -86,6 +86,10 @@ class Connection:
             self.close()
         return not self.is_closed
 
+    def wait_readable(self, ms: float) -> bool:
+        """Wait so long for bytes of the next response; return whether there are any, or the connection was closed."""
+        return self.is_closed or self._ahead_start < self._ahead_end or self.transport.wait_readable(ms)
+
     def next_correlation_id(self) -> int:
         self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
         return self._next_correlation_id

@@ -103,6 +103,10 @@ class Transport:
         """Return whether bytes were read from the socket that were not received yet."""
         return False
 
+    def wait_readable(self, ms: float) -> bool:
+        """Wait so long for a byte; return whether there is one to receive, or the peer closed the connection."""
+        return self.has_pending() or bool(self._readable.poll(ms))
+
     def _wait_to_receive(self, expected: int, deadline: Deadline) -> None:
         """Wait until `expected` bytes have come, `_GATHERED_BYTES` of them, or after `_GATHERED_MS` one."""
         self._wake_for(min(expected, _GATHERED_BYTES))
