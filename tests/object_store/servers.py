@@ -130,7 +130,7 @@ class StoreProxy:
 
     def payload_hashes(self) -> list[str]:
         """Return what each request so far says about the hash of its body (`x-amz-content-sha256`), in the order of `requests`."""
-        return [str(payload_hash) for payload_hash in self._ask("state", {})["payload_hashes"]]
+        return [str(payload_hash) for payload_hash in self._ask("payload_hashes", {})]
 
     @contextlib.contextmanager
     def faulty(self, fault: StoreFault) -> Iterator[None]:
@@ -140,11 +140,10 @@ class StoreProxy:
         finally:
             self.clear()
 
-    def _ask(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, what: str, body: dict[str, Any]) -> Any:
         with contextlib.closing(self._connection()) as connection:
             connection.request("POST", CONTROL + what, json.dumps(body))
-            answer: dict[str, Any] = json.loads(connection.getresponse().read())
-            return answer
+            return json.loads(connection.getresponse().read())
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._ca_file is None:

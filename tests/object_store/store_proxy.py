@@ -117,8 +117,11 @@ class Plan:
 
     def state(self) -> dict[str, Any]:
         with self._lock:
-            hits = sum(fault.hits for fault in self._faults)
-            return {"requests": self._requests, "payload_hashes": self._payload_hashes, "hits": hits}
+            return {"requests": self._requests, "hits": sum(fault.hits for fault in self._faults)}
+
+    def payload_hashes(self) -> list[str]:
+        with self._lock:
+            return list(self._payload_hashes)
 
 
 class _Server(ThreadingHTTPServer):
@@ -209,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.plan.inject(json.loads(body))
         elif what == "clear":
             self.server.plan.clear()
-        answer = json.dumps(self.server.plan.state()).encode()
+        answer = json.dumps(self.server.plan.payload_hashes() if what == "payload_hashes" else self.server.plan.state()).encode()
         self.send_response_only(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
