@@ -78,7 +78,8 @@ class SlotResult:
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`, `shared_producers`: as in `SlotWrite`.
+    `stored`, `shared_producers`: as in `SlotWrite`. `was_repeated`: an earlier try of the task, or an earlier task of the slot, may
+    have requests on their way.
     """
 
     slot: int
@@ -95,6 +96,7 @@ class SlotResult:
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+    was_repeated: bool = False
 
     def rows_of_map(self) -> tuple[DecidedSegment, ...]:
         """Return the rows of an offset map of what the slot did."""
