@@ -78,8 +78,8 @@ class SlotResult:
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`, `shared_producers`: as in `SlotWrite`. `was_repeated`: an earlier try of the task, or an earlier task of the slot, may
-    have requests on their way.
+    `stored`, `shared_producers`: as in `SlotWrite`. `was_repeated`: an earlier try of the task, or an earlier task of the
+    slot, may have requests on their way.
     """
 
     slot: int

@@ -22,7 +22,7 @@ class Batch(NamedTuple):
     """A batch in a log. `wanted`: the source offset of its first record, -1 where it is foreign. `time_ms`: its max timestamp."""
 
     base: int
-    count: int
+    records: int
     wanted: int
     producer_id: int
     sequence: int
@@ -33,7 +33,7 @@ class Request(NamedTuple):
     """A Produce request with one batch. `sequence`: -1 where the producer is not idempotent."""
 
     wanted: int
-    count: int
+    records: int
     producer_id: int
     sequence: int
     time_ms: int
@@ -62,7 +62,7 @@ class Replica:
         """Return the base offset of the remembered batch that a request repeats."""
         known = self.producers.get(request.producer_id)
         if known is not None:
-            last = (request.sequence + request.count - 1) % SEQUENCE_MODULUS
+            last = (request.sequence + request.records - 1) % SEQUENCE_MODULUS
             for first_sequence, last_sequence, base in known.batches:
                 if first_sequence == request.sequence and last_sequence == last:
                     return base
@@ -75,17 +75,17 @@ class Replica:
         return known is None or (known.batches[-1][1] + 1) % SEQUENCE_MODULUS == request.sequence
 
     def append(self, request: Request) -> Batch:
-        wanted, count, producer_id, sequence, time_ms = request
-        batch = Batch(self.end, count, wanted, producer_id, sequence, time_ms)
+        wanted, records, producer_id, sequence, time_ms = request
+        batch = Batch(self.end, records, wanted, producer_id, sequence, time_ms)
         self._take(batch)
         return batch
 
     def _take(self, batch: Batch) -> None:
         self.log.append(batch)
-        self.end = batch.base + batch.count
+        self.end = batch.base + batch.records
         if batch.sequence != NO_SEQUENCE:
             known = self.producers.get(batch.producer_id)
-            last = (batch.sequence + batch.count - 1) % SEQUENCE_MODULUS
+            last = (batch.sequence + batch.records - 1) % SEQUENCE_MODULUS
             newest = (batch.sequence, last, batch.base)
             before = () if known is None else known.batches[1 - _REMEMBERED_BATCHES :]
             self.producers[batch.producer_id] = Remembered(batch.time_ms, (*before, newest))
@@ -119,7 +119,7 @@ class Replica:
             if batch.base < self.start:
                 break
             if batch.sequence != NO_SEQUENCE and batch.producer_id not in self.producers:
-                last = (batch.sequence + batch.count - 1) % SEQUENCE_MODULUS
+                last = (batch.sequence + batch.records - 1) % SEQUENCE_MODULUS
                 self.producers[batch.producer_id] = Remembered(batch.time_ms, ((batch.sequence, last, batch.base),))
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:

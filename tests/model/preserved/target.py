@@ -113,7 +113,7 @@ class TargetPartition:
             return TOO_FEW, -1, -1
         duplicate = replica.duplicate_of(request)
         if duplicate is not None:
-            return NO_ERROR, duplicate, duplicate + request.count
+            return NO_ERROR, duplicate, duplicate + request.records
         if not replica.is_in_order(request):
             return OUT_OF_ORDER, -1, -1
         batch = replica.append(request)
@@ -122,7 +122,7 @@ class TargetPartition:
             self._advance()
         if chance > 0.97:
             return TOO_FEW_AFTER_APPEND, batch.base, -1
-        return NO_ERROR, batch.base, batch.base + batch.count
+        return NO_ERROR, batch.base, batch.base + batch.records
 
     def _require_in_place(self, batch: Batch) -> None:
         """Raise ViolationError unless the log holds each record of the source at its own offset, or a foreign batch in front."""
@@ -214,8 +214,8 @@ class TargetPartition:
         followers = [replica for replica in self.replicas if replica.number != self.leader]
         for replica in followers:
             replica.is_leading = False
-        # Twice, so that followers learn the high watermark as well.
-        while any([self.fetch(replica.number) for replica in followers]):
+        # Again, so that followers learn the high watermark as well.
+        while any(self.fetch(replica.number) for replica in followers):
             pass
 
     def close_connections(self, now_ms: int) -> None:

@@ -107,7 +107,7 @@ class Task:
         if world.rules.checks_headers:
             first = max(self.position, self._start)
             for batch in reversed(replica.log):
-                if batch.base + batch.count <= first:
+                if batch.base + batch.records <= first:
                     break
                 if batch.base < self._end and (
                     batch.producer_id != self.producer_id or batch.sequence != batch.base % SEQUENCE_MODULUS
@@ -125,7 +125,9 @@ class Task:
         self._stage = _SENDING
 
     def _may_send(self, world: World) -> bool:
-        return not self._is_due and self._next < world.source_end and len(self._unanswered) < (1 if self._is_alone else _IN_FLIGHT)
+        return (
+            not self._is_due and self._next < world.source_end and len(self._unanswered) < (1 if self._is_alone else _IN_FLIGHT)
+        )
 
     def _send(self, world: World) -> None:
         chance = world.chance()
@@ -149,7 +151,7 @@ class Task:
         if self._was_remembered or request.wanted == world.origin or not self._is_alone:
             self._connection.trusts_log = True
         self._connection.requests.append(request)
-        self._unanswered.append((request.wanted, request.count))
+        self._unanswered.append((request.wanted, request.records))
 
     def _take_answer(self, world: World, error: int, base: int) -> None:
         if error == NO_ERROR:

@@ -18,7 +18,8 @@ remembered; and once faults stop, a writer completes the log, or reports the dam
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
 
 from tests.model.preserved.replicas import Request
 from tests.model.preserved.rules import PRODUCT, Rules
@@ -40,13 +41,25 @@ _REFUSED = (0.02, 0.1, 0.4)
 _LONG_PAUSE_MS = 10 * _MINUTE
 _FIRST_PRODUCER = 77
 _EMPTIED = 2
-_ORIGINS = (0, 7, SEQUENCE_MODULUS - 5)
+_ORIGINS = (0, 0, 7, SEQUENCE_MODULUS - 5)
+
+
+class Focus(Enum):
+    """What goes wrong most: anything; a log without records, whose producer is lost; time that passes; a foreign writer."""
+
+    ANYTHING = auto()
+    FORGOTTEN = auto()
+    EXPIRING = auto()
+    FOREIGN = auto()
+
+
+_FOCUSES = (*[Focus.ANYTHING] * 6, Focus.FORGOTTEN, Focus.FORGOTTEN, Focus.EXPIRING, Focus.FOREIGN)
 
 
 class World:
     """`position`: of the map, up to where the source's offsets are accounted for. `recorded_end`: of what it has on the target.
 
-    `unclean_ms`: when a request of another writer, or one without an answer, may have been on its way the last time. `cut`: how
+    `focus`: drawn where it is None. `unclean_ms`: when a request of another writer, or one without an answer, may have been on its way the last time. `cut`: how
     many records a batch has; 0: any number.
     """
 
@@ -55,6 +68,7 @@ class World:
         seed: int,
         rules: Rules = PRODUCT,
         *,
+        focus: Focus | None = None,
         may_empty_any_time: bool = False,
         note: Callable[[str], None] | None = None,
     ) -> None:
@@ -63,7 +77,9 @@ class World:
         self._note = note
         self._may_empty_any_time = may_empty_any_time
         self.now_ms = _BEGIN_MS
-        self.origin = _ORIGINS[int(self.chance() * len(_ORIGINS))]
+        self._focus = focus or _FOCUSES[int(self.chance() * len(_FOCUSES))]
+        origins = _ORIGINS[2:] if self._focus is Focus.FORGOTTEN else _ORIGINS
+        self.origin = origins[int(self.chance() * len(origins))]
         self.source_end = self.origin + _OFFSETS[int(self.chance() * 3)]
         self._records_age_ms = (0, EXPIRATION_MS // 2 - 1, _YEAR_MS)[int(self.chance() * 3)]
         self._expiration_ms = EXPIRATION_MS if rules.requires_long_expiration else SHORT_EXPIRATION_MS
@@ -80,13 +96,12 @@ class World:
         self.killed = self.losses = 0
         self.damage: str | None = None
         self.has_lost_evidence = False
-        self._begins_forgotten = False
         if self.origin:
             self._seed_a_batch()
 
     def _seed_a_batch(self) -> None:
         """Let the log hold a batch that the map knows, of now or a day ago, or none any more. No writer was there for long."""
-        kind = int(self.chance() * 3)
+        kind = _EMPTIED if self._focus is Focus.FORGOTTEN else int(self.chance() * 3)
         sent_ms = self.now_ms - (kind > 0) * self._expiration_ms
         last = self.origin - 1
         for replica in self.target.replicas:
@@ -96,7 +111,6 @@ class World:
             for replica in self.target.replicas:
                 replica.start = replica.end
                 replica.reload()
-        self._begins_forgotten = kind > 0
         self.unclean_ms -= TASK_MS + IDLE_MS
         self.recorded_end = self.origin
 
@@ -189,7 +203,7 @@ class World:
         elif self._note:
             self._note(f"damage reported: {self.damage}")
 
-    def _harms(self) -> list[Callable[[], None]]:
+    def _harms(self) -> Sequence[Callable[[], object]]:
         """Return some of what can go wrong, and none of the rest: rare things then come together more often."""
         every = (
             self._kill_task,
@@ -206,9 +220,14 @@ class World:
             self._empty,
             self._reload,
         )
-        if self._begins_forgotten and self.chance() < 0.5:
-            return [self._kill_task, self._replace_task, self._empty, self._reload, self._expire, self._pass_some_time]
-        harms = [harm for harm in every if self.chance() < _SHARE_OF_HARMS]
+        match self._focus:
+            case Focus.FORGOTTEN:
+                return [self._kill_task, self._replace_task, self._empty, self._empty, self._reload, self._reload]
+            case Focus.EXPIRING:
+                return [self._kill_task, self._expire, self._expire, self._pass_some_time, self._pass_some_time]
+            case Focus.FOREIGN:
+                return [self._kill_task, self._take_over, self._write_foreign]
+        harms: list[Callable[[], object]] = [harm for harm in every if self.chance() < _SHARE_OF_HARMS]
         if self.chance() < _SHARE_OF_FOREIGN_WRITERS:
             harms.append(self._write_foreign)
         return harms or [self._kill_task]
@@ -242,7 +261,8 @@ class World:
 
     def _reload(self) -> None:
         """Let a broker move its log to another disk: its connections stay."""
-        self.target.replicas[self._some_broker()].reload()
+        number = self.target.leader if self.chance() < 0.5 else self._some_broker()
+        self.target.replicas[number].reload()
 
     def _write_foreign(self) -> None:
         self.target.write_foreign(self.now_ms)
