@@ -32,6 +32,7 @@ faults: setup java ## fault injection on real brokers (hours), with tables of re
 
 model: setup ## the protocol against a model of Kafka and Delta: SCHEDULES=1000000 with crashes, races and lost messages
 	$(BIN)/python -m tests.model.run $(or $(SCHEDULES),1000000)
+	$(BIN)/python -m tests.model.preserved.run $(or $(SCHEDULES),1000000)
 
 fuzz: setup ## malformed bytes for every parser: MINUTES=10 in total; findings in build/fuzz
 	PYTHONPATH=. $(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),10)

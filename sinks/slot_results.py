@@ -84,7 +84,7 @@ class SlotResult:
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
     `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
-    of the source.
+    of the source. `was_repeated`: an earlier try of the task, or an earlier task of the slot, may have requests on their way.
     """
 
     slot: int
@@ -104,6 +104,7 @@ class SlotResult:
     source_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
     target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+    was_repeated: bool = False
 
     def rows_of_map(self) -> tuple[DecidedSegment, ...]:
         """Return the rows of an offset map of what the slot did."""

@@ -176,14 +176,15 @@ def run_slot(
     slot_input = open_input(job, rows, is_planned_ranges, deadline)
     target = open_target(slot_input.number, deadline)
     try:
-        done = fill_slot(job, slot_input, target, deadline, is_again=_spark_attempt() > 0)
+        done = fill_slot(job, slot_input, target, deadline, is_again=spark_attempt() > 0)
         return done if job.source is None else replace(done, source_speeds=cluster_of_worker(job.source).path_speeds())
     except BaseException:
         target.abandon()
         raise
 
 
-def _spark_attempt() -> int:
+def spark_attempt() -> int:
+    """Return how many attempts of this task there were before; 0 outside of Spark."""
     context = TaskContext.get()
     return 0 if context is None else int(context.attemptNumber())
 
@@ -212,7 +213,12 @@ def fill_slot(
             # Partitions that cannot be written are not read either. Rows that Spark hands over have been read already: there the
             # first try checks each partition when its first rows come.
             if readings.is_repeatable or is_again or tries:
-                slot_try.leave_out_unavailable(positions)
+                # Nor are those that are left out from their positions on: asking about one may fail as it did before.
+                slot_try.leave_out_unavailable(
+                    source
+                    for source, position in positions.items()
+                    if source not in isolated_ranges or isolated_ranges[source].reached > position
+                )
             if is_again or tries:
                 # What hangs of the earlier try would end with the marker of this one. Partitions that are left out need
                 # no look: this transaction does not include them, so its marker ends nothing there.
@@ -223,7 +229,12 @@ def fill_slot(
                 slot_try.expect(slot_input.expected)
             done = slot_try.run(readings.begin(ends, highest_ends), is_partial=ends is not None)
             unfinished = {left_out.source: left_out for left_out in done.unfinished} | isolated_ranges
-            return replace(done, retried=tuple(retried), unfinished=tuple(unfinished.values()))
+            return replace(
+                done,
+                retried=tuple(retried),
+                unfinished=tuple(unfinished.values()),
+                was_repeated=is_again or tries > 0,
+            )
         except (BatchRefusedError, CorruptBatchError, DataLossError, PreservedLogDamagedError, TopicAccessError) as error:
             isolated_now = ranges_to_isolate(error, job, positions, is_writing=slot_try.is_writing)
             new = _new_ends(isolated_now, isolated_ranges, positions)

@@ -83,7 +83,8 @@ def _is_agreed(position: Position) -> bool:
 def read_guard_times(target: Cluster, task_ms: int, deadline: Deadline) -> GuardTimes:
     """Return the times of the target's brokers, the strictest of all. `task_ms`: the longest a task of a slot may run.
 
-    Raises ConfigError where DescribeConfigs on the cluster is missing, RetriableError.
+    Raises ConfigError where DescribeConfigs on the cluster is missing, or brokers forget a producer while requests of a writer that
+    counted on it may be on their way; RetriableError.
     """
     node_ids = sorted(target.metadata([], deadline).brokers)
     configs = [target.broker_configs(node_id, deadline) for node_id in node_ids]
@@ -99,7 +100,14 @@ def read_guard_times(target: Cluster, task_ms: int, deadline: Deadline) -> Guard
             f"topics.offsets: the target has {_MAX_IDLE} < 0, so requests of an earlier run may arrive at any time: set it to "
             "the default of 10 minutes, or use topics.offsets: translated"
         )
-    return GuardTimes(
+    times = GuardTimes(
         expiration_ms=min(int(config[_EXPIRATION]) for config in configs),
         quiet_ms=task_ms + max(int(config[_MAX_IDLE]) for config in configs),
     )
+    if times.old_after_ms < times.quiet_ms:
+        raise ConfigError(
+            f"topics.offsets: the target's brokers have {_EXPIRATION}={times.expiration_ms}, and forget a producer while its "
+            f"requests may still be on their way ({times.quiet_ms / 1000:.0f} s: write.transaction_timeout_ms and {_MAX_IDLE}). "
+            f"Set it to {2 * times.quiet_ms} or more (the default is 24 hours), or use topics.offsets: translated"
+        )
+    return times

@@ -58,6 +58,11 @@ class _Response:
         """Return where batches of a queue were appended, as far as acknowledged."""
         return self.first_alone.base_offsets.get(target, []) + self.submission.base_offsets.get(target, [])
 
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether batches were not sent, because the commit interval is over or the leader too slow."""
+        return self.first_alone.is_cut_short or self.submission.is_cut_short
+
     def number_of(self, refused: ProduceRefusedError, failed: Submission | None) -> int | None:
         """Return the number in its queue of a batch that was refused; None where it is of another response."""
         if failed is self.first_alone:
@@ -108,7 +113,7 @@ class PreservedWriter:
             self._responses.append(response)
             with self._errors_explained():
                 self._send(response)
-            self._has_stopped = response.submission.is_cut_short
+            self._has_stopped = response.is_cut_short
         # Where nothing was read, there is time to wait for the acknowledgements.
         self._record(builder_of, left=self._job.responses_in_flight if placed else 0)
         return ()
@@ -191,6 +196,8 @@ class PreservedWriter:
             window.submit({target: [queues[target][0]] for target in first_alone}, response.first_alone)
             window.finish(response.first_alone)
             self._require_in_place(response)
+            if response.first_alone.is_cut_short:
+                return  # behind a batch that was not sent another one would be appended in its place
             queues |= {target: queues[target].without_first() for target in first_alone}
         window.submit({target: queue for target, queue in queues.items() if len(queue)}, response.submission)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -30,6 +31,7 @@ from shallow_mirror.sinks.kafka.slots.slot_transaction import (
 )
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
+from shallow_mirror.sinks.slots.slot_task import spark_attempt
 from shallow_mirror.types import Segment, SlotTxn, SourcePartition
 
 _MIN_IN_SYNC = "min.insync.replicas"
@@ -281,4 +283,6 @@ class KafkaSlotWriter:
 
 def open_kafka_target(job: KafkaSlotJob, number: int, deadline: Deadline) -> KafkaSlotTarget:
     """Return the target cluster of a slot, over the connections that this worker keeps."""
+    if spark_attempt() > 0:  # requests of the attempt before may still be on their way
+        job = replace(job, quiet_for_ms=0.0)
     return KafkaSlotTarget(job, number, cluster_of_worker(job.target), deadline)

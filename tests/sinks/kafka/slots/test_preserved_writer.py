@@ -10,12 +10,14 @@ import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, dropped_after, dropped_before, error
 from tests.fakes.record_rules import header_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, client_of, planned
-from tests.support.record_batches import batch, marker
+from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.send_pace import SendPace
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import PRODUCER_FORGOTTEN, GuardTimes
+from shallow_mirror.sinks.kafka.slots import slot_target
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
@@ -199,6 +201,48 @@ def test_the_first_batch_of_a_log_without_a_producer_is_sent_alone(clusters: Clu
     clusters.target.change("Produce", error(19))
     clusters.run(preserving(clusters, {A: 0}), planned(A, 5))
     assert placed(clusters) == [(0, 0, 2), (2, 2, 3)]
+
+
+def test_nothing_is_sent_behind_a_first_batch_that_was_not(clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow link there may be too little time for a large batch, and enough for the small one behind it."""
+    monkeypatch.setattr(SendPace, "may_begin", lambda _pace, size_bytes: size_bytes < 10_000)
+    clusters.source.seed(("orders", 0), batch(0, 1, payload=record(0, value=bytes(20_000))), batch(1, 1), batch(2, 1))
+    result = clusters.run(preserving(clusters, {A: 0}), planned(A, 3))
+    assert placed(clusters) == []
+    assert result.is_partial
+    assert not result.segments
+
+
+def test_another_attempt_of_a_task_takes_the_log_for_one_that_was_just_written_to(
+    clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_task, "SLOT_PATIENCE_MS", 50.0)
+    clusters.write(A, 2)
+    clusters.run(preserving(clusters, {A: 0}), planned(A, 2))
+    clusters.target.log("copy", 0).producers.clear()
+    clusters.write(A, 3)
+    job = preserving(clusters, {A: 2}, quiet_for_ms=TIMES.quiet_ms, leaves_out=True)
+    for module in (slot_task, slot_target):
+        monkeypatch.setattr(module, "spark_attempt", lambda: 1)
+    result = clusters.run(job, planned(A, 5))
+    assert [(left.source, left.error_name) for left in result.unfinished] == [(A, PRODUCER_FORGOTTEN)]
+    assert result.was_repeated
+    monkeypatch.undo()
+    result = clusters.run(job, planned(A, 5))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3)]
+    assert not result.was_repeated
+
+
+def test_a_try_that_is_given_up_for_one_partition_is_noted(clusters: Clusters) -> None:
+    """What it sent to others may still be on its way, so the driver must not take their logs for quiet."""
+    clusters.write(A, 2)
+    clusters.write(B, 2)
+    foreign = batch(0, 1, producer_id=5, producer_epoch=0, base_sequence=0)
+    clusters.target.change("Produce", Change(first=lambda: clusters.target.seed(("copy", 0), foreign)))
+    result = clusters.run(preserving(clusters, {A: 0, B: 0}, leaves_out=True, isolates=True), planned(A, 2), planned(B, 2))
+    assert [(left.source, left.error_name) for left in result.unfinished] == [(A, "PreservedLogDamagedError")]
+    assert not result.retried
+    assert result.was_repeated
 
 
 def test_a_target_that_lost_records_is_named(clusters: Clusters) -> None:
