@@ -128,8 +128,8 @@ class ModelCluster:
     def begin_metadata(self, _topics: Sequence[str], _deadline: Deadline) -> SimpleNamespace:
         return SimpleNamespace(receive=lambda _deadline: _METADATA)
 
-    def known(self, metadata: ClusterMetadata, _names: Sequence[str], speeds: PathSpeeds) -> KnownCluster:
-        return KnownCluster(metadata, {}, speeds)
+    def known(self, metadata: ClusterMetadata, _names: Sequence[str], speeds: PathSpeeds, *, is_new: bool) -> KnownCluster:
+        return KnownCluster(metadata, {}, speeds, is_new)
 
     def describe_producers(
         self, places: Collection[TopicPartition], _deadline: Deadline

@@ -28,7 +28,7 @@ EPOCHS_FOR_S = 60.0
 """A producer epoch that was taken ahead is used within this time, or never: coordinators forget ids that nobody uses."""
 
 METADATA_FOR_S = 2.0
-"""Metadata that was asked for ahead is used within this time: later, which partitions can be written may have changed."""
+"""Metadata that was asked for ahead is new within this time: later, which partitions can be written may have changed."""
 
 MOST_TOPICS = 100
 """Metadata of more topics is left to the tasks, which ask for those of their slots only."""
@@ -52,6 +52,8 @@ class NextRound:
         self._epochs: list[BegunRequest] = []
         self._metadata: BegunCall[ClusterMetadata] | None = None
         self._source_metadata: BegunCall[ClusterMetadata] | None = None
+        self._target_known: ClusterMetadata | None = None
+        self._source_known: ClusterMetadata | None = None
         self._begun_at = clock()
 
     def begin(self, names: Sequence[str], topics: Sequence[str], source_topics: Sequence[str], deadline: Deadline) -> None:
@@ -82,33 +84,33 @@ class NextRound:
         return prepared if self._age_s() <= EPOCHS_FOR_S else {}
 
     def take_target(self, names: Sequence[str], speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
-        """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known now.
+        """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known.
 
         `speeds`: of the paths, as tasks have measured them lately.
         """
         begun, self._metadata = self._metadata, None
-        return self._received(self._target, begun, names, speeds, deadline)
+        self._target_known, is_new = self._newest(begun, self._target_known, deadline)
+        return None if self._target_known is None else self._target.known(self._target_known, names, speeds, is_new=is_new)
 
     def take_source(self, speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
-        """Return what tasks need not ask the source for; None where that is not known now. `speeds` as in `take_target`."""
+        """Return what tasks need not ask the source for; None where that is not known. `speeds` as in `take_target`."""
         begun, self._source_metadata = self._source_metadata, None
-        return None if self._source is None else self._received(self._source, begun, (), speeds, deadline)
+        self._source_known, is_new = self._newest(begun, self._source_known, deadline)
+        if self._source is None or self._source_known is None:
+            return None
+        return self._source.known(self._source_known, (), speeds, is_new=is_new)
 
-    def _received(
-        self,
-        cluster: Cluster,
-        begun: BegunCall[ClusterMetadata] | None,
-        names: Sequence[str],
-        speeds: PathSpeeds,
-        deadline: Deadline,
-    ) -> KnownCluster | None:
-        if begun is None or self._age_s() > METADATA_FOR_S:
-            return None
+    def _newest(
+        self, begun: BegunCall[ClusterMetadata] | None, before: ClusterMetadata | None, deadline: Deadline
+    ) -> tuple[ClusterMetadata | None, bool]:
+        """Return the metadata that was asked for last, else that of an earlier round, and whether it is new."""
+        if begun is None:
+            return before, False
         try:
-            return cluster.known(begun.receive(deadline), names, speeds)
+            return begun.receive(deadline), self._age_s() <= METADATA_FOR_S
         except RetriableError as error:
-            _log.debug("no metadata of %s ahead: %s", cluster.where, error)
-            return None
+            _log.debug("no metadata ahead: %s", error)
+            return before, False
 
     def _age_s(self) -> float:
         return self._clock() - self._begun_at

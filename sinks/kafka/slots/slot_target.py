@@ -191,7 +191,7 @@ class KafkaSlotTarget:
 
     def _listed(self, topics: Collection[str]) -> Mapping[str, TopicMetadata]:
         """Return metadata of topics: what the driver has asked for a moment ago where that is all of them."""
-        if self._known is not None and all(topic in self._known.metadata.topics for topic in topics):
+        if self._known is not None and self._known.is_new and all(topic in self._known.metadata.topics for topic in topics):
             return self._known.metadata.topics
         return self._target.metadata(sorted(topics), self._deadline).topics
 

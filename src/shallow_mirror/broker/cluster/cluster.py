@@ -216,18 +216,22 @@ class Cluster:
         self._check_process()
         return self._metadata.begin(topics, deadline)
 
-    def known(self, metadata: ClusterMetadata, transactional_ids: Iterable[str], speeds: PathSpeeds) -> KnownCluster:
+    def known(
+        self, metadata: ClusterMetadata, transactional_ids: Iterable[str], speeds: PathSpeeds, *, is_new: bool
+    ) -> KnownCluster:
         """Return what tasks need not ask for: `metadata`, and the coordinators of these ids as far as this process knows them.
 
         `speeds`: of the paths from other tasks.
         """
         keys = [(kind, name) for name in transactional_ids for kind in CoordinatorKind]
         coordinators = {key: node_id for key in keys if (node_id := self._coordinators.known(*key)) is not None}
-        return KnownCluster(metadata, coordinators, speeds)
+        return KnownCluster(metadata, coordinators, speeds, is_new)
 
     def learn(self, known: KnownCluster) -> None:
-        """Take what the driver knew a moment ago."""
+        """Take what the driver knew a moment ago, or, where this process knows nothing yet, what it knew before."""
         self._check_process()
+        if not known.is_new and self._pool.has_brokers:
+            return
         self._metadata.learn(known.metadata)
         for (kind, key), node_id in known.coordinators.items():
             self._coordinators.learn(kind, key, node_id)

@@ -76,11 +76,15 @@ class PathSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """What one process of the mirror has found out about a cluster for another: node ids of `coordinators` by kind and key."""
+    """What one process of the mirror has found out about a cluster for another: node ids of `coordinators` by kind and key.
+
+    `is_new`: the metadata is of this moment. What is not new helps processes that know nothing yet.
+    """
 
     metadata: ClusterMetadata
     coordinators: Mapping[tuple[CoordinatorKind, str], int]
     speeds: PathSpeeds
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)

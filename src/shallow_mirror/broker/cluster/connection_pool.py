@@ -41,6 +41,10 @@ class ConnectionPool:
     def add_broker(self, node_id: int, address: Address) -> None:
         self._brokers[node_id] = address
 
+    @property
+    def has_brokers(self) -> bool:
+        return bool(self._brokers)
+
     def has_broker(self, node_id: int) -> bool:
         return node_id in self._brokers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from tests.fakes.changes import dropped_before, error
 from tests.sinks.two_strict_clusters import Clusters, client_of
@@ -72,12 +73,23 @@ def test_an_id_that_is_initialised_anew_has_nothing_ahead(clusters: Clusters) ->
     ahead.close()
 
 
-def test_what_was_asked_for_long_ago_is_not_used(clusters: Clusters) -> None:
+def test_what_was_asked_for_long_ago_is_for_workers_that_know_nothing(clusters: Clusters) -> None:
     ahead = Ahead(clusters)
-    ahead.begin()
-    ahead.now_s += METADATA_FOR_S + 1
     assert ahead.round.take_target(NAMES, SPEEDS, ahead.deadline) is None
     assert ahead.round.take_source(SPEEDS, ahead.deadline) is None
+    ahead.begin()
+    ahead.now_s += METADATA_FOR_S + 1
+    known, source = ahead.round.take_target(NAMES, SPEEDS, ahead.deadline), ahead.round.take_source(SPEEDS, ahead.deadline)
+    assert known is not None
+    assert source is not None
+    assert (known.is_new, source.is_new) == (False, False)
+    assert ahead.round.take_target(NAMES, SPEEDS, ahead.deadline) == known
+    worker = Cluster(client_of(clusters.target))
+    worker.learn(known)
+    assert worker.path_speeds() == SPEEDS
+    worker.learn(replace(known, speeds=PathSpeeds({2: SendSpeed(1e6, 0.1)})))
+    assert worker.path_speeds() == SPEEDS
+    worker.close()
     ahead.now_s += EPOCHS_FOR_S
     assert ahead.round.take_epochs(ahead.deadline) == {}
     ahead.close()
