@@ -41,6 +41,9 @@ _ABORT_PATIENCE_MS = 5_000
 _DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
 """What RefuseHangingTxns says of partitions that do answer."""
 
+FAR_S = 0.02
+"""The round trip to a broker of the target from which on it is far away."""
+
 RECHECK_EVERY_S = 2.0
 RECHECK_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
@@ -231,8 +234,9 @@ class KafkaSink:
                 self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), PathSpeeds())
                 return results
             case actions.RefuseHangingTxns(decided):
-                # The slots have asked already, while their last batches were on their way: that spares a round trip.
-                if is_nothing_hanging(decided, self._stable_ends):
+                # The slots have asked already, while their last batches were on their way. That is older than asking now, so it
+                # counts only where it spares a long round trip.
+                if self._is_target_far() and is_nothing_hanging(decided, self._stable_ends):
                     return None
                 try:
                     return self._performer.perform(action, deadline)
@@ -245,6 +249,9 @@ class KafkaSink:
                 return self._owner.decide(rows, highest_slot=max(slots, default=-1))
             case _:
                 return self._performer.perform(action, deadline)
+
+    def _is_target_far(self) -> bool:
+        return any(speed.round_trip_s >= FAR_S for speed in self._target_speeds.sending.values())
 
     def _delete_leading_fillers(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
         """Let the logs of partitions with preserved offsets begin where the source's began, once their first records are there.
