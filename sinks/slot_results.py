@@ -58,7 +58,8 @@ class SlotWrite:
 
     `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
     `stored`: where an object has the batches of each partition; empty where the sink is no archive. `shared_producers`: of
-    partitions with preserved offsets, the producer id that wrote; they are part of no transaction.
+    partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `has_unanswered`: the first
+    batch of a log, of an earlier try, may still be on its way.
     """
 
     txn: SlotTxn | None
@@ -67,6 +68,7 @@ class SlotWrite:
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+    has_unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class SlotResult:
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`, `shared_producers`: as in `SlotWrite`. `was_repeated`: an earlier try of the task, or an earlier task of the
-    slot, may have requests on their way.
+    `stored`, `shared_producers`: as in `SlotWrite`. `has_unanswered`: an earlier try, or an earlier task of the slot, may
+    have requests on their way that count on a log without a producer.
     """
 
     slot: int
@@ -96,7 +98,7 @@ class SlotResult:
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
-    was_repeated: bool = False
+    has_unanswered: bool = False
 
     def rows_of_map(self) -> tuple[DecidedSegment, ...]:
         """Return the rows of an offset map of what the slot did."""

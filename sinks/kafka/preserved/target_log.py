@@ -53,6 +53,8 @@ class TargetLogs:
         self._logs: dict[TargetPartition, int | RetriableError] = {}
         """Where a log ends, or why it may not be written to now."""
         self._first_alone: set[TopicPartition] = set()
+        self.has_begun = False
+        """Whether the first batch was taken that is sent to a log without a producer."""
 
     def learn(self, partitions: Iterable[TargetPartition]) -> dict[TargetPartition, RetriableError]:
         """Ask about partitions that were not asked about before; return why some of them cannot be written to now.
@@ -112,6 +114,7 @@ class TargetLogs:
         if topic_partition not in self._first_alone:
             return False
         self._first_alone.remove(topic_partition)
+        self.has_begun = True
         return True
 
     def _require_same_topics(self, partitions: Iterable[TargetPartition]) -> None:

@@ -51,4 +51,5 @@ class MixedWriter:
             stamped_topics=tuple(sorted({*translated.stamped_topics, *preserved.stamped_topics})),
             early_end=translated.early_end or preserved.early_end,
             shared_producers=preserved.shared_producers,
+            has_unanswered=preserved.has_unanswered,
         )
