@@ -7,13 +7,14 @@ What is assumed of the surroundings, and by what the product or an operator make
 - `producer.id.expiration.ms` is at least twice that (`read_guard_times`).
 - A leader that is deposed and does not know it answers, but not twice after the writer has asked for the leader anew.
 - In a long pause (more than ten minutes) every broker learns who leads, and followers catch up.
-- A log is not emptied while a request is on its way that was sent because the log was new, or held the producer's newest batch.
-  A retention.ms of `quiet_ms` or more gives that. `may_empty_any_time` leaves it out.
+- A log is not emptied from when a task asks about it until the last of its requests can arrive, if the task found it new, or with
+  the producer's newest batch in it, or has written to it. A log whose newest records are kept for `quiet_ms` after that gives it.
+  Retention counts by the times of records, so copies of records that are about to expire do not. `may_empty_any_time` leaves it out.
 
 What has to hold: after every append, what the leader's log has at offset o is the source's offset o, data or hole (unless a
-foreign writer wrote in front of it); the map has nothing that the target has not; damage is reported only where a foreign writer
-wrote, and a loss of records never; nothing at or behind the first foreign record is recorded, as long as its batch is in the log or the producer is
-remembered; and once faults stop, a writer completes the log, or reports the damage.
+foreign writer wrote in front of it). The map has nothing that the target has not. Damage is reported only where a foreign writer
+wrote, and a loss of records never. Nothing at or behind the first foreign record is recorded, as long as its batch is in the log
+or the producer is remembered. Once faults stop, a writer completes the log, or reports the damage.
 """
 
 from __future__ import annotations
