@@ -6,8 +6,9 @@ Each as a user starts it, with default settings: `archive run --available-now` i
 out of both, `run --available-now`; and Spark's Kafka source into a Delta table in a folder, which keeps records, not batches.
 CPU is that of the whole process tree, the JVM included. `cpu_s_per_gb`: from 5 % to 95 % of the bytes at the target, as
 `make bench` measures copies; `copy_cpu_s_per_gb`: from the first bytes to the last ones; `total_cpu_s`: of the whole run, with
-the start of Spark. The server is that of the tests (versitygw on a folder of this machine); its own CPU is not counted. One JSON
-object a line; exit code 1 where a copy is not equal to the source.
+the start of Spark. The server is that of the tests (versitygw on a folder of this machine); its own CPU is not counted. It has
+no TLS, so uploads are signed with a hash of their bytes; `--unsigned-payload` measures them without it as well. One JSON object
+a line; exit code 1 where a copy is not equal to the source.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, delta_jars, jar
 
 _POLL_S = 0.1
 _TAIL = 3000
-COPIES = 5
-"""Of a corpus at the same time on the disk: source, two archives, and twice a target."""
+COPIES = 6
+"""Of a corpus at the same time on the disk: source, three archives, and twice a target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,15 @@ class Cost:
 
     def line(self) -> str:
         return json.dumps({name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of the program that choose what is measured."""
+
+    is_short: bool
+    is_unsigned: bool
+    is_without_table: bool
 
 
 class Run:
@@ -178,17 +188,21 @@ class Run:
         )
 
 
-def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path, *, is_short: bool) -> Iterator[Cost]:
-    """Measure one corpus; `folder` is empty. `is_short`: without the restore from S3 and without the Delta table."""
+def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path, options: Options) -> Iterator[Cost]:
+    """Measure one corpus; `folder` is empty."""
     run = Run(clusters, source, folder)
     bucket, objects = f"s3://{BUCKET}/{source.topic}", folder / "objects"
     on_server = {"storage": {"options": options_for(endpoint_of(server))}}
     yield run.capture("capture to a folder", str(objects), lambda: _size_of(objects), {})
     yield run.capture("capture to S3", bucket, lambda: _size_of(server.folder), on_server)
+    if options.is_unsigned:
+        unsigned = {"storage": {"options": options_for(endpoint_of(server), aws_unsigned_payload="true")}}
+        yield run.capture("capture to S3, unsigned payload", f"{bucket}-unsigned", lambda: _size_of(server.folder), unsigned)
     yield run.mirror("mirror")
     yield run.restore("restore from a folder", "capture to a folder", str(objects), {})
-    if not is_short:
+    if not options.is_short:
         yield run.restore("restore from S3", "capture to S3", bucket, on_server)
+    if not options.is_short and not options.is_without_table:
         yield run.table("Kafka source of Spark to a Delta table")
 
 
@@ -201,7 +215,7 @@ def endpoint_of(server: StoreServer) -> str:
 
 
 def _name(what: str) -> str:
-    return what.replace(" ", "-").lower()
+    return what.replace(",", "").replace(" ", "-").lower()
 
 
 def _size_of(folder: Path) -> int:
@@ -231,8 +245,15 @@ def main() -> int:
     parser.add_argument("--gb", type=float, default=1.0, help="of each corpus in the source's log")
     parser.add_argument("--corpora", default="zstd-big,lz4-small")
     parser.add_argument("--short", action="store_true", help="without the restore from S3 and without the Delta table")
+    parser.add_argument(
+        "--unsigned-payload",
+        action="store_true",
+        help="capture to S3 once more, as over https: without a hash of the bytes in the signature of uploads",
+    )
     parser.add_argument("--json", type=Path, help="append the lines to this file too")
+    parser.add_argument("--without-table", action="store_true", help="without the Delta table")
     chosen = parser.parse_args()
+    options = Options(is_short=chosen.short, is_unsigned=chosen.unsigned_payload, is_without_table=chosen.without_table)
     end_on_sigterm()
     is_equal = True
     try:
@@ -245,7 +266,7 @@ def main() -> int:
                 for corpus in corpora:
                     source = written_source(corpus, chosen.gb, clusters, lambda message: print(message, file=sys.stderr))
                     (scratch / corpus.name).mkdir()
-                    for cost in costs(source, clusters, server, scratch / corpus.name, is_short=chosen.short):
+                    for cost in costs(source, clusters, server, scratch / corpus.name, options):
                         print(cost.line(), flush=True)
                         is_equal &= not cost.difference
                         if chosen.json is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,35 +47,38 @@ class Comparison:
     peers: Sequence[Peer]
     gb: float
     runs: int
-    link: Link
+    links: Sequence[Link]
 
     def results(self, scratch: Path, say: Say) -> Iterator[Result]:
         """As they come. `scratch`: an empty folder for brokers and peers."""
-        with running_clusters(scratch / "kafka", self.link) as clusters:
+        with running_clusters(scratch / "kafka", *self.links) as clusters:
             for corpus in self.corpora:
                 yield from self._of_corpus(corpus, clusters, scratch, say)
 
     def _of_corpus(self, corpus: Corpus, clusters: Clusters, scratch: Path, say: Say) -> Iterator[Result]:
         source = written_source(corpus, self.gb, clusters, say)
         for run in range(1, self.runs + 1):
-            for peer in self.peers:
-                say(f"{corpus.name}, run {run} of {self.runs}: {peer.name}")
-                result = _result(peer, source, run, clusters, scratch)
-                say(f"{corpus.name}, run {run} of {self.runs}: {_sentence(result)}")
+            for peer, link in itertools.product(self.peers, self.links):
+                begin = f"{', '.join(part for part in (corpus.name, str(link)) if part)}, run {run} of {self.runs}"
+                say(f"{begin}: {peer.name}")
+                result = _result(peer, source, run, clusters.over(link), scratch)
+                say(f"{begin}: {_sentence(result)}")
                 yield result
         delete_topic(clusters.source.bootstrap, source.topic)
 
 
 @contextmanager
-def running_clusters(folder: Path, link: Link = PLAIN) -> Iterator[Clusters]:
-    """Yield two clusters that peers reach over `link`."""
-    with peer_listeners(link, folder / "certificates") as listeners:
+def running_clusters(folder: Path, *links: Link) -> Iterator[Clusters]:
+    """Yield two clusters that peers reach over the first of `links`, or near; `over` gives the others."""
+    links = links or (PLAIN,)
+    with peer_listeners(links, folder / "certificates") as listeners:
         nodes = start_clusters(
             folder, 2, properties=PROPERTIES, java_options=JVM_OPTIONS, listeners=[listeners.of(side) for side in SIDES]
         )
         source, target = nodes
         try:
-            yield Clusters(source, target, listeners.access(source, target), link)
+            listeners.connect(source, target)
+            yield Clusters(source, target, {link: listeners.access(link, source, target) for link in links}, links[0])
         finally:
             stop_clusters(nodes)
 

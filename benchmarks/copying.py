@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -51,12 +51,21 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """`access`: where peers connect to; `link`: how far that is, and whether it is encrypted."""
+    """`accesses`: where peers connect to over each link; `link`: how far that is now, and whether it is encrypted."""
 
     source: LocalKafka
     target: LocalKafka
-    access: Access
+    accesses: Mapping[Link, Access]
     link: Link
+
+    @property
+    def access(self) -> Access:
+        """Return where peers connect to."""
+        return self.accesses[self.link]
+
+    def over(self, link: Link) -> Clusters:
+        """Return the same clusters, for peers that reach them over another link."""
+        return replace(self, link=link)
 
     def target_bytes(self, topic: str) -> int:
         return log_bytes(self.target.folder / "data", topic)
@@ -65,13 +74,14 @@ class Clusters:
 def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: Path) -> Measured:
     """Copy into a fresh topic, which is deleted at the end. Raises PeerMissingError, PeerFailedError, NoWindowError, ..."""
     peer.prepare()
-    folder = scratch / f"{peer.name}-{source.corpus.name}-{run}"
+    name = "-".join([peer.name, source.corpus.name, str(run), *clusters.link.far_sides])  # another mirror for each link
+    folder = scratch / name
     folder.mkdir()
     job = Job(
         corpus=source.corpus,
         access=clusters.access,
         source_topic=source.topic,
-        alias=f"{peer.name}-{source.corpus.name}-{run}",
+        alias=name,
         ends=source.ends,
         folder=folder,
     )

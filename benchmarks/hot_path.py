@@ -52,8 +52,16 @@ _SHOWN = 25
 class OneSlot:
     """Copies a topic into a fresh one as the task of a slot does, in one transaction. `archived`: out of this archive of it."""
 
-    def __init__(self, clusters: Clusters, topic: str, access: Access | None = None, archived: ArchiveSlot | None = None) -> None:
+    def __init__(
+        self,
+        clusters: Clusters,
+        topic: str,
+        access: Access | None = None,
+        archived: ArchiveSlot | None = None,
+        coalesce_bytes: int | None = None,
+    ) -> None:
         """`access`: where the slot reaches the clusters; None: at their plain listeners."""
+        self._coalesce_bytes = coalesce_bytes
         self._name = f"{topic}-{uuid.uuid4().hex[:6]}"
         source_config, self._target_config = (
             ClientConfig.from_properties(client_properties(bootstrap, ca_file))
@@ -86,6 +94,7 @@ class OneSlot:
             max_message_bytes=MOST_MESSAGE_BYTES,
             isolation_level=IsolationLevel.READ_COMMITTED,
             log_append_time=LogAppendTimePolicy.KEEP,
+            coalesce_bytes=self._coalesce_bytes,
         )
         return KafkaSlotJob(
             mirror=self._name,

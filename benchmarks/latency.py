@@ -1,6 +1,7 @@
 """Latency of light traffic: from a produce at the source until a read_committed consumer of the target has the record.
 
     python -m benchmarks.latency --seconds 60 --every-ms 100 --rtt-ms 80 --far target
+    python -m benchmarks.latency --seconds 60 --offsets preserved
 
 The mirror has its default configuration, but `trigger: 0 seconds`. What its steps took comes from its own `micro_batches`.
 With `--rtt-ms` and `--far` it is measured near, and then far away. Records are always sent and received near, without TLS.
@@ -26,7 +27,7 @@ from benchmarks.arrivals import quantile
 from benchmarks.comparison import running_clusters
 from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
-from benchmarks.link import Link, add_link_options, link_of
+from benchmarks.link import Link, add_link_options, links_of
 from benchmarks.running_mirror import client_properties, running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
@@ -103,10 +104,11 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--every-ms", type=float, default=100.0)
     parser.add_argument("--tables-writer", choices=["deltalake", "spark"], default="deltalake")
+    parser.add_argument("--offsets", choices=["translated", "preserved"], default="translated")
     add_link_options(parser)
     options = parser.parse_args(arguments)
-    link = link_of(parser, options)
-    options.links = [link.near, link] if link.far_sides else [link]
+    links = links_of(parser, options)
+    options.links = list(dict.fromkeys([links[0].near, *links]))
     return options
 
 
@@ -124,6 +126,7 @@ def measure(link: Link, options: argparse.Namespace) -> None:
                 "target": {"alias": "target", "client": client_properties(access.target, access.ca_file)},
                 "tables_writer": options.tables_writer,
                 "trigger": "0 seconds",
+                "topics": {"include": [TOPIC], "offsets": {".*": options.offsets}},
             }
             with running_mirror(write_mirror_file(folder, clusters, TOPIC, settings)):
                 seconds = latencies(clusters.target.bootstrap, options.seconds)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 NEAR = "none"
 SOURCE, TARGET = SIDES = ("source", "target")
 BOTH = "both"
+_FAR_CHOICES = (NEAR, *SIDES, BOTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +42,31 @@ PLAIN = Link()
 
 
 def add_link_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `link_of` reads."""
+    """Add the options that `links_of` reads."""
     parser.add_argument("--rtt-ms", type=_not_negative, metavar="N", help="round trip between peers and the clusters of --far")
-    parser.add_argument("--far", choices=(*SIDES, BOTH), help="which clusters are far away (with --rtt-ms)")
+    parser.add_argument(
+        "--far",
+        type=_far_choices,
+        metavar="SIDES",
+        help=f"which clusters are far away (with --rtt-ms): of {', '.join(_FAR_CHOICES)}; several take turns",
+    )
     parser.add_argument("--tls", action="store_true", help="connect the peers to both clusters by TLS 1.3")
 
 
-def link_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Link:
-    """Return the link of parsed options. End the program with an error where one of --rtt-ms and --far is missing."""
+def links_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[Link]:
+    """Return the links of parsed options. End the program with an error where one of --rtt-ms and --far is missing."""
     if (options.rtt_ms is None) != (options.far is None):
         parser.error("--rtt-ms and --far are given together or not at all")
-    return Link(rtt_ms=options.rtt_ms or 0.0, far=options.far or NEAR, tls=options.tls)
+    if options.far is None:
+        return [Link(tls=options.tls)]
+    return [Link(rtt_ms=0.0 if far == NEAR else options.rtt_ms, far=far, tls=options.tls) for far in options.far]
+
+
+def _far_choices(text: str) -> list[str]:
+    chosen = list(dict.fromkeys(text.split(",")))
+    if unknown := [name for name in chosen if name not in _FAR_CHOICES]:
+        raise argparse.ArgumentTypeError(f"invalid choice: {', '.join(unknown)} (of {', '.join(_FAR_CHOICES)})")
+    return chosen
 
 
 def _not_negative(text: str) -> float:

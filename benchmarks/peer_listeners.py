@@ -5,7 +5,7 @@ The benchmark itself always uses the plain listeners, without a relay: corpora a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,9 @@ from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.properties import Listener
 
 NAME = "PEERS"
+"""Of the listener that peers use near."""
+FAR_NAME = "FARPEERS"
+"""Of the one behind a relay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,44 +47,45 @@ class TlsFiles:
 
 
 class PeerListeners:
-    """`relays`: those in front of far clusters, by side. Connections through them begin to work when `access` is called."""
+    """`relays`: those in front of far clusters, by side. Connections through them begin to work when `connect` is called."""
 
     def __init__(self, relays: Mapping[str, Relay], tls: TlsFiles | None) -> None:
         self._relays, self._tls = relays, tls
 
     def of(self, side: str) -> tuple[Listener, ...]:
-        """Return what the broker of one side has beside its plain listener; nothing where peers use that one."""
+        """Return what the broker of one side has beside its plain listener, which peers use near and without TLS."""
         relay = self._relays.get(side)
-        if relay is None and self._tls is None:
-            return ()
         protocol, properties = ("PLAINTEXT", {}) if self._tls is None else ("SSL", _tls_properties(self._tls))
-        return (Listener(NAME, protocol, properties, advertised_port=None if relay is None else relay.port),)
+        near = () if self._tls is None else (Listener(NAME, protocol, properties),)
+        far = () if relay is None else (Listener(FAR_NAME, protocol, properties, advertised_port=relay.port),)
+        return (*near, *far)
 
-    def access(self, source: LocalKafka, target: LocalKafka) -> Access:
-        """Connect the relays to the running brokers, and return where peers reach them. Only once. Raises RelayError."""
+    def connect(self, source: LocalKafka, target: LocalKafka) -> None:
+        """Connect the relays to the running brokers. Only once. Raises RelayError."""
+        for side, relay in self._relays.items():
+            relay.connect_to((source if side == SOURCE else target).address_of(FAR_NAME))
+
+    def access(self, link: Link, source: LocalKafka, target: LocalKafka) -> Access:
+        """Return where peers reach the brokers over a link: one of those that these listeners are for."""
         ca_file = None if self._tls is None else self._tls.ca
-        return Access(self._address(SOURCE, source), self._address(TARGET, target), ca_file)
+        return Access(self._address(link, SOURCE, source), self._address(link, TARGET, target), ca_file)
 
-    def _address(self, side: str, node: LocalKafka) -> str:
-        if not self.of(side):
-            return node.bootstrap
-        own = node.address_of(NAME)
-        relay = self._relays.get(side)
-        if relay is None:
-            return own
-        relay.connect_to(own)
-        return f"{HOST}:{relay.port}"
+    def _address(self, link: Link, side: str, node: LocalKafka) -> str:
+        if side in link.far_sides:
+            return f"{HOST}:{self._relays[side].port}"
+        return node.bootstrap if self._tls is None else node.address_of(NAME)
 
 
 @contextmanager
-def peer_listeners(link: Link, folder: Path) -> Iterator[PeerListeners]:
-    """Yield the listeners of a link, whose relays run until the block ends. `folder` is made for certificates.
+def peer_listeners(links: Sequence[Link], folder: Path) -> Iterator[PeerListeners]:
+    """Yield the listeners of links with one round trip and all or none with TLS, whose relays run until the block ends.
 
-    Raises GoBuildError, RelayError.
+    `folder` is made for certificates. Raises GoBuildError, RelayError.
     """
     with ExitStack() as stack:
-        relays = {side: stack.enter_context(running_relay(link.rtt_ms)) for side in link.far_sides}
-        yield PeerListeners(relays, TlsFiles.made_in(folder) if link.tls else None)
+        rtts_ms = {side: link.rtt_ms for link in links for side in link.far_sides}
+        relays = {side: stack.enter_context(running_relay(rtt_ms)) for side, rtt_ms in rtts_ms.items()}
+        yield PeerListeners(relays, TlsFiles.made_in(folder) if any(link.tls for link in links) else None)
 
 
 def _tls_properties(tls: TlsFiles) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks.comparison import Comparison
 from benchmarks.corpora import CORPORA, chosen_corpora
 from benchmarks.interrupts import end_on_sigterm
-from benchmarks.link import add_link_options, link_of
+from benchmarks.link import add_link_options, links_of
 from benchmarks.peers.peer_registry import PEERS, chosen_peers
 from benchmarks.plot import write_plot
 from benchmarks.resource_check import require_room
@@ -36,7 +36,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where brokers and peers keep their data (default: a temporary folder)")
     add_link_options(parser)
     options = parser.parse_args(arguments)
-    options.link = link_of(parser, options)
+    options.links = links_of(parser, options)
     return options
 
 
@@ -52,7 +52,7 @@ def _positive(text: str) -> float:
 
 def compare(options: argparse.Namespace, console: Console) -> list[Result]:
     """Compare the peers. Raises ConfigError before anything starts. Every measurement is in the JSON from the first result on."""
-    comparison = Comparison(chosen_corpora(options.corpora), chosen_peers(options.peers), options.gb, options.runs, options.link)
+    comparison = Comparison(chosen_corpora(options.corpora), chosen_peers(options.peers), options.gb, options.runs, options.links)
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-", dir=options.folder) as name:

@@ -18,11 +18,12 @@ class TableLocation:
     """Hold `tables` of the mirror file as `root`: an absolute folder, a URI, or `catalog:<catalog>.<schema>`.
 
     `written_options` are deltalake's, as written: references are resolved where a table is opened, so they travel and print
-    unresolved.
+    unresolved. `single_table`: `root` is this table itself, as a catalog places it.
     """
 
     root: str
     written_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    single_table: str | None = None
 
     @property
     def is_read_by_spark(self) -> bool:
@@ -36,7 +37,11 @@ class TableLocation:
         return scheme is not None and scheme[1].lower() not in _NO_STORES
 
     def uri(self, table: str = OFFSET_MAP_TABLE) -> str:
-        return table_uri(self.root, table)
+        if self.single_table is None:
+            return table_uri(self.root, table)
+        if table != self.single_table:
+            raise ValueError(f"{self.root} is the table {self.single_table}: there is no {table}")
+        return self.root
 
     def options(self) -> dict[str, str] | None:
         """Return deltalake's `storage_options`, resolved now; None for a folder of this machine. Raises ConfigError.

@@ -42,6 +42,9 @@ class SlotWriter(Protocol):
     def until(self) -> Deadline | None:
         """When the slot has to hand over what it has; None before the first batch: there is nothing to hand over then."""
 
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        """Hear which partitions there is something to read of, before it is read: what takes round trips may begin now."""
+
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
@@ -116,7 +119,8 @@ class SlotRound:
     """What the slots of one round are given, whatever the sink.
 
     `positions`: source offsets from which to read. `epoch_ends`: up to where each source partition's last leader epoch was read.
-    `time_left_ms`: of a task, from its own start. `left_out`: what earlier rounds of the micro-batch left out.
+    `time_left_ms`: of a task, from its own start. `left_out`: what earlier rounds of the micro-batch left out. `is_one_wave`: the
+    tasks of the last round all ran at once, so that one that takes longer delays no other.
     """
 
     decision: int
@@ -125,6 +129,7 @@ class SlotRound:
     time_left_ms: float
     commit_interval_ms: float
     left_out: frozenset[SourcePartition]
+    is_one_wave: bool = False
 
 
 class Sink(Protocol):

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shallow_mirror.archive_format.archived_batches import StoredBatches
+from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.types import PlannedRange, Segment, SlotTxn, SourcePartition
+from shallow_mirror.types import PlannedRange, Segment, SlotTxn, SourcePartition, TopicPartition
 
 
 class Side(enum.StrEnum):
@@ -58,8 +59,10 @@ class SlotWrite:
 
     `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
     `stored`: where an object has the batches of each partition; empty where the sink is no archive. `shared_producers`: of
-    partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `has_unanswered`: the first
-    batch of a log, of an earlier try, may still be on its way.
+    partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `stable_ends`: last stable
+    offsets of what it wrote to, asked for when everything was sent; empty where they are not known, or are no longer new.
+    `target_speeds`: of the paths to the brokers of the target, as the task's process has measured them.
+    `has_unanswered`: the first batch of a log, of an earlier try, may still be on its way.
     """
 
     txn: SlotTxn | None
@@ -69,6 +72,8 @@ class SlotWrite:
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
     has_unanswered: bool = False
+    stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +85,9 @@ class SlotResult:
     segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`, `shared_producers`: as in `SlotWrite`. `has_unanswered`: an earlier try, or an earlier task of the slot, may
-    have requests on their way that count on a log without a producer.
+    `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
+    of the source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on
+    a log without a producer.
     """
 
     slot: int
@@ -97,6 +103,9 @@ class SlotResult:
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    source_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
+    target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
     has_unanswered: bool = False
 

@@ -298,3 +298,19 @@ def test_a_commit_interval_is_below_what_slots_may_take_and_by_default_fits_itse
     (problem,) = _problems(write={"transaction_timeout_ms": 12_000, "commit_interval": "20 seconds"})
     assert problem.startswith("write.commit_interval: 20 seconds are not below 9, the 75% of write.transaction_timeout_ms=12000")
     assert "write.commit_interval" in _problems(write={"commit_interval": "0 s"})[0]
+
+
+@pytest.mark.parametrize(("value", "limit", "is_automatic"), [(None, None, False), (4096, 4096, False), ("auto", 1 << 20, True)])
+def test_coalescing_is_off_automatic_or_up_to_a_number_of_bytes(value: object, limit: int | None, is_automatic: bool) -> None:
+    write = _loaded(write={"coalesce_bytes": value}).write
+    assert (write.coalesce_limit_bytes, write.coalesces_where_cheaper) == (limit, is_automatic)
+
+
+@pytest.mark.parametrize("value", [12, 1 << 30, True, "yes", 1.5])
+def test_another_coalescing_is_refused_in_one_sentence(value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _loaded(write={"coalesce_bytes": value})
+    (problem,) = caught.value.problems
+    assert problem == (
+        f"write.coalesce_bytes: {value!r} is none of a number of bytes from 1024 to 67108864, auto, and null (off)"
+    )

@@ -35,9 +35,9 @@ class ShallowMirror(Peer):
             "mirror": job.alias,
             "source": {"alias": job.alias, "client": client_properties(job.access.source, job.access.ca_file)},
             "target": {"alias": "target", "client": client_properties(job.access.target, job.access.ca_file)},
-            "topics": {"include": [job.source_topic], "target_name": "{source}.{topic}"},
             "tables": "tables",
             **self._settings,
+            "topics": {"include": [job.source_topic], "target_name": "{source}.{topic}", **self._settings.get("topics", {})},
         }
 
     def micro_batches(self, job: Job) -> list[MicroBatchEnd]:

@@ -34,7 +34,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "batch-client",
         ),
     ),
-    "concepts": ("Concepts", ("overview", "sources", "comparison")),
+    "concepts": ("Concepts", ("overview", "sources", "preserved-offsets", "comparison")),
     "reference": (
         "Reference",
         (
@@ -68,6 +68,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             "architecture",
             "exactly-once",
+            "preserved-offsets",
             "archive",
             "wire",
             "spark-and-delta",

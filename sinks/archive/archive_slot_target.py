@@ -82,6 +82,9 @@ class ArchiveSlotWriter:
     def until(self) -> Deadline | None:
         return self._until
 
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        """Do nothing: an object begins with its first batch."""
+
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from shallow_mirror.broker.admin.topic_admin import delete_records
+from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -18,11 +21,12 @@ from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlocke
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
+from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, require_committed
@@ -40,6 +44,18 @@ _DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
 RECHECK_EVERY_S = 2.0
 RECHECK_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
+
+
+RECENT_ROUNDS = 10
+"""What so many rounds have used is asked for ahead: with light traffic, one round fills more slots than another."""
+
+
+class _Used(NamedTuple):
+    """What a round has written with, to and from."""
+
+    names: frozenset[str]
+    topics: frozenset[str]
+    source_topics: frozenset[str]
 
 
 class KafkaSink:
@@ -72,6 +88,9 @@ class KafkaSink:
         self._recheck_at = 0.0
         self._unclean_at = clock()
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
+        self._stable_ends: Mapping[TopicPartition, int] = {}
+        self._source_speeds = self._target_speeds = PathSpeeds()
+        self._recent: deque[_Used] = deque(maxlen=RECENT_ROUNDS)
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
     @property
@@ -112,6 +131,10 @@ class KafkaSink:
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
         """Return the task of every slot. Raises RetriableError where too few transactional ids can be used."""
+        numbers = self._slot_numbers()
+        deadline = Deadline.after_ms(round_.time_left_ms, self._clock)
+        prepared = self._performer.next_round.take_epochs(deadline)
+        names = [transactional_id(self._job.mirror, number) for number in numbers]
         job = replace(
             self._job,
             decision=round_.decision,
@@ -119,14 +142,17 @@ class KafkaSink:
             epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
             target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
             routes=dict(self._targets.routes),
-            id_numbers=self._slot_numbers(),
+            id_numbers=numbers,
             held=self._performer.availability.held_partitions(),
             time_left_ms=round_.time_left_ms,
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
             shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
-            follow_ms=self._job.follow_ms if self._follows() else 0.0,
+            follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,
+            prepared=prepared,
+            known_target=self._performer.next_round.take_target(names, self._target_speeds, deadline),
+            known_source=self._performer.next_round.take_source(self._source_speeds, deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
 
@@ -139,8 +165,8 @@ class KafkaSink:
             if position.shared_producer_id is not None and source.topic in routes and routes[source.topic].is_preserved
         }
 
-    def _follows(self) -> bool:
-        """Return whether tasks read on behind their planned ends: what they write then has to be visible without a decision."""
+    def _is_all_preserved(self) -> bool:
+        """Return whether everything that tasks write is visible without a decision, so that they may read on for a while."""
         return bool(self._targets.routes) and all(route.is_preserved for route in self._targets.routes.values())
 
     def _run_slots(self, run_slots: RunSlots, decision: int) -> tuple[SlotResult, ...]:
@@ -169,13 +195,45 @@ class KafkaSink:
             on_step(name, (self._clock() - began) * 1000)
             return answer
 
-        return actions.drive(actions.run_micro_batch(first_rows), perform, self._observer)
+        outcome = actions.drive(actions.run_micro_batch(first_rows), perform, self._observer)
+        self._prepare_next_round(outcome, deadline)
+        return outcome
+
+    def _prepare_next_round(self, outcome: MicroBatchOutcome, deadline: Deadline) -> None:
+        """Ask the target for what the same slots will need: everything of this round is visible, and nothing of it is open."""
+        if not outcome.rows or outcome.not_committed or not self._performer.availability.is_complete:
+            return
+        written = [row for row in outcome.rows if row.txn is not None]
+        self._recent.append(
+            _Used(
+                frozenset(row.txn.transactional_id for row in written if row.txn is not None),
+                frozenset(row.segment.target.topic for row in written),
+                frozenset(row.segment.source.topic for row in written),
+            )
+        )
+        self._performer.next_round.begin(
+            sorted(name for name in frozenset().union(*(used.names for used in self._recent)) if self._is_usable(name)),
+            sorted(frozenset().union(*(used.topics for used in self._recent))),
+            sorted(frozenset().union(*(used.source_topics for used in self._recent))),
+            deadline,
+        )
+
+    def _is_usable(self, name: str) -> bool:
+        return self._performer.availability.is_usable(name)
 
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:
             case actions.RunSlots(decision):
-                return self._run_slots(run_slots, decision)
+                began = self._clock()
+                results = self._run_slots(run_slots, decision)
+                self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
+                self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), PathSpeeds())
+                self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), PathSpeeds())
+                return results
             case actions.RefuseHangingTxns(decided):
+                # The slots have asked already, while their last batches were on their way: that spares a round trip.
+                if is_nothing_hanging(decided, self._stable_ends):
+                    return None
                 try:
                     return self._performer.perform(action, deadline)
                 except RetriableError as error:
@@ -262,3 +320,13 @@ class KafkaSink:
                 f"{blocked} transactional ids wait for target partitions that do not accept markers of their last transactions",
             )
         return tuple(numbers[: self._slots])
+
+
+def _new_stable_ends(results: Sequence[SlotResult], all_slots_ms: float) -> dict[TopicPartition, int]:
+    """Return the last stable offsets of the slots that ended a moment ago, while others still ran."""
+    return {
+        topic_partition: end
+        for result in results
+        if all_slots_ms - result.duration_ms <= STABLE_FOR_MS
+        for topic_partition, end in result.stable_ends.items()
+    }

@@ -261,6 +261,7 @@ class MicroBatchSink:
                 time_left_ms=time_left_ms,
                 commit_interval_ms=commit_interval_ms,
                 left_out=frozenset(self._unfinished),
+                is_one_wave=self._slot_time.is_one_wave,
             )
         )
         slots = planned.mapInArrow(lambda batches: task(batches), RESULT_SCHEMA)

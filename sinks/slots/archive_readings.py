@@ -9,30 +9,37 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader, StoredSegment
-from shallow_mirror.archive_reading.window_buffers import WindowBuffers
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.reused_buffers import ReusedBuffers
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
 from shallow_mirror.sinks.slots.slot_job import SlotJob
-from shallow_mirror.sinks.slots.slot_task import SlotInput, ranges_of
+from shallow_mirror.sinks.slots.slot_task import SlotInput
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 _PARTITIONS_AT_ONCE = 4
 """Batches of so many partitions are written together, as those of one Fetch response."""
+_buffers = ReusedBuffers()
+"""Of this process, which runs one task at a time: kept for the slot of the next micro-batch. `read.fetch_bytes` bounds them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveInput:
-    """What slots read of an archive: the rows of a micro-batch, by partition, and the store of their objects."""
+    """What slots read of an archive: the rows of a micro-batch, by partition, and the store of their objects.
+
+    `slots`: the planned ranges of each slot. The one column of Spark's rows, one row per slot, is their index.
+    """
 
     objects: str
     storage_options: Mapping[str, str]
     segments: Mapping[SourcePartition, Sequence[StoredSegment]]
+    slots: Sequence[Sequence[PlannedRange]]
 
     def __call__(self, job: SlotJob, rows: Iterator[pa.RecordBatch], _is_planned_ranges: bool, deadline: Deadline) -> SlotInput:
-        ranges = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
+        (number,) = [index for arrow_batch in rows for index in arrow_batch.column(0).to_pylist()]
+        ranges = self.slots[number]
         wanted = [planned for planned in ranges if planned.source not in job.left_out]
         store = ObjectStore.open(self.objects, self.storage_options)
         positions = {planned.source: job.positions[planned.source] for planned in wanted}
@@ -85,7 +92,6 @@ class _ArchiveReading:
         self._ends = {source: end for source, end in ends.items() if positions[source] < end}
         self._segments = segments
         self._read_ahead_bytes = max(1, read_ahead_bytes // _PARTITIONS_AT_ONCE)
-        self._buffers = WindowBuffers()
         self._end_by: Deadline | None = None
         self._is_finished: set[SourcePartition] = set()
         self.has_ended_early = False
@@ -130,7 +136,7 @@ class _ArchiveReading:
             self._read_ahead_bytes,
             verifies=False,
             is_read_once=True,
-            buffers=self._buffers,
+            buffers=_buffers,
         )
         return iter(reader)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.types import EpochEnd, IsolationLevel, QuarantineLimits, SourcePartition
@@ -25,6 +26,7 @@ class SlotJob:
 
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
+    `known_source`: what the driver has found out about the source lately; None: the task asks itself.
     `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
 
     `follow_ms`: how long after its start a task reads on behind its planned ends, for records that appear meanwhile.
@@ -50,4 +52,5 @@ class SlotJob:
     left_out: frozenset[SourcePartition] = frozenset()
     lineages: Mapping[SourcePartition, int] = field(default_factory=dict)
     follow_ms: float = 0.0
+    known_source: KnownCluster | None = None
     observer: Observer = observe_nothing

@@ -64,11 +64,15 @@ _ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotInput:
-    """What one slot reads. `number`: of the slot. `positions`: from which source offsets."""
+    """What one slot reads. `number`: of the slot. `positions`: from which source offsets.
+
+    `expected`: partitions that have something to read; empty where that shows only when it is read.
+    """
 
     number: int
     readings: ReadingFactory
     positions: Mapping[SourcePartition, int]
+    expected: frozenset[SourcePartition] = frozenset()
 
 
 OpenInput = Callable[[SlotJob, Iterator[pa.RecordBatch], bool, Deadline], SlotInput]
@@ -84,19 +88,26 @@ def open_source(job: SlotJob, rows: Iterator[pa.RecordBatch], is_planned_ranges:
     limits = ReadingLimits.of_job(job, deadline, patience_ms)
     assert job.source is not None
     source = cluster_of_worker(job.source)
+    if job.known_source is not None:
+        source.learn(job.known_source)
     readings: ReadingFactory
+    expected: frozenset[SourcePartition] = frozenset()
     if is_planned_ranges:
         every = [planned for arrow_batch in rows for planned in ranges_of(arrow_batch)]
         ranges = [planned for planned in every if planned.source not in job.left_out]
         starts = {planned.source: job.positions[planned.source] for planned in ranges if planned.source in job.positions}
         positions = routed_positions(starts, job.routes.keys())
         number, readings = every[0].slot, DirectReadingFactory(source, ranges, positions, limits)
+        expected = frozenset(planned.source for planned in ranges if positions.get(planned.source, planned.end) < planned.end)
     else:
         positions = routed_positions(job.positions, job.routes.keys())
         number = _input_partition()
         readings = RowReadingFactory(RowReading(source, rows, number, positions, limits, job.left_out))
     return SlotInput(
-        number=number, readings=CheckedReadingFactory(readings, source, job.epoch_ends, deadline), positions=positions
+        number=number,
+        readings=CheckedReadingFactory(readings, source, job.epoch_ends, deadline),
+        positions=positions,
+        expected=expected,
     )
 
 
@@ -165,7 +176,8 @@ def run_slot(
     slot_input = open_input(job, rows, is_planned_ranges, deadline)
     target = open_target(slot_input.number, deadline)
     try:
-        return fill_slot(job, slot_input, target, deadline, is_again=spark_attempt() > 0)
+        done = fill_slot(job, slot_input, target, deadline, is_again=spark_attempt() > 0)
+        return done if job.source is None else replace(done, source_speeds=cluster_of_worker(job.source).path_speeds())
     except BaseException:
         target.abandon()
         raise
@@ -213,6 +225,8 @@ def fill_slot(
                 target.clean_up([partition for partition in positions if partition not in slot_try.left_out])
             highest_ends = {partition: left_out.reached for partition, left_out in isolated_ranges.items()}
             highest_ends |= {partition: positions[partition] for partition in slot_try.left_out}
+            if not (is_again or tries):
+                slot_try.expect(slot_input.expected)
             done = slot_try.run(readings.begin(ends, highest_ends), is_partial=ends is not None)
             unfinished = {left_out.source: left_out for left_out in done.unfinished} | isolated_ranges
             return replace(
@@ -295,6 +309,10 @@ class _SlotTry:
         self._budget = None if job.quarantine is None else QuarantineBudget(job.quarantine)
         self.reached = dict(positions)
 
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        """Let the target prepare for what will be read, as far as it can be written."""
+        self._writer.expect(source for source in sources if source not in self.left_out)
+
     def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
         """Copy what `reading` brings. `is_partial`: there is more to read than that."""
         for response in self._responses_of(reading):
@@ -332,6 +350,8 @@ class _SlotTry:
             early_end=written.early_end,
             shared_producers=written.shared_producers,
             has_unanswered=written.has_unanswered,
+            stable_ends=written.stable_ends,
+            target_speeds=written.target_speeds,
         )
 
     def _responses_of(self, reading: SlotReading) -> Iterator[tuple[ReadPart, ...]]:

@@ -29,6 +29,11 @@ class SlotTime:
         self._overhead_ms = 0.0
         """What a wave took beyond the commit interval: the start of its tasks, the first answer, the last acknowledgement."""
 
+    @property
+    def is_one_wave(self) -> bool:
+        """Return whether all tasks of the last round ran at once."""
+        return self._waves == 1
+
     def time_left_ms(self, transaction_timeout_ms: int) -> float:
         """Return the deadline of a task, from its own start."""
         share_ms = transaction_timeout_ms * TASK_SHARE

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from shallow_mirror.preflight import PreflightReport, preflight_mirror
     from shallow_mirror.streaming.runner.mirror import Mirror
     from shallow_mirror.streaming.runner.spark_session import local_session, session_for_tables
+    from shallow_mirror.streaming.sources.catalog_archive import kafka_archive_options
     from shallow_mirror.streaming.sources.kafka_archive import register_kafka_archive
     from shallow_mirror.streaming.sources.kafka_batches import register_kafka_batches
     from shallow_mirror.verify import VerifyReport, verify_mirror
@@ -120,6 +121,7 @@ __all__ = [
     "__version__",
     "delta_jars",
     "gather_status",
+    "kafka_archive_options",
     "local_session",
     "open_batch",
     "parse_time",
@@ -186,6 +188,7 @@ _MODULES = {
     "Mirror": "shallow_mirror.streaming.runner.mirror",
     "local_session": "shallow_mirror.streaming.runner.spark_session",
     "session_for_tables": "shallow_mirror.streaming.runner.spark_session",
+    "kafka_archive_options": "shallow_mirror.streaming.sources.catalog_archive",
     "register_kafka_archive": "shallow_mirror.streaming.sources.kafka_archive",
     "register_kafka_batches": "shallow_mirror.streaming.sources.kafka_batches",
     "VerifyReport": "shallow_mirror.verify",

@@ -147,17 +147,23 @@ class PlannedRange:
     bytes_per_offset: float
 
 
+AUTO_COALESCE_BYTES = 1 << 20
+"""The limit of `write.coalesce_bytes: auto`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
     """What the verdict about a batch depends on besides the batch: the target topic's settings and the mirror's policies.
 
     `coalesce_bytes`: small neighbours are coalesced up to so many bytes of records. None: they are not.
+    `coalesces_where_cheaper`: only where sizes and codecs of a response show that this saves more than it takes.
     """
 
     max_message_bytes: int
     isolation_level: IsolationLevel
     log_append_time: LogAppendTimePolicy
     coalesce_bytes: int | None = None
+    coalesces_where_cheaper: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

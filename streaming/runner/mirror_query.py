@@ -129,7 +129,11 @@ class MirrorQuery:
     def _recover(self) -> TxnPerformer:
         """Resolve the last decision. Return the performer of this attempt's transactions, with every slot fenced."""
         performer = TxnPerformer(
-            self.owner, self.target, transaction_timeout_ms=self.config.write.transaction_timeout_ms, observer=self.observer
+            self.owner,
+            self.target,
+            transaction_timeout_ms=self.config.write.transaction_timeout_ms,
+            observer=self.observer,
+            source=self.source,
         )
         self.owner.check_ownership()
         count = counted(self.owner.highest_slot + 1, "transactional id")

@@ -1,4 +1,4 @@
-"""Driver and executors: pyarrow without pandas, in processes where nothing uses pandas.
+"""Driver and executors: pyarrow without pandas and datasets, in processes where nothing uses them.
 
 pyarrow imports pandas, if it is installed, for the first array of a process that is not made of a numpy array. That takes 40 MB
 and 0.2 CPU seconds in every such process.
@@ -6,32 +6,49 @@ and 0.2 CPU seconds in every such process.
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 
 import pyarrow as pa
 
 OWN_SESSION_VARIABLE = "SHALLOW_MIRROR_OWN_SESSION"
 """Set where the session is of a mirror alone: in another one's tasks pandas may be used."""
-_PANDAS = "pandas"
+_PANDAS, _DATASETS, _ACERO = "pandas", "pyarrow.dataset", "pyarrow.acero"
 
 
-class _NoPandas:
+class _NoModule:
     """Finds no module of this name."""
 
-    @staticmethod
-    def find_spec(name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None) -> None:
-        if name == _PANDAS:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None) -> None:
+        if name == self._name:
             raise ModuleNotFoundError(f"{name} is not wanted here", name=name)
+
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    finder = _NoModule(name)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def keep_pandas_out() -> None:
     """Let pyarrow find no pandas now: it does not try again before something is converted to pandas, and then finds it."""
-    if _PANDAS in sys.modules:
-        return
-    sys.meta_path.insert(0, _NoPandas)
-    try:
-        pa.array([])
-    finally:
-        sys.meta_path.remove(_NoPandas)
+    if _PANDAS not in sys.modules:
+        with _without(_PANDAS):
+            pa.array([])
+
+
+def keep_datasets_out() -> None:
+    """Let pyarrow's engine find no datasets, which it needs for none of our tables: 10 MB. They can still be imported."""
+    if _ACERO not in sys.modules and _DATASETS not in sys.modules:
+        with _without(_DATASETS):
+            importlib.import_module(_ACERO)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import find_unfit_python, lost_worker, raising_unfit_python
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
+from shallow_mirror.streaming.runner.planning_daemons import PlanningDaemons
 from shallow_mirror.streaming.runner.supervisor import Supervisor
 from shallow_mirror.streaming.sources import kafka_batches, planned_ranges
 
@@ -44,9 +46,16 @@ def run_query(
     else:
         kafka_batches.register_kafka_batches(spark)
     stream = spark.readStream.format(source_format).options(**options).load()
-    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    daemons = PlanningDaemons(spark)
+
+    def copy(planned: DataFrame, spark_batch_id: int) -> None:
+        daemons.end_of_planning()  # Spark has made the plan of the micro-batch, which holds how to read
+        sink(planned, spark_batch_id)
+
+    writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}
     query = writer.trigger(**trigger).start()
+    daemons.end_of_creation()
     failure: StreamingQueryException | None = None
     try:
         while not query.awaitTermination(_POLL_S):

@@ -54,7 +54,7 @@ from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
-from shallow_mirror.streaming.sources import planned_ranges
+from shallow_mirror.streaming.sources.stream_reader import ranges_by_slot
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -199,7 +199,6 @@ class _RestoreRun:
             quarantine=QuarantineTable.open(self._storage),
             quarantine_limits=config.write.quarantine_limits or UNLIMITED_QUARANTINE,
         )
-        planned_ranges.register_planned_ranges(spark)
         positions = {source: position.offset for source, position in owner.positions().items()}
         for number, step in enumerate(planner.steps(decided, positions)):
             if self._supervisor.is_over():
@@ -227,11 +226,15 @@ class _RestoreRun:
         ranges = plan_step(step, starts, ends, self._config, int(spark.sparkContext.defaultParallelism))
         if not ranges:
             return
+        slots = ranges_by_slot(ranges)
         kafka.open_input = ArchiveInput(
-            objects=self._config.archive.objects, storage_options=self._config.storage_options, segments=step.rows
+            objects=self._config.archive.objects,
+            storage_options=self._config.storage_options,
+            segments=step.rows,
+            slots=slots,
         )
-        frame = spark.read.format(planned_ranges.NAME).options(**planned_ranges.options_of(ranges)).load()
-        sink(frame, number)
+        # Not a Python data source: Spark would start processes of its own to plan each micro-batch, and one more for each slot.
+        sink(spark.range(0, len(slots), 1, len(slots)), number)
 
     def _ranges(self, planner: RestorePlanner) -> RestoreRanges:
         """Return what the first start decided. Raise ConfigError where the file has another archive or cut by now."""

@@ -22,7 +22,7 @@ from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.runner.class_archive import ClassArchive, jvm_options_text
-from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_pandas_out
+from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_datasets_out, keep_pandas_out
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 from shallow_mirror.streaming.runner.worker_secrets import WithReferences, pass_secrets_to_workers
 
@@ -149,6 +149,7 @@ def local_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ[OWN_SESSION_VARIABLE] = "1"
     keep_pandas_out()
+    keep_datasets_out()
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     classes = _class_archive() if archives_classes else None
     is_written = classes is None or classes.is_written

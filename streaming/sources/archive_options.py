@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import MOST_OPENED_BYTES
 from shallow_mirror.archive_reading.scan_plan import PART_BYTES
+from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.values import parse_duration
@@ -28,6 +29,7 @@ _STORAGE_PREFIX = "storage."
 _NAMES = (
     "archive",
     "tables",
+    "archiveSegments",
     "objects",
     "records",
     "includeAborted",
@@ -90,14 +92,18 @@ class _Parser:
             name.removeprefix(_STORAGE_PREFIX): value for name, value in self._options.items() if name.startswith(_STORAGE_PREFIX)
         }
         self.problems += [f"{_STORAGE_PREFIX}{problem}" for problem in option_problems(storage)]
+        segments = self._options.get("archivesegments")
         tables, objects = (self._options.get(name, "") for name in ("tables", "objects"))
         config = self._archive_file(bool(storage))
         if config is not None:
             tables, objects, storage = config.tables, config.objects, config.storage_options
         elif "archive" not in self._options:
-            self.problems += [f"{name}: is missing" for name in ("tables", "objects") if not self._options.get(name)]
+            expected = ["objects"] if segments else ["tables", "objects"]
+            self.problems += [f"{name}: is missing" for name in expected if not self._options.get(name)]
+            if segments and tables:
+                self.problems.append("archiveSegments: give either this or `tables`")
         parsed = ArchiveOptions(
-            tables=TableLocation(tables, storage),
+            tables=TableLocation(segments, storage, ARCHIVE_SEGMENTS_TABLE) if segments else TableLocation(tables, storage),
             objects=objects,
             storage_options=storage,
             is_records=self.boolean("records"),
@@ -108,7 +114,9 @@ class _Parser:
             pushes_filters=self.boolean("pushFilters"),
             lineage=None if (number := self._options.get("lineage")) is None else self._whole("lineage", number),
         )
-        self._check_places(tables, objects, storage)
+        self._check_table_place("tables", tables)
+        self._check_table_place("archiveSegments", segments or "")
+        self._check_objects(objects, storage)
         if self.problems:
             raise ConfigError(self.problems)
         return parsed
@@ -122,13 +130,16 @@ class _Parser:
             hint = f"did you mean {documented[near[0]]}?" if near else f"known are storage.* and {', '.join(_NAMES)}"
             self.problems.append(f"{name}: unknown option; {hint}")
 
-    def _check_places(self, tables: str, objects: str, storage: Mapping[str, str]) -> None:
-        if TableLocation(tables).is_read_by_spark:
+    def _check_table_place(self, name: str, place: str) -> None:
+        if TableLocation(place).is_read_by_spark:
             self.problems.append(
-                f"tables: {tables} can be read by Spark only, and a data source has no session: give a folder or a URI"
+                f"{name}: {place} can be read by Spark only, and a data source has no session: for tables in a catalog use "
+                "spark.read.options(**kafka_archive_options(spark, ARCHIVE_FILE)); otherwise give a folder or a URI"
             )
-        elif tables and not tables.startswith("/") and "://" not in tables:
-            self.problems.append(f"tables: {tables}: not an absolute folder or a URI")
+        elif place and not place.startswith("/") and "://" not in place:
+            self.problems.append(f"{name}: {place}: not an absolute folder or a URI")
+
+    def _check_objects(self, objects: str, storage: Mapping[str, str]) -> None:
         if objects:
             try:
                 ObjectStore.open(objects, storage)
@@ -139,7 +150,8 @@ class _Parser:
         path = self._options.get("archive")
         if path is None:
             return None
-        given = [name for name in ("tables", "objects") if name in self._options] + ["storage.*"] * has_storage
+        places = ("tables", "archiveSegments", "objects")
+        given = [name for name in places if name.lower() in self._options] + ["storage.*"] * has_storage
         if given:
             self.problems.append(f"{', '.join(given)}: are in the archive file; give either `archive` or these")
         from shallow_mirror.config import ArchiveConfig

@@ -6,18 +6,18 @@ input partition carries.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
+from shallow_mirror.broker.cluster.worker_clients import release_buffers
 from shallow_mirror.streaming.sources import stream_reader
-from shallow_mirror.streaming.sources.stream_reader import PlannedStreamReader, SlotPartition, slot_partitions
-from shallow_mirror.types import PlannedRange, SourcePartition
+from shallow_mirror.streaming.sources.stream_reader import PlannedStreamReader, SlotPartition
+from shallow_mirror.types import PlannedRange
 
 NAME = "shallow-mirror-ranges"
 
@@ -62,43 +62,13 @@ class PlannedRanges(DataSource):  # type: ignore[misc]
     def streamReader(self, schema: StructType) -> RangeStreamReader:  # noqa: N802 - Spark's name
         return RangeStreamReader(dict(self.options))
 
-    def reader(self, schema: StructType) -> RangeReader:
-        return RangeReader(dict(self.options))
-
-
-def options_of(ranges: Sequence[PlannedRange]) -> dict[str, str]:
-    """Return the options of a batch read of these ranges."""
-    return {
-        _RANGES: json.dumps(
-            [[planned.slot, *planned.source, planned.start, planned.end, planned.bytes_per_offset] for planned in ranges]
-        )
-    }
-
-
-class RangeReader(DataSourceReader):  # type: ignore[misc]
-    """Reads ranges that were planned by somebody else, one input partition per slot."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = dict(options)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return slot_partitions(
-            [
-                PlannedRange(
-                    slot=slot, source=SourcePartition(topic, topic_id, partition), start=start, end=end, bytes_per_offset=size
-                )
-                for slot, topic, topic_id, partition, start, end, size in json.loads(self._options[_RANGES])
-            ]
-        )
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SlotPartition)
-        yield arrow_batch_of(partition.ranges)
-
 
 class RangeStreamReader(PlannedStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotPartition)
+        # A task has two workers, one that reads these rows and one that copies, and Spark lets them take turns: each would keep
+        # the buffers of a copy.
+        release_buffers()
         yield arrow_batch_of(partition.ranges)
 
 

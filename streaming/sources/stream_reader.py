@@ -128,11 +128,16 @@ def make_micro_batch_planner(
     return MicroBatchPlanner(config, SourceOffsets(config, Cluster(client)), parallelism=parallelism, recorded=recorded)
 
 
-def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
+def ranges_by_slot(ranges: Sequence[PlannedRange]) -> list[tuple[PlannedRange, ...]]:
+    """Return the ranges of each slot that has any, in the order of slots."""
     by_slot: dict[int, list[PlannedRange]] = {}
     for planned in ranges:
         by_slot.setdefault(planned.slot, []).append(planned)
-    return [SlotPartition(tuple(slot)) for _, slot in sorted(by_slot.items())]
+    return [tuple(slot) for _, slot in sorted(by_slot.items())]
+
+
+def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
+    return [SlotPartition(slot) for slot in ranges_by_slot(ranges)]
 
 
 class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

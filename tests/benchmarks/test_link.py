@@ -8,10 +8,10 @@ from benchmarks import latency, run
 from benchmarks.corpora import CORPORA
 from benchmarks.go_program import GoBuildError
 from benchmarks.link import Link
-from benchmarks.peer_listeners import NAME, Access, PeerListeners, TlsFiles
+from benchmarks.peer_listeners import FAR_NAME, NAME, Access, PeerListeners, TlsFiles
 from benchmarks.peers.peer import Job
 from benchmarks.running_mirror import client_properties
-from benchmarks.running_relay import running_relay
+from benchmarks.running_relay import Relay, running_relay
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION
@@ -19,7 +19,7 @@ from shallow_mirror.local_kafka.properties import node_properties
 
 
 def test_without_options_clusters_are_near_and_connections_plain() -> None:
-    assert run.parsed([]).link == Link()
+    assert run.parsed([]).links == [Link()]
     assert latency.parsed([]).links == [Link()]
     assert str(Link()) == ""
 
@@ -33,10 +33,25 @@ def test_without_options_clusters_are_near_and_connections_plain() -> None:
     ],
 )
 def test_options_say_how_far_which_cluster_is(far: str, sides: tuple[str, ...], text: str) -> None:
-    link = run.parsed(["--rtt-ms", "80", "--far", far, "--tls"]).link
+    (link,) = run.parsed(["--rtt-ms", "80", "--far", far, "--tls"]).links
     assert link == Link(rtt_ms=80, far=far, tls=True)
     assert link.far_sides == sides
     assert str(link) == text
+
+
+def test_near_and_far_take_turns_in_one_call() -> None:
+    links = run.parsed(["--rtt-ms", "80", "--far", "none,target,source"]).links
+    assert links == [Link(), Link(rtt_ms=80, far="target"), Link(rtt_ms=80, far="source")]
+
+
+def test_brokers_have_a_listener_for_each_link_of_one_call(tmp_path: Path) -> None:
+    files = TlsFiles.made_in(tmp_path / "certificates")
+    relays = {"target": Relay(7, None)}  # type: ignore[arg-type]
+    plain, encrypted = PeerListeners(relays, None), PeerListeners(relays, files)
+    assert [(each.name, each.advertised_port) for each in plain.of("target")] == [(FAR_NAME, 7)]
+    assert plain.of("source") == ()
+    assert [(each.name, each.advertised_port) for each in encrypted.of("target")] == [(NAME, None), (FAR_NAME, 7)]
+    assert [each.name for each in encrypted.of("source")] == [NAME]
 
 
 def test_latency_is_measured_near_and_far_in_one_call() -> None:

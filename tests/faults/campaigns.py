@@ -13,6 +13,7 @@ from tests.faults import (
     archive_store,
     broker_faults,
     network_faults,
+    preserved_offsets,
     process_faults,
     steps,
     storage_faults,
@@ -54,6 +55,7 @@ class PlainScene:
     groups: Mapping[str, Any] = field(default_factory=dict)
     has_movable_clock: bool = False
     has_small_disk: bool = False
+    keeps_offsets: bool = False
 
     @contextmanager
     def __call__(self, folder: Path, name: str, seed: int) -> Iterator[Scene]:
@@ -69,6 +71,7 @@ class PlainScene:
                     groups=self.groups,
                     seed=seed,
                     checks_meanwhile=True,
+                    keeps_offsets=self.keeps_offsets,
                 )
                 if self.has_movable_clock:
                     scene.environment |= process_faults.movable_clock(scene.folder)
@@ -244,7 +247,34 @@ RESTORE_KILLS = Campaign(
     open=PlainRestoreScene(),
 )
 
+PRESERVED_KILLS = Campaign(
+    name="preserved-kills",
+    engine=WITHOUT_SPARK,
+    rounds=100,
+    cases=preserved_offsets.KILLS,
+    open=PlainScene(WITHOUT_SPARK, preserved_offsets.GROUPS, keeps_offsets=True),
+)
+PRESERVED_NETWORK = Campaign(
+    name="preserved-network",
+    engine=WITHOUT_SPARK,
+    rounds=100,
+    cases=preserved_offsets.NETWORK,
+    open=NetworkScene(WITHOUT_SPARK, groups=preserved_offsets.GROUPS, keeps_offsets=True),
+)
+PRESERVED_BROKERS = Campaign(
+    name="preserved-brokers",
+    engine=WITHOUT_SPARK,
+    rounds=100,
+    cases=preserved_offsets.ONE_OF_THREE,
+    open=NetworkScene(
+        WITHOUT_SPARK, target_brokers=3, checks_meanwhile=False, groups=preserved_offsets.GROUPS, keeps_offsets=True
+    ),
+)
+
 ALL = (
+    PRESERVED_KILLS,
+    PRESERVED_NETWORK,
+    PRESERVED_BROKERS,
     KILLS,
     SPARK_KILLS,
     CHECKPOINTS,

@@ -30,7 +30,8 @@ class Piece:
     """What one partition gained since the last check; source and target have the same names.
 
     `source` holds the committed records of offsets [start, end), `rows` are the map's rows of these, `target` are the
-    committed records that came since. `written` is what writers know of records below `end`.
+    committed records that came since. `written` is what writers know of records below `end`. `keeps_offsets`: every record has
+    to be at its own offset on the target.
     """
 
     place: TopicPartition
@@ -40,6 +41,7 @@ class Piece:
     target: History
     rows: Sequence[MapRow]
     written: Sequence[Written]
+    keeps_offsets: bool = False
 
 
 def differences_of(piece: Piece) -> list[str]:
@@ -52,7 +54,9 @@ def differences_of(piece: Piece) -> list[str]:
         *mistranslated(piece.place, compared.pairs, translate),
         *_broken_promises(piece),
     ]
-    return [*dict.fromkeys(str(difference) for difference in differences), *_holes(piece, translate)]
+    moved = [pair for pair in compared.pairs.tolist() if pair[0] != pair[1]] if piece.keeps_offsets else []
+    shifts = [f"offset: {piece.place}: the record of offset {before} is at {after}" for before, after in moved]
+    return [*dict.fromkeys(str(difference) for difference in differences), *shifts, *_holes(piece, translate)]
 
 
 def _broken_promises(piece: Piece) -> Iterable[Difference]:
@@ -107,8 +111,17 @@ class Checker:
     """Compares every record once. `topics` have the same names on both sides; addresses are those of the clusters themselves."""
 
     def __init__(
-        self, source: str, target: str, topics: Sequence[str], tables: Path, take_written: Callable[[], list[Written]]
+        self,
+        source: str,
+        target: str,
+        topics: Sequence[str],
+        tables: Path,
+        take_written: Callable[[], list[Written]],
+        *,
+        keeps_offsets: bool = False,
     ) -> None:
+        """`keeps_offsets`: the target is read with read_uncommitted, and every record has to be at its own offset."""
+        self._keeps_offsets = keeps_offsets
         self._source, self._target, self._topics, self._tables = source, target, tuple(topics), tables
         self._take_written = take_written
         self._source_until: dict[TopicPartition, int] = {}
@@ -144,7 +157,7 @@ class Checker:
         for piece in pieces:
             differences += differences_of(piece)
             self._source_until[piece.place] = piece.end
-        self._target_until.update(moment.target_ends)
+        self._target_until.update(self._source_until if self._keeps_offsets else moment.target_ends)
         self._micro_batch = moment.micro_batch
         outcomes = [written_record.outcome for piece in pieces for written_record in piece.written]
         return Checked(
@@ -162,9 +175,9 @@ class Checker:
             for place in places
         }
         source = read_histories(self._source, self._topics, committed, _ignore, starts=self._source_until, ends=ends)
-        target = read_histories(
-            self._target, self._topics, committed, _ignore, starts=self._target_until, ends=moment.target_ends
-        )
+        target_ends = ends if self._keeps_offsets else moment.target_ends
+        visible = IsolationLevel.READ_UNCOMMITTED if self._keeps_offsets else committed
+        target = read_histories(self._target, self._topics, visible, _ignore, starts=self._target_until, ends=target_ends)
         written = self._written_below(ends, target)
         return [
             Piece(
@@ -175,6 +188,7 @@ class Checker:
                 target=target.get(place, _NOTHING),
                 rows=moment.rows.get(place, ()),
                 written=written.get(place, ()),
+                keeps_offsets=self._keeps_offsets,
             )
             for place, end in sorted(ends.items())
         ]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.fakes.raw_client import RawClient
 from tests.faults.gate import PausedProcess
@@ -61,6 +62,8 @@ class NetworkScene:
     engine: str
     target_brokers: int = 1
     checks_meanwhile: bool = True
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    keeps_offsets: bool = False
 
     @contextmanager
     def __call__(self, folder: Path, name: str, seed: int) -> Iterator[Scene]:
@@ -87,8 +90,10 @@ class NetworkScene:
                     clusters[TARGET].bootstrap,
                     name=name,
                     engine=self.engine,
+                    groups=self.groups,
                     seed=seed,
                     checks_meanwhile=self.checks_meanwhile,
+                    keeps_offsets=self.keeps_offsets,
                     client={
                         side: CLIENT | {"bootstrap.servers": cluster.proxied_bootstrap} for side, cluster in clusters.items()
                     },

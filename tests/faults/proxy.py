@@ -195,6 +195,14 @@ class Proxy:
         """Limit replies to all connections together to this speed from now on, a part at a time."""
         self._reply_link.bytes_per_s = bytes_per_s
 
+    def delay(self, seconds: float) -> None:
+        """Deliver what comes from clients from now on so much later; bytes under way do not wait for each other."""
+        self._link.delay_s = seconds
+
+    def delay_replies(self, seconds: float) -> None:
+        """Deliver what comes from the broker from now on so much later."""
+        self._reply_link.delay_s = seconds
+
     @property
     def requested_bytes(self) -> int:
         """Of all requests that have passed."""
@@ -256,6 +264,7 @@ class _Link:
 
     def __init__(self) -> None:
         self.bytes_per_s = math.inf
+        self.delay_s = 0.0
         self.passed_bytes = 0
         self._free_at = 0.0
 
@@ -276,6 +285,40 @@ class _Link:
             await asyncio.sleep(self._free_at - loop.time())
 
 
+class _Delivery:
+    """What is under way to one side of a connection, at most `PARTS` writes."""
+
+    PARTS = 4096
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._parts: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(self.PARTS)
+        self.task = asyncio.create_task(self._deliver())
+
+    async def write(self, data: bytes, delay_s: float) -> None:
+        """Deliver after so long. Raise what an earlier delivery raised."""
+        if self.task.done():
+            await self.task
+        if delay_s or not self._parts.empty():
+            await self._parts.put((asyncio.get_running_loop().time() + delay_s, data))
+        else:
+            await self._parts.join()  # the last part is still being written
+            await _write(self._writer, data)
+
+    async def drain(self) -> None:
+        """Return when everything is delivered, or its delivery has failed."""
+        joined = asyncio.create_task(self._parts.join())
+        await asyncio.wait({joined, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        joined.cancel()
+
+    async def _deliver(self) -> None:
+        while True:
+            due, data = await self._parts.get()
+            await asyncio.sleep(due - asyncio.get_running_loop().time())
+            await _write(self._writer, data)
+            self._parts.task_done()
+
+
 class _Connection:
     def __init__(
         self, client: _Stream, broker: _Stream, plan: FaultPlan, flowing: asyncio.Event, link: _Link, reply_link: _Link
@@ -284,6 +327,8 @@ class _Connection:
         self._link, self._reply_link = link, reply_link
         self._harmed_replies: dict[int, Fault] = {}
 
+        self._to_broker, self._to_client = _Delivery(broker[1]), _Delivery(client[1])
+
     async def run(self) -> list[BaseException]:
         """Until both directions have ended, or either was ended by a fault or by the broker. What nobody has foreseen."""
         requests = asyncio.create_task(self._forward_requests())
@@ -291,16 +336,18 @@ class _Connection:
         try:
             await asyncio.wait({requests, replies}, return_when=asyncio.FIRST_COMPLETED)
             if requests.done() and not requests.exception() and not replies.done():
+                await self._to_broker.drain()
                 with contextlib.suppress(OSError):  # the broker has ended it meanwhile
                     self._broker[1].write_eof()
                 await asyncio.wait({replies})
+                await self._to_client.drain()
         finally:
-            for pump in (requests, replies):
+            for pump in (requests, replies, self._to_broker.task, self._to_client.task):
                 pump.cancel()
-            try:
-                ends = await asyncio.gather(requests, replies, return_exceptions=True)
-            finally:  # also where the proxy ends meanwhile
-                await _close(self._broker[1])
+            self._broker[1].close()  # before anything is waited for: the proxy may be told to end just now
+            pumps = (requests, replies, self._to_broker.task, self._to_client.task)
+            ends = await asyncio.gather(*pumps, return_exceptions=True)
+            await _close(self._broker[1])
         return [end for end in ends if isinstance(end, Exception) and not isinstance(end, _ConnectionEndedError | OSError)]
 
     async def _forward_requests(self) -> None:
@@ -314,7 +361,7 @@ class _Connection:
             elif fault is not None:
                 self._harmed_replies[correlation_id] = fault
             await self._link.carry(len(frame))
-            await _write(self._broker[1], frame)
+            await self._to_broker.write(frame, self._link.delay_s)
 
     async def _forward_replies(self) -> None:
         """Forward replies until the broker ends."""
@@ -325,7 +372,7 @@ class _Connection:
                 await self._harm(fault)
             for part in self._reply_link.parts(frame):
                 await self._reply_link.carry(len(part))
-                await _write(self._client[1], part)
+                await self._to_client.write(part, self._reply_link.delay_s)
 
     async def _harm(self, fault: Fault) -> None:
         """Apply the fault; return when what was held may pass."""

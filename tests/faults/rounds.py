@@ -82,7 +82,8 @@ class Scene:
     proxy). `groups` are merged into the mirror's file, one level deep; `more` is for the faults that need it. With
     `checks_meanwhile` a round does not wait for its check: only where the clusters themselves are not harmed.
     `replication_factor` and `topic_configs` are of the source's topics; the mirror creates those of the target. `tables_uri` is
-    what the mirror's file calls its tables, where that is not `tables`, the folder in which they are files.
+    what the mirror's file calls its tables, where that is not `tables`, the folder in which they are files. `keeps_offsets`: every
+    record has to be at its own offset on the target.
     """
 
     folder: Path
@@ -97,6 +98,7 @@ class Scene:
     topic_configs: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     checks_meanwhile: bool = False
+    keeps_offsets: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
     mirror: MirrorProcess | None = None
@@ -113,7 +115,9 @@ class Scene:
         self.conf.write_text(yaml.safe_dump(self._document()), encoding="utf-8")
         self._gate = Gate(self.folder).__enter__()
         self._writers = Writers(self.source, places, load=self.load, seed=self.seed).__enter__()
-        self._checker = Checker(self.source, self.target, list(self.topics), self.tables, self._writers.take)
+        self._checker = Checker(
+            self.source, self.target, list(self.topics), self.tables, self._writers.take, keeps_offsets=self.keeps_offsets
+        )
         self._checks = ThreadPoolExecutor(1, "check")
         return self
 

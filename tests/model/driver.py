@@ -102,6 +102,7 @@ class Availability:
             tuple(sorted(availability.blocked)),
             tuple(sorted(availability.pending.items())),
             tuple(sorted(availability.unchecked)),
+            tuple(sorted(availability.prepared.items())),
         )
 
     def __hash__(self) -> int:
@@ -225,7 +226,7 @@ class Query:
         if isinstance(planned, MicroBatch):
             return CopyMicroBatch(self.run, OwnerState(owner), Availability(availability), planned)
         if planned is QUIET or not availability.is_complete:
-            _sink(self.run, owner, availability, port).settle_if_idle(0.0)
+            _sink(self.run, owner, _performer(owner, port, availability), port).settle_if_idle(0.0)
             if not availability.is_complete:
                 ModelCluster(port).sleep(PAUSE_S)
             return Query(self.run, OwnerState(owner), Availability(availability))
@@ -245,8 +246,10 @@ class CopyMicroBatch:
         return _supervised(self.run, owner, lambda: self._copy(owner, self.availability.thaw(), port))
 
     def _copy(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program:
-        sink = _sink(self.run, owner, availability, port)
+        performer = _performer(owner, port, availability)
+        sink = _sink(self.run, owner, performer, port)
         sink(PlannedFrame(port, self.run.number, self.planned), self.planned.batch_id)
+        performer.next_round.finish(_deadline(port))
         port.ask(effects.CommitMicroBatch(self.planned.batch_id))
         return Query(self.run, OwnerState(owner), Availability(availability))
 
@@ -267,7 +270,7 @@ def _performer(owner: OffsetMapOwner, port: Port, availability: TargetAvailabili
     )
 
 
-def _sink(run: Run, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> MicroBatchSink:
+def _sink(run: Run, owner: OffsetMapOwner, performer: TxnPerformer, port: Port) -> MicroBatchSink:
     target = ModelCluster(port)
 
     def report(_report: object) -> None:
@@ -279,7 +282,7 @@ def _sink(run: Run, owner: OffsetMapOwner, availability: TargetAvailability, por
         job=_job(run),
         slots=slots,
         owner=owner,
-        performer=_performer(owner, port, availability),
+        performer=performer,
         targets=ModelTopics(),  # type: ignore[arg-type]
         observer=observe_nothing,
         clock=target.clock,
@@ -331,5 +334,8 @@ class PlannedFrame:
     def _evaluated(self, job: KafkaSlotJob) -> pa.Table:
         positions = tuple(sorted(job.positions.items()))
         held = tuple(sorted(job.held))
-        results = self._port.ask(effects.RunTasks(self._run, job.decision, positions, self._planned.ranges, job.id_numbers, held))
+        prepared = tuple(txn for _, txn in sorted(job.prepared.items()))
+        results = self._port.ask(
+            effects.RunTasks(self._run, job.decision, positions, self._planned.ranges, job.id_numbers, held, prepared)
+        )
         return one_column([pickle.dumps(result.error if isinstance(result, TaskFailed) else result) for result in results])

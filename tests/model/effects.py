@@ -169,6 +169,7 @@ class RunTasks:
     ranges: tuple[PlannedRange, ...]
     id_numbers: tuple[int, ...] = ()
     held: tuple[TopicPartition, ...] = ()
+    prepared: tuple[SlotTxn, ...] = ()
 
 
 Effect = (

@@ -25,6 +25,7 @@ from shallow_mirror.checkpoints.positions import POSITION_COLUMNS, positions_of
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineEntry
 from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
 from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.protocol import actions, txn_inspection, txn_outcome, txn_performer
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
@@ -77,10 +78,24 @@ def reuse_a_producer_epoch(patch: pytest.MonkeyPatch) -> None:
 
     def remembering(self: slot.SlotTask, port: Any) -> Any:
         is_later[0] = self.decision & 0xFFFF_FFFF > FIRST_DECISION_OF_TASKS
-        return play(self, port)
+        return play(replace(self, prepared=()), port)
 
     patch.setattr(slot, "init_producer_id", kept)
     patch.setattr(slot.SlotTask, "play", remembering)
+
+
+def prepare_the_next_round_before_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Plant a driver that takes producer epochs ahead when it has decided, and not when the transactions have ended."""
+    perform = KafkaSink._perform
+
+    def prepare(self: Any, action: actions.Action, run_slots: Any, deadline: Any) -> Any:
+        answer = perform(self, action, run_slots, deadline)
+        if isinstance(action, actions.Decide):
+            names = sorted({row.txn.transactional_id for row in action.rows if row.txn is not None})
+            self._performer.next_round.begin(names, (), (), deadline)
+        return answer
+
+    patch.setattr(KafkaSink, "_perform", prepare)
 
 
 def forget_to_resolve_one_slot(patch: pytest.MonkeyPatch) -> None:
@@ -367,6 +382,7 @@ PLANTED = (
     Planted(skip_the_read_back, "not decided", 2, replace(ONE_SLOT, is_spark_writer=True), _only(Kind.START, Kind.SWITCH)),
     Planted(end_before_deciding, "not decided", 0),
     Planted(reuse_a_producer_epoch, "does not end", 0, ONE_SLOT),
+    Planted(prepare_the_next_round_before_the_end, "does not end", 0, ONE_SLOT),
     Planted(forget_to_resolve_one_slot, "a settled row says", 1, allows=_only(Kind.CRASH)),
     Planted(trust_the_batch_id, "the map ends", 2, TWO_BATCHES, _only(Kind.CRASH, Kind.LOSE_CHECKPOINT)),
     Planted(start_where_spark_says, "OffsetMapConflictError", 1, allows=_only(Kind.CRASH)),

@@ -23,8 +23,10 @@ from tests.model.source import TOPIC, target_partition
 
 from shallow_mirror.broker.cluster.cluster_metadata import (
     ClusterMetadata,
+    KnownCluster,
     ListedOffset,
     PartitionMetadata,
+    PathSpeeds,
     ProducerState,
     TopicMetadata,
 )
@@ -37,7 +39,7 @@ from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
 from shallow_mirror.sinks.kafka import kafka_sink
-from shallow_mirror.sinks.kafka.protocol import txn_inspection
+from shallow_mirror.sinks.kafka.protocol import txn_inspection, txn_performer
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
 
@@ -56,6 +58,10 @@ class ModelConnection:
         self.begun: deque[Any] = deque()
         self.answers: deque[Any] = deque()
 
+    def wait_readable(self, _ms: float) -> bool:
+        """Say that nothing has come yet: what may be asked for meanwhile is asked for."""
+        return False
+
 
 class ModelCluster:
     """What `TxnPerformer`, `evidence`, `txn` and `forgotten_markers` use of a `Cluster`: nothing is ever unreachable."""
@@ -67,6 +73,9 @@ class ModelCluster:
 
     def coordinator(self, _kind: object, _key: str, _deadline: Deadline, purpose: str = CONTROL) -> ModelConnection:
         return self._control if purpose == CONTROL else ModelConnection(self.port)
+
+    def find_coordinators(self, _kind: object, _keys: Sequence[str], _deadline: Deadline) -> None:
+        """There is one coordinator."""
 
     def forget_coordinator(self, _kind: object, _key: str) -> None:
         """There is one coordinator, and it is found at once."""
@@ -108,6 +117,19 @@ class ModelCluster:
             place: RetriableError("LEADER_NOT_AVAILABLE", f"{place} has no leader") for place in asked if answers[place] is None
         }
         return {place: offset for place, offset in answers.items() if offset is not None}, leaderless
+
+    def begin_latest_offsets(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> list[SimpleNamespace]:
+        """Ask now: the answer is the state of this moment, whenever it is received."""
+        offsets, _ = self.latest_offsets(places, isolation, deadline)
+        return [SimpleNamespace(receive=lambda _deadline: offsets)]
+
+    def begin_metadata(self, _topics: Sequence[str], _deadline: Deadline) -> SimpleNamespace:
+        return SimpleNamespace(receive=lambda _deadline: _METADATA)
+
+    def known(self, metadata: ClusterMetadata, _names: Sequence[str], speeds: PathSpeeds, *, is_new: bool) -> KnownCluster:
+        return KnownCluster(metadata, {}, speeds, is_new)
 
     def describe_producers(
         self, places: Collection[TopicPartition], _deadline: Deadline
@@ -265,11 +287,11 @@ def product_over_ports() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinator_requests, "call", _call)
         patch.setattr(transactions, "call", _call)
-        for module in (coordinator_requests, transactions):
-            patch.setattr(module, "send", _send)
-            patch.setattr(module, "receive", _receive)
+        patch.setattr(coordinator_requests, "send", _send)
+        patch.setattr(coordinator_requests, "receive", _receive)
         # Instead of copying, the task hands its job over: the tasks of the model run elsewhere.
         patch.setattr(kafka_sink, "SlotTask", lambda job, _target, _input: lambda _rows: iter([job]))
+        patch.setattr(txn_performer, "POLLS_AHEAD_MS", txn_performer.POLLS_AHEAD_MS[:1])
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
         patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
         yield

@@ -18,7 +18,14 @@ from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import add_partitions, add_partitions_and_offsets, init_producer_id
+from shallow_mirror.broker.produce.transactions import (
+    BegunAddition,
+    add_partitions,
+    add_partitions_and_offsets,
+    begin_addition,
+    finish_addition,
+    init_producer_id,
+)
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
@@ -63,6 +70,7 @@ class SlotTask:
     positions: tuple[tuple[SourcePartition, int], ...]
     id_numbers: tuple[int, ...] = ()
     held: tuple[TopicPartition, ...] = ()
+    prepared: tuple[SlotTxn, ...] = ()
 
     @property
     def transactional_id(self) -> str:
@@ -75,9 +83,12 @@ class SlotTask:
         poison: list[_QuarantinableBatchError] = []
         while True:
             try:
+                prepared: SlotTxn | None = None
                 if self.attempt or tries or poison:
                     self._clean_up(target, deadline)
-                return self._copy(target, deadline, poison)
+                else:
+                    prepared = next((txn for txn in self.prepared if txn.transactional_id == self.transactional_id), None)
+                return self._copy(target, deadline, poison, prepared)
             except _QuarantinableBatchError as found:
                 poison.append(found)
             except MirrorError as error:
@@ -91,8 +102,10 @@ class SlotTask:
         fenced = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
         abort_hanging(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
 
-    def _copy(self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError]) -> SlotResult:
-        """As far as what is known to be poison: that is set aside, and the rest is for another round.
+    def _copy(
+        self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError], prepared: SlotTxn | None
+    ) -> SlotResult:
+        """With a producer epoch taken ahead, partitions are added before anything is read. As far as what is known to be poison: that is set aside, and the rest is for another round.
 
         The receipt is on its way together with the last batch, and reaches the target first.
         """
@@ -100,12 +113,22 @@ class SlotTask:
         steps: list[_Step] = []
         quarantined: list[QuarantinedBatch] = []
         is_partial = False
+        places: dict[SourcePartition, TopicPartition] = {}
         for planned_range in self.ranges:
-            if planned_range.source not in positions or is_partial:
+            if planned_range.source not in positions:
                 continue
             place = target_partition(planned_range.source.partition).topic_partition
-            if place in self.held or not _has_leader(target, place):
+            if place not in self.held and _has_leader(target, place):
+                places[planned_range.source] = place
+        begun: BegunAddition | None = None
+        if prepared is not None:
+            expected = [each.source for each in self.ranges if each.source in places and positions[each.source] < each.end]
+            if expected:
+                begun = begin_addition(target, prepared, sorted(places[source] for source in expected), deadline)
+        for planned_range in self.ranges:
+            if planned_range.source not in places or is_partial:
                 continue
+            place = places[planned_range.source]
             sequence = 0
             for offset in range(positions[planned_range.source], planned_range.end):
                 if self.scenario.stops_early and self.attempt == 0 and steps:
@@ -121,17 +144,33 @@ class SlotTask:
                     sequence += 1
                 else:
                     steps.append(_Step(planned_range.source, offset, None, 0))
-        txn, segments = self._written(target, deadline, steps, {(batch.source, batch.source_start) for batch in quarantined})
+        not_sent = {(batch.source, batch.source_start) for batch in quarantined}
+        txn, segments, stable = self._written(target, deadline, steps, not_sent, begun)
         unknown = tuple(planned_range for planned_range in self.ranges if planned_range.source not in positions)
-        return SlotResult(self.slot, txn, tuple(segments), unknown=unknown, is_partial=is_partial, quarantined=tuple(quarantined))
+        return SlotResult(
+            self.slot,
+            txn,
+            tuple(segments),
+            unknown=unknown,
+            is_partial=is_partial,
+            quarantined=tuple(quarantined),
+            stable_ends=stable,
+        )
 
     def _written(
-        self, target: Any, deadline: Deadline, steps: Sequence[_Step], quarantined: Collection[tuple[SourcePartition, int]]
-    ) -> tuple[SlotTxn | None, list[Segment]]:
+        self,
+        target: Any,
+        deadline: Deadline,
+        steps: Sequence[_Step],
+        quarantined: Collection[tuple[SourcePartition, int]],
+        begun: BegunAddition | None,
+    ) -> tuple[SlotTxn | None, list[Segment], dict[TopicPartition, int]]:
         txn: SlotTxn | None = None
         segments: list[Segment] = []
         written: list[TopicPartition] = []
+        added: set[TopicPartition] = set()
         receipt: BegunRequest | None = None
+        stable: dict[TopicPartition, int] = {}
         last = max((i for i, step in enumerate(steps) if step.place is not None), default=-1)
         for i, step in enumerate(steps):
             if (step.source, step.offset) in quarantined:
@@ -139,16 +178,23 @@ class SlotTask:
                 continue
             target_offset = None
             if step.place is not None:
-                if txn is None:
+                if txn is None and begun is not None:
+                    finish_addition(target, begun, deadline)
+                    txn, added = begun.txn, set(begun.topic_partitions)
+                elif txn is None:
                     txn = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
-                if step.place not in written:
-                    add = add_partitions if written else add_partitions_and_offsets
+                if step.place not in added:
+                    add = add_partitions if added else add_partitions_and_offsets
                     add(target, txn, [step.place], deadline)
+                    added.add(step.place)
+                if step.place not in written:
                     written.append(step.place)
                 if i == last:
                     receipt = begin_receipt(
                         target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
                     )
+                    for asked in target.begin_latest_offsets(sorted(written), IsolationLevel.READ_COMMITTED, deadline):
+                        stable |= asked.receive(deadline)
                 is_poison = self.scenario.logs[step.source.partition][step.offset] == "p"
                 try:
                     target_offset = produce(target.port, effects.Produce(txn, step.place, step.sequence, step.offset, is_poison))
@@ -158,7 +204,7 @@ class SlotTask:
         if txn is not None:
             assert receipt is not None
             finish_receipt(target, txn, min(written), receipt, deadline)
-        return txn, segments
+        return txn, segments, stable
 
 
 def _has_leader(target: Any, place: TopicPartition) -> bool:

@@ -192,7 +192,7 @@ def zombie_under_a_slot_that_moved(library: Library) -> World:
     ids=["it times out", "its markers are forgotten"],
 )
 def test_an_abort_that_comes_to_nothing_while_it_is_repeated_is_repeated_again(second: Move, library: Library) -> None:
-    deviations = {23: Move(Kind.START), 86: Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN), 109: second}
+    deviations = {23: Move(Kind.START), 92: Move(Kind.TIME_OUT, "m-1", markers=Markers.LAST_FORGOTTEN), 115: second}
     world = World(library, SCENARIOS["slots move, markers of aborts are forgotten"])
     while (move := deviations.pop(world.steps, None) or world.default()) is not None:
         world.take(move)
@@ -208,7 +208,7 @@ def test_receipts_of_all_slots_whose_markers_are_forgotten_do_not_use_up_the_tim
     first: dict[int, Move], library: Library
 ) -> None:
     """A coordinator that was killed forgets the markers of every slot: receipts that stay pending are waited for once, together."""
-    begin = {14: 53, 9: 42, 3: 41}[next(iter(first))]
+    begin = {14: 54, 9: 43, 3: 42}[next(iter(first))]
     deviations = {
         **first,
         begin: Move(Kind.TIME_OUT, "m-1", markers=Markers.FORGOTTEN),

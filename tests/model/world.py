@@ -267,7 +267,16 @@ class World:
         for slot in sorted({planned_range.slot for planned_range in request.ranges}):
             ranges = tuple(planned_range for planned_range in request.ranges if planned_range.slot == slot)
             program = SlotTask(
-                self.scenario, request.run, request.decision, slot, 0, ranges, request.positions, request.id_numbers, request.held
+                self.scenario,
+                request.run,
+                request.decision,
+                slot,
+                0,
+                ranges,
+                request.positions,
+                request.id_numbers,
+                request.held,
+                request.prepared,
             )
             self.task_count += 1
             self.tasks[self.task_count] = Task(self.library.start(program), process.number)

@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import time
@@ -85,14 +86,22 @@ class StoreServer:
 
 
 class StoreProxy:
-    """A proxy process in front of a server. Faults and counts of requests: see `store_proxy`."""
+    """A proxy process in front of a server. Faults and counts of requests: see `store_proxy`.
 
-    def __init__(self, server: StoreServer, log_folder: Path) -> None:
+    With `certificate_and_key`, a file, clients reach it by TLS; `ca_file` is theirs.
+    """
+
+    def __init__(
+        self, server: StoreServer, log_folder: Path, *, certificate_and_key: Path | None = None, ca_file: Path | None = None
+    ) -> None:
         self.port = free_ports(1)[0]
         self._process = ServerProcess("the proxy of the object store", log_folder / "proxy.log")
+        self._ca_file = ca_file
         self._command = [
             sys.executable, "-I", store_proxy.__file__, str(self.port), str(server.port), str(server.folder),
         ]  # fmt: skip
+        if certificate_and_key is not None:
+            self._command.append(str(certificate_and_key))
 
     def start(self) -> None:
         self._process.launch(self._command)
@@ -103,7 +112,7 @@ class StoreProxy:
 
     @property
     def endpoint(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"{'http' if self._ca_file is None else 'https'}://{HOST}:{self.port}"
 
     def inject(self, fault: StoreFault) -> None:
         self._ask("inject", {**dataclasses.asdict(fault), "harm": fault.harm.name})
@@ -119,6 +128,10 @@ class StoreProxy:
         """Return (method, path and query) of every request so far."""
         return [(method, path) for method, path in self._ask("state", {})["requests"]]
 
+    def payload_hashes(self) -> list[str]:
+        """Return what each request so far says about the hash of its body (`x-amz-content-sha256`), in the order of `requests`."""
+        return [str(payload_hash) for payload_hash in self._ask("payload_hashes", {})]
+
     @contextlib.contextmanager
     def faulty(self, fault: StoreFault) -> Iterator[None]:
         self.inject(fault)
@@ -127,11 +140,16 @@ class StoreProxy:
         finally:
             self.clear()
 
-    def _ask(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
-        with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=10)) as connection:
+    def _ask(self, what: str, body: dict[str, Any]) -> Any:
+        with contextlib.closing(self._connection()) as connection:
             connection.request("POST", CONTROL + what, json.dumps(body))
-            answer: dict[str, Any] = json.loads(connection.getresponse().read())
-            return answer
+            return json.loads(connection.getresponse().read())
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._ca_file is None:
+            return http.client.HTTPConnection(HOST, self.port, timeout=10)
+        context = ssl.create_default_context(cafile=self._ca_file)
+        return http.client.HTTPSConnection(HOST, self.port, timeout=10, context=context)
 
 
 def options_for(endpoint: str, **changes: str) -> dict[str, str]:

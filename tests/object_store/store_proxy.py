@@ -3,9 +3,10 @@
 A process of its own, because deltalake reads the log's history while it holds the lock of the interpreter: a proxy in the same
 process could not answer. Standard library only; `tests/object_store/servers.py` starts it and speaks to it:
 
-    python -I store_proxy.py PORT BACKEND_PORT BACKEND_FOLDER
+    python -I store_proxy.py PORT BACKEND_PORT BACKEND_FOLDER [CERTIFICATE_AND_KEY]
 
-Requests and answers pass unchanged otherwise, so signatures hold: they cover the address that the client was given.
+Requests and answers pass unchanged otherwise, so signatures hold: they cover the address that the client was given. With a
+certificate, clients reach it by TLS alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import re
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -90,13 +92,15 @@ class Plan:
 
     def __init__(self) -> None:
         self._requests: list[tuple[str, str]] = []
+        self._payload_hashes: list[str] = []
         self._faults: list[Injected] = []
         self._lock = threading.Lock()
 
-    def fault_of(self, method: str, path: str) -> Injected | None:
+    def fault_of(self, method: str, path: str, payload_hash: str) -> Injected | None:
         """Note a request; return the fault that it meets."""
         with self._lock:
             self._requests.append((method, path))
+            self._payload_hashes.append(payload_hash)
             return next((fault for fault in self._faults if fault.takes(method, path)), None)
 
     def inject(self, settings: dict[str, Any]) -> None:
@@ -115,13 +119,21 @@ class Plan:
         with self._lock:
             return {"requests": self._requests, "hits": sum(fault.hits for fault in self._faults)}
 
+    def payload_hashes(self) -> list[str]:
+        with self._lock:
+            return list(self._payload_hashes)
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 100
 
-    def __init__(self, port: int, backend_port: int, backend_folder: Path) -> None:
+    def __init__(self, port: int, backend_port: int, backend_folder: Path, certificate_and_key: Path | None = None) -> None:
         super().__init__((HOST, port), _Handler)
+        if certificate_and_key is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate_and_key)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         self.backend_port = backend_port
         self.backend_folder = backend_folder
         self.plan = Plan()
@@ -152,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         if self.path.startswith(CONTROL):
             return self._control(body)
-        fault = self.server.plan.fault_of(self.command, self.path)
+        fault = self.server.plan.fault_of(self.command, self.path, self.headers.get("x-amz-content-sha256", ""))
         harm = None if fault is None else fault.fault.harm
         if harm is Harm.HANG:
             assert fault is not None
@@ -200,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.plan.inject(json.loads(body))
         elif what == "clear":
             self.server.plan.clear()
-        answer = json.dumps(self.server.plan.state()).encode()
+        answer = json.dumps(self.server.plan.payload_hashes() if what == "payload_hashes" else self.server.plan.state()).encode()
         self.send_response_only(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -242,4 +254,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    _Server(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])).serve_forever(0.05)
+    _Server(int(sys.argv[1]), int(sys.argv[2]), *map(Path, sys.argv[3:])).serve_forever(0.05)

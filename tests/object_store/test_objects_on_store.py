@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.object_store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Store, StoreServer, options_for
+from tests.object_store.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Store, StoreProxy, StoreServer, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
+from tests.security.certificates import Authority
 
 from shallow_mirror.errors import ConfigError, ObjectExistsError, ObjectMissingError, StoreUnreachableError
 from shallow_mirror.object_store import PART_BYTES, PARTS_IN_FLIGHT, READ_BYTES, ObjectStore
@@ -48,6 +51,51 @@ def test_what_was_written_without_a_hash_in_the_signature_is_read(store: Store) 
     assert written(objects, LARGE) == len(LARGE)
     (read,) = opened(store).read_ranges(NAME, [(0, len(LARGE))])
     assert bytes(read) == LARGE
+
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+def put_hashes(proxy: StoreProxy, action: Callable[[], object]) -> list[str]:
+    """Return the hashes that the signatures of uploads have, in order."""
+    before = len(proxy.requests())
+    action()
+    return [
+        payload_hash
+        for (method, _), payload_hash in zip(proxy.requests()[before:], proxy.payload_hashes()[before:], strict=True)
+        if method == "PUT"
+    ]
+
+
+def test_over_plain_http_the_signature_of_an_upload_has_a_hash_of_its_bytes_unless_an_option_says_otherwise(store: Store) -> None:
+    assert put_hashes(store.proxy, lambda: written(opened(store), SMALL)) == [hashlib.sha256(SMALL).hexdigest()]
+    assert UNSIGNED not in put_hashes(store.proxy, lambda: written(opened(store), LARGE, "large"))
+    unsigned = opened(store, aws_unsigned_payload="true")
+    assert set(put_hashes(store.proxy, lambda: written(unsigned, LARGE, "large-unsigned"))) == {UNSIGNED}
+
+
+def test_over_https_the_signature_of_an_upload_has_no_hash_unless_an_option_says_otherwise(
+    store_server: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_SECRET_KEY", SECRET_KEY)
+    authority = Authority(tmp_path, "ca")
+    key = authority.signed("store", ("127.0.0.1",)).keystore_file
+    proxy = StoreProxy(store_server, tmp_path, certificate_and_key=key, ca_file=authority.identity.certificate_file)
+    proxy.start()
+    try:
+
+        def over_https(name: str, **changes: str) -> ObjectStore:
+            trusted = {"root_certificate": authority.identity.certificate_pem, **changes}
+            return ObjectStore.open(f"s3://{BUCKET}/{name}", options_for(proxy.endpoint, **trusted))
+
+        for data in (SMALL, LARGE):
+            objects = over_https(f"over-https-{len(data)}")
+            assert set(put_hashes(proxy, partial(written, objects, data))) == {UNSIGNED}
+            assert objects.read(NAME, 0, len(data)) == data
+        signed = over_https("over-https-signed", aws_unsigned_payload="false")
+        assert put_hashes(proxy, lambda: written(signed, SMALL)) == [hashlib.sha256(SMALL).hexdigest()]
+    finally:
+        proxy.stop()
 
 
 @pytest.mark.parametrize("data", [b"", SMALL, LARGE[:PART_BYTES], LARGE[: PART_BYTES + 1], LARGE], ids=len)

@@ -12,6 +12,7 @@ from shallow_mirror.object_store.store_options import (
     RETRY_S,
     environment_http_options,
     library_options,
+    payload_options,
     resolved_options,
 )
 
@@ -51,3 +52,45 @@ def test_http_options_of_the_environment_are_those_of_the_kind_of_store() -> Non
     }
     assert environment_http_options(environment, "aws") == {"allow_http": "true", "proxy_url": "http://p"}
     assert environment_http_options(environment, "azure") == {"timeout": "1s"}
+
+
+UNSIGNED = {"aws_unsigned_payload": "true"}
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "expected"),
+    [
+        ({}, {}, UNSIGNED),
+        ({"aws_region": "eu-central-1"}, {}, UNSIGNED),
+        ({"aws_endpoint_url": "https://minio:9000"}, {}, UNSIGNED),
+        ({"endpoint": "HTTPS://minio:9000"}, {}, UNSIGNED),
+        ({"aws_endpoint_url": "http://minio:9000"}, {}, {}),
+        ({"aws_endpoint": "http://minio:9000"}, {}, {}),
+        ({"endpoint_url": "http://minio:9000"}, {}, {}),
+        ({"endpoint": "minio:9000"}, {}, {}),
+        ({}, {"AWS_ENDPOINT_URL": "http://minio:9000"}, {}),
+        ({}, {"aws_endpoint": "http://minio:9000"}, {}),
+        ({}, {"AWS_ENDPOINT_URL": "https://minio:9000"}, UNSIGNED),
+        ({}, {"AWS_ENDPOINT": "https://a", "AWS_ENDPOINT_URL": "http://b"}, {}),
+        ({"aws_endpoint_url": "https://minio:9000"}, {"AWS_ENDPOINT_URL": "http://other"}, UNSIGNED),
+        ({"aws_endpoint_url": "http://minio:9000"}, {"AWS_ENDPOINT_URL": "https://other"}, {}),
+    ],
+)
+def test_the_bytes_of_uploads_are_not_hashed_where_tls_protects_them(
+    config: dict[str, str], environment: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert payload_options(config, {}, environment) == expected
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+@pytest.mark.parametrize("endpoint", ["http://minio:9000", "https://minio:9000"])
+def test_an_option_that_says_whether_uploads_are_hashed_wins(endpoint: str, value: str) -> None:
+    of_endpoint = {"aws_endpoint_url": endpoint}
+    assert payload_options({**of_endpoint, "aws_unsigned_payload": value}, {}, {}) == {}
+    assert payload_options({**of_endpoint, "unsigned_payload": value}, {}, {}) == {}
+    assert payload_options(of_endpoint, {}, {"AWS_UNSIGNED_PAYLOAD": value}) == {}
+
+
+@pytest.mark.parametrize(("value", "expected"), [("true", {}), ("false", UNSIGNED)])
+def test_certificates_that_are_not_verified_do_not_protect_uploads(value: str, expected: dict[str, str]) -> None:
+    assert payload_options({}, {"allow_invalid_certificates": value}, {}) == expected

@@ -10,6 +10,7 @@ from shallow_mirror.preflight.verdict_counts import MOST_RULES, Amount, RuleCoun
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, TopicPartition
 from shallow_mirror.wire.batches.admission import admit
 from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.coalescing import CHEAPER_FROM_BATCHES
 
 PLACE = TopicPartition("orders", 3)
 NO_TIMES = TimeLimits(None, None)
@@ -150,3 +151,12 @@ def test_impossible_record_counts_break_no_sum(records_count: int) -> None:
     counts = counted(bytes(damaged), batch(1, 1))
     assert counts.data.batch_count == 2
     assert counts.data.record_count == max(records_count, 0) + 1
+
+
+def test_batches_that_are_cheaper_combined_are_counted_whatever_the_setting_is() -> None:
+    batches = [batch(n, 1, payload=bytes(100)) for n in range(CHEAPER_FROM_BATCHES)]
+    large = batch(CHEAPER_FROM_BATCHES, 1, payload=bytes(500_000))
+    for coalesce_bytes in (None, 1 << 14):
+        counts = counted(*batches, large, coalesce_bytes=coalesce_bytes)
+        assert counts.cheaper_combined == Amount(len(batches), len(batches), sum(map(len, batches)))
+    assert counted(*batches[1:], large).cheaper_combined == Amount()

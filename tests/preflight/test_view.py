@@ -36,7 +36,7 @@ def topic(name: str = "orders", *, reached: int = 100, counts: TopicCounts | Non
 
 def report(*topics: TopicReport, findings: tuple[Finding, ...] = (), **changes: Any) -> PreflightReport:
     defaults: dict[str, Any] = {
-        "mirror": "m", "sample_bytes": None, "seconds": 1.0, "has_map": False, "topics": topics, "findings": findings,
+        "mirror": "m", "sample_bytes": None, "seconds": 1.0, "has_map": False, "coalesce_bytes": None, "topics": topics, "findings": findings,
         "paces": (), "source": ClusterReport(alias="east", cluster_id="E", broker_count=1),
         "target": ClusterReport(alias="west", cluster_id="W", broker_count=1),
     }  # fmt: skip
@@ -138,3 +138,15 @@ def test_json_is_one_document_and_nothing_else() -> None:
     assert document["topics"][0]["target"] == {
         "topic": "orders", "exists": True, "partition_count": 2, "added_partitions": 0, "replication_factor": 3, "created_with": None,
     }  # fmt: skip
+
+
+def test_small_batches_are_reported_with_what_auto_would_do() -> None:
+    counts = TopicCounts()
+    counts.data.add(Amount(3_000, 6_000, 9 * MB))
+    counts.cheaper_combined.add(Amount(2_000, 4_000, 3 * MB))
+    figures = "  2,000 batches of 3,000 of orders (3.0 MB, 1.5 kB on average): write.coalesce_bytes: auto"
+    cheaper = "would combine them, which takes less CPU of mirror and target together"
+    for setting, effect in (("auto", "combines them"), (None, f"(now null) {cheaper}"), (4096, f"(now 4096) {cheaper}")):
+        lines = lines_behind(report(topic(counts=counts), topic("other"), coalesce_bytes=setting))
+        assert lines[lines.index("small batches:") + 1] == f"{figures} {effect}"
+    assert "small batches:" not in lines_behind(report(topic()))

@@ -10,12 +10,33 @@ from typing import Any
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.types import SlotTxn
+
+
+class NothingAhead:
+    """Stands in for `NextRound`: nothing comes ahead, so tasks ask for all themselves. `begun`: what was to be asked for."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[Sequence[str], Sequence[str], Sequence[str]]] = []
+
+    def begin(self, names: Sequence[str], topics: Sequence[str], source_topics: Sequence[str], _deadline: Deadline) -> None:
+        self.begun.append((names, topics, source_topics))
+
+    def take_source(self, *_asked: object) -> None:
+        return None
+
+    def take_epochs(self, _deadline: Deadline) -> dict[str, SlotTxn]:
+        return {}
+
+    def take_target(self, *_asked: object) -> None:
+        return None
 
 
 def micro_batch_sink(
@@ -30,6 +51,7 @@ def micro_batch_sink(
 ) -> MicroBatchSink:
     """Return a sink whose `performer` stands in for the target."""
     targets: Any = SimpleNamespace(routes={})
+    performer.next_round = NothingAhead()
     kafka = KafkaSink(job=job, slots=slots, owner=owner, performer=performer, targets=targets, observer=observer)
     source: Any = None
     return MicroBatchSink(kafka, source=source, slot_time=SlotTime(slots), report=report, observer=observer, **settings)

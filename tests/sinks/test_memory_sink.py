@@ -81,6 +81,9 @@ class Writer:
     def until(self) -> None:
         """Return that no time ends this try: the number of its batches does."""
 
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        """Nothing takes a round trip here."""
+
     def write(self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
         for part in (admit_part(self._job, read, builder_of(read.source).position, {}) for read in parts):
             source, outgoing = part.part.source, part.outgoing

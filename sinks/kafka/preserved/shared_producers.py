@@ -83,8 +83,8 @@ def _is_agreed(position: Position) -> bool:
 def read_guard_times(target: Cluster, task_ms: int, deadline: Deadline) -> GuardTimes:
     """Return the times of the target's brokers, the strictest of all. `task_ms`: the longest a task of a slot may run.
 
-    Raises ConfigError where DescribeConfigs on the cluster is missing, or brokers forget a producer while requests of a
-    writer that counted on it may be on their way; RetriableError.
+    Raises ConfigError where DescribeConfigs on the cluster is missing, or brokers forget a producer while requests of a writer
+    that counted on it may be on their way; RetriableError.
     """
     node_ids = sorted(target.metadata([], deadline).brokers)
     configs = [target.broker_configs(node_id, deadline) for node_id in node_ids]

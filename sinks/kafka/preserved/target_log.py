@@ -61,6 +61,7 @@ class TargetLogs:
 
         Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError where the target does not answer.
         """
+        partitions = list(partitions)
         new = [partition for partition in partitions if partition not in self._logs]
         if new:
             self._require_same_topics(new)

@@ -75,10 +75,12 @@ class EndTxn:
     """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous.
 
     `together`: all transactions that are ended one after the other; their requests may be in flight at the same time.
+    `written`: what they wrote to, whose last stable offsets may be asked for meanwhile.
     """
 
     txn: SlotTxn
     together: tuple[SlotTxn, ...] = ()
+    written: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,11 @@ class InitProducerId:
 
     Answer: False where its last transaction cannot complete (its outcome is decided, and a partition does not accept the marker):
     the id is fenced all the same, and is not used until it can be initialised.
+    `together`: all ids that are initialised one after the other; their requests may be in flight at the same time.
     """
 
     transactional_id: str
+    together: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +242,14 @@ def start_up(
     named = {txn.txn.transactional_id for txn in decided}
     unnamed = tuple(transactional_id for transactional_id in transactional_ids if transactional_id not in named)
     for transactional_id in unnamed:
-        yield InitProducerId(transactional_id)
+        yield InitProducerId(transactional_id, unnamed)
     if decided:
         yield AbortHangingTxns(unnamed, tuple(sorted({written.topic_partition for txn in decided for written in txn.written})))
     ended = yield from end_all(decided, choices, reads_log=True)
     yield ended.settle  # invariant E
-    for transactional_id in transactional_ids:
-        if transactional_id in named:  # invariant C: after resolution
-            yield InitProducerId(transactional_id)
+    resolved = tuple(transactional_id for transactional_id in transactional_ids if transactional_id in named)
+    for transactional_id in resolved:  # invariant C: after resolution
+        yield InitProducerId(transactional_id, resolved)
     yield AbortHangingTxns(tuple(transactional_ids))  # invariant F
     return ended.removed
 
@@ -283,10 +287,11 @@ def end_all(
     Raises RecoverNeededError when a transaction needs a choice and has none.
     """
     together, txns = tuple(decided), tuple(each.txn for each in decided)
+    partitions = tuple(sorted({written.topic_partition for each in decided for written in each.written}))
     ended: list[tuple[DecidedTxn, bool]] = []
     # All of them before anything is awaited: readers of one target partition do not wait for the markers of another.
     for txn in decided:
-        ended.append((txn, (yield EndTxn(txn.txn, txns))))
+        ended.append((txn, (yield EndTxn(txn.txn, txns, partitions))))
     removals: list[Removal] = []
     pending: list[SlotTxn] = []
     unclear: list[Unclear] = []

@@ -27,12 +27,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TargetAvailability:
-    """`fenced`: the newest answer of InitProducerId for each id; none for an id that is blocked."""
+    """`fenced`: the newest answer of InitProducerId for each id; none for an id that is blocked.
+
+    `prepared`: of those, the ones that no task was given yet.
+    """
 
     fenced: dict[str, SlotTxn] = field(default_factory=dict)
     blocked: dict[str, TransactionBlockedError] = field(default_factory=dict)
     pending: dict[SlotTxn, tuple[WrittenRange, ...]] = field(default_factory=dict)
     unchecked: frozenset[TopicPartition] = frozenset()
+    prepared: dict[str, SlotTxn] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -44,6 +48,7 @@ class TargetAvailability:
         if blocked.transactional_id not in self.blocked:
             _log.warning("%s; another id is used meanwhile", blocked.detail)
         self.fenced.pop(blocked.transactional_id, None)
+        self.prepared.pop(blocked.transactional_id, None)
         self.blocked[blocked.transactional_id] = blocked
 
     def is_usable(self, transactional_id: str) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.broker.produce.receipts import Receipt, read_receipt, read_receipts
-from shallow_mirror.broker.produce.transactions import describe_txn
+from shallow_mirror.broker.produce.receipts import Receipt, begin_read_receipts, read_receipt, read_receipts
+from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
@@ -41,19 +42,23 @@ def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline:
 
 def refuse_foreign_receipts(target: Cluster, transactional_ids: Sequence[str], map_id: str, deadline: Deadline) -> None:
     """Raise ConfigError where another mirror commits under these ids, RetriableError. To be called before they are fenced."""
+    target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
+    begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
     for transactional_id in transactional_ids:
-        for receipt in read_receipts(target, transactional_id, deadline):
+        for receipt in read_receipts(target, transactional_id, deadline, begun=begun[transactional_id]):
             _require_own(receipt, transactional_id, map_id)
 
 
 def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:
     """Raise ConfigError where the target knows an id of an offset map that does not exist yet, RetriableError."""
+    target.find_coordinators(CoordinatorKind.TXN, transactional_ids, deadline)
+    try:
+        begun = {name: begin_describe_txn(target, name, deadline) for name in transactional_ids}
+    except BrokerTooOldError as error:
+        _log.warning("whether another application uses the transactional ids is not known: %s", error)
+        return
     for transactional_id in transactional_ids:
-        try:
-            state = describe_txn(target, transactional_id, deadline)
-        except BrokerTooOldError as error:
-            _log.warning("whether another application uses the transactional id %s is not known: %s", transactional_id, error)
-            return
+        state = describe_txn(target, transactional_id, deadline, begun=begun[transactional_id])
         if state is not None:
             raise ConfigError(
                 f"the offset map is new, but the target knows the transactional id {transactional_id} (its last transaction: "
@@ -188,6 +193,16 @@ def readable_ends(
     except RetriableError as error:
         _log.debug("no leader answers for %d target partitions: %s", len(partitions), error)
         return {}
+
+
+def is_nothing_hanging(decided: Sequence[DecidedTxn], stable_ends: Mapping[TopicPartition, int]) -> bool:
+    """Return whether these last stable offsets show that `refuse_hanging` has nothing to refuse.
+
+    Each is the offset of the first record that was written now: nothing is open in front of it, and nothing can come there later.
+    """
+    return all(
+        stable_ends.get(range_.topic_partition) == range_.start for decided_txn in decided for range_ in decided_txn.written
+    )
 
 
 def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:

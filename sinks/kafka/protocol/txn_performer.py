@@ -17,22 +17,27 @@ from shallow_mirror.broker.admin.hanging_transactions import (
     write_markers,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.transactions import (
     EndTxnAnswer,
     begin_end_txn,
+    begin_init_producer_id,
     blocked_txn,
     end_txn,
     init_producer_id,
 )
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import TransactionBlockedError
+from shallow_mirror.errors import RetriableError, TransactionBlockedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.next_round import NextRound
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
+    READ_PATIENCE_MS,
     inspect_logs,
     inspect_receipt,
     lost_ranges,
@@ -42,7 +47,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
 )
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
-from shallow_mirror.types import SlotTxn, TopicPartition
+from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +67,9 @@ PENDING_PATIENCE_MS = 5_000
 For all of them together: a coordinator that was killed forgets those of every slot, and a start that waited for one after the
 other would end at its deadline, again and again.
 """
+
+POLLS_AHEAD_MS = (10, 10, 20, 40, 80)
+"""Pauses before last stable offsets are asked for while EndTxn is not answered: near, it is answered before the first one is."""
 
 _POLL_MS = (2, 5, 10, 20, 50, 100)
 
@@ -85,18 +93,26 @@ class TxnPerformer:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         availability: TargetAvailability | None = None,
+        source: Cluster | None = None,
     ) -> None:
+        """`source`: where the tasks of `next_round` read; None where they read no cluster."""
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer = observer
         self._clock = clock
         self._sleep = sleep
         self.availability = TargetAvailability() if availability is None else availability
+        self.next_round = NextRound(
+            target, self.availability, transaction_timeout_ms=transaction_timeout_ms, clock=clock, source=source
+        )
         self._receipts_patience: Deadline | None = None
         """Begins with the first pending receipt after an EndTxn."""
         self._begun_ends: dict[SlotTxn, BegunRequest] = {}
+        self._begun_epochs: dict[str, BegunRequest] = {}
         self._stable: dict[TopicPartition, int] = {}
         """Last stable offsets as they were after the last EndTxn."""
+        self._polls: list[BegunCall[dict[TopicPartition, int]]] = []
+        """Requests for last stable offsets that were sent before EndTxn was answered."""
 
     def perform(self, action: actions.Action, deadline: Deadline) -> Any:
         match action:
@@ -106,16 +122,16 @@ class TxnPerformer:
             case actions.RefuseHangingTxns(decided):
                 own_producer_ids = {txn.producer_id for txn in self.availability.fenced.values()}
                 return refuse_hanging(self._target, decided, own_producer_ids, deadline.sooner(LEADER_PATIENCE_MS))
-            case actions.EndTxn(txn, together):
+            case actions.EndTxn(txn, together, written):
                 self._receipts_patience = None
-                return self._end(txn, together, deadline)
+                return self._end(txn, together, written, deadline)
             case actions.AwaitVisible(decided, together):
                 visibility = self._await_visible(decided, together, deadline)
                 if visibility.pending:
                     self.availability.pending[decided.txn] = visibility.pending
                 return visibility
-            case actions.InitProducerId(name):
-                return self._init_producer_id(name, deadline)
+            case actions.InitProducerId(name, together):
+                return self._init_producer_id(name, deadline, together)
             case actions.AbortHangingTxns(names, partitions):
                 return self._abort_hanging(names, partitions, deadline, named=self._owner.finished_producer_ids)
             case actions.ReadReceipt(decided):
@@ -176,11 +192,17 @@ class TxnPerformer:
         partitions = [written.topic_partition for written in ranges]
         return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
 
-    def _init_producer_id(self, name: str, deadline: Deadline) -> bool:
+    def _init_producer_id(self, name: str, deadline: Deadline, together: Sequence[str] = ()) -> bool:
         """Fence an id. Return False where its last transaction cannot complete: its fate is durable, the id cannot be used."""
+        self.next_round.forget(name, deadline)
         self.availability.fenced.pop(name, None)
+        timeout_ms, begun = self._transaction_timeout_ms, self._begun_epochs.pop(name, None)
+        if begun is None and len(together) > 1:
+            self._target.find_coordinators(CoordinatorKind.TXN, together, deadline)
+            self._begun_epochs = {each: begin_init_producer_id(self._target, each, timeout_ms, deadline) for each in together}
+            begun = self._begun_epochs.pop(name)
         try:
-            self.availability.fenced[name] = init_producer_id(self._target, name, self._transaction_timeout_ms, deadline)
+            self.availability.fenced[name] = init_producer_id(self._target, name, timeout_ms, deadline, begun=begun)
         except TransactionBlockedError as blocked:
             self.availability.block(blocked)
             return False
@@ -200,6 +222,8 @@ class TxnPerformer:
 
         `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
         """
+        for name in names:
+            self.next_round.forget(name, deadline)  # an abort that is written again takes a new producer epoch
         if partitions is None:
             partitions = {position.target.topic_partition for position in self._owner.positions().values()}
         listed = self._target.metadata(sorted({partition.topic for partition in partitions}), deadline)
@@ -211,22 +235,49 @@ class TxnPerformer:
         abort_hanging(self._target, fenced, sorted(readable), self._transaction_timeout_ms, deadline, named=named)
         self.availability.unchecked = (self.availability.unchecked | existing) - readable
 
-    def _end(self, txn: SlotTxn, together: Sequence[SlotTxn], deadline: Deadline) -> bool:
+    def _end(self, txn: SlotTxn, together: Sequence[SlotTxn], written: Sequence[TopicPartition], deadline: Deadline) -> bool:
         """Commit a transaction; the requests for those that are ended next are sent with the first one: one round trip."""
-        self._stable = {}
         begun = self._begun_ends.pop(txn, None)
         if begun is None:
+            self._stable = {}
             self._begun_ends = {each: begin_end_txn(self._target, each, True, deadline) for each in together or (txn,)}
             begun = self._begun_ends.pop(txn)
+            self._polls = self._begin_polls(begun, written, deadline)
         return end_txn(self._target, txn, True, deadline, begun=begun) is not EndTxnAnswer.AMBIGUOUS
+
+    def _begin_polls(
+        self, begun: BegunRequest, written: Sequence[TopicPartition], deadline: Deadline
+    ) -> list[BegunCall[dict[TopicPartition, int]]]:
+        """Ask for last stable offsets while EndTxn is on its way, where its answer takes long: markers come before the answer.
+
+        What an answer shows counts only where EndTxn has committed.
+        """
+        polls: list[BegunCall[dict[TopicPartition, int]]] = []
+        try:
+            for pause_ms in POLLS_AHEAD_MS if written else ():
+                if begun.wait(pause_ms):
+                    break
+                polls += self._target.begin_latest_offsets(written, IsolationLevel.READ_COMMITTED, deadline)
+        except RetriableError as error:
+            _log.debug("last stable offsets are asked for after EndTxn: %s", error)
+        return polls
+
+    def _finish_polls(self, waiting: Sequence[WrittenRange], deadline: Deadline) -> None:
+        """Take the answers of `_begin_polls`, until everything is visible. What failed is asked for again by the caller."""
+        while self._polls and self._not_in(self._stable, waiting):
+            try:
+                self._stable |= self._polls.pop(0).receive(deadline.sooner(READ_PATIENCE_MS))
+            except RetriableError as error:
+                _log.debug("last stable offsets are asked for after EndTxn: %s", error)
 
     def _await_visible(self, decided: DecidedTxn, together: Sequence[DecidedTxn], deadline: Deadline) -> actions.Visibility:
         """Wait until readers see all that a committed transaction wrote. Write markers again that never came.
 
         Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
         """
-        if any(self._stable.get(written.topic_partition, -1) < written.end for written in decided.written):
-            ranges = [written for each in together or (decided,) for written in each.written]
+        ranges = [written for each in together or (decided,) for written in each.written]
+        self._finish_polls(ranges, deadline)
+        if self._not_in(self._stable, decided.written):
             self._stable = readable_ends(self._target, sorted({written.topic_partition for written in ranges}), deadline)
         # The last stable offset never goes back: what it has passed once is visible.
         waiting, polls = self._not_in(self._stable, decided.written), 0

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 from shallow_mirror.sinks.slots.slot_job import SlotJob
-from shallow_mirror.types import SourcePartition, TopicPartition
+from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig, RestoreConfig  # not at run time: workers need none of pydantic
@@ -26,6 +27,9 @@ class KafkaSlotJob(SlotJob):
     empty for the slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the
     producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
     `preserved/log_guard.py`, None where no topic is preserved.
+
+    `prepared`: producer epochs that were taken ahead, for the first attempt of a slot. `known_target`: what the driver has found
+    out about the target a moment ago; None: the task asks itself.
     """
 
     responses_in_flight: ClassVar[int] = 1
@@ -43,6 +47,8 @@ class KafkaSlotJob(SlotJob):
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict)
     guard_times: GuardTimes | None = None
     quiet_for_ms: float = 0.0
+    prepared: Mapping[str, SlotTxn] = field(default_factory=dict)
+    known_target: KnownCluster | None = None
 
     @classmethod
     def of_mirror(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:
@@ -80,7 +86,8 @@ class KafkaSlotJob(SlotJob):
 
     def without_coalescing(self) -> KafkaSlotJob:
         routes = {
-            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None)) for topic, route in self.routes.items()
+            topic: replace(route, limits=replace(route.limits, coalesce_bytes=None, coalesces_where_cheaper=False))
+            for topic, route in self.routes.items()
         }
         return replace(self, routes=routes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
@@ -31,6 +31,13 @@ class MixedWriter:
         ends = [end for end in (self._translated.until, self._preserved.until) if end is not None]
         return min(ends, key=lambda end: end.at, default=None)
 
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        preserved, translated = list[SourcePartition](), list[SourcePartition]()
+        for source in sources:
+            (preserved if source.topic in self._preserved_topics else translated).append(source)
+        self._preserved.expect(preserved)
+        self._translated.expect(translated)
+
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
@@ -52,4 +59,5 @@ class MixedWriter:
             early_end=translated.early_end or preserved.early_end,
             shared_producers=preserved.shared_producers,
             has_unanswered=preserved.has_unanswered,
+            target_speeds=translated.target_speeds | preserved.target_speeds,
         )

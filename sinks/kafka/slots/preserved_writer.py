@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -102,6 +102,10 @@ class PreservedWriter:
     def until(self) -> Deadline | None:
         return self._until
 
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        """Ask where the logs of these partitions end. What speaks against writing to one is raised where it is written to."""
+        self._logs.learn(self._job.routes[source.topic].target_of(source) for source in sources)
+
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
@@ -134,6 +138,7 @@ class PreservedWriter:
             early_end=self._early_end() if is_partial else None,
             shared_producers={source: id_ for source in sources if (id_ := self._job.shared_producers.get(source)) is not None},
             has_unanswered=self._has_unanswered,
+            target_speeds=self._target.path_speeds(),
         )
 
     def _begin(self) -> ProducePipeline:

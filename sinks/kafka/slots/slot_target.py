@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, KnownCluster, TopicMetadata
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker
+from shallow_mirror.broker.net.begun_call import BEGUN
 from shallow_mirror.broker.produce.transactions import init_producer_id
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
@@ -29,7 +32,7 @@ from shallow_mirror.sinks.kafka.slots.slot_transaction import (
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.sinks.slots.slot_task import spark_attempt
-from shallow_mirror.types import Segment, SourcePartition
+from shallow_mirror.types import Segment, SlotTxn, SourcePartition
 
 _MIN_IN_SYNC = "min.insync.replicas"
 
@@ -54,6 +57,25 @@ class KafkaSlotTarget:
         self._preserved_logs: TargetLogs | None = None
         self._has_unanswered = False
         self._quiet_since = deadline.clock() - job.quiet_for_ms / 1000
+        self._prepared = job.prepared.get(job.transactional_id_of(number))
+        self._known = job.known_target
+        if self._known is not None:
+            self._use(self._known)
+
+    def _use(self, known: KnownCluster) -> None:
+        """Take what the driver knows, and open the connections that a transaction needs side by side."""
+        self._target.learn(known)
+        name = self._job.transactional_id_of(self._number)
+        leaders = {partition.leader for topic in known.metadata.topics.values() for partition in topic.partitions.values()}
+        wanted = [(node_id, "produce") for node_id in sorted(leaders)]
+        for kind in CoordinatorKind:
+            node_id = known.coordinators.get((kind, name))
+            if node_id is not None:
+                wanted.append((node_id, BEGUN))
+        coordinator = known.coordinators.get((CoordinatorKind.TXN, name))
+        if self._prepared is None and coordinator is not None:
+            wanted.append((coordinator, CONTROL))
+        self._target.open_at_once(wanted, self._deadline)
 
     def begin(self) -> SlotWriter:
         """Return the writer of a further try, with a transaction of its own. The target is checked anew for it."""
@@ -71,7 +93,7 @@ class KafkaSlotTarget:
         return MixedWriter(self._transactional_writer(), preserved, self._preserved_topics)
 
     def _transactional_writer(self) -> KafkaSlotWriter:
-        transaction = SlotTransaction(self._job, self._number, self._target, self._deadline)
+        transaction = SlotTransaction(self._job, self._number, self._target, self._deadline, self._take_prepared)
         return KafkaSlotWriter(self, self._job, transaction, self._known_refusals)
 
     def _learned_logs(self) -> TargetLogs:
@@ -88,12 +110,22 @@ class KafkaSlotTarget:
             self._deadline,
         )
 
+    def _take_prepared(self) -> SlotTxn | None:
+        """Return the producer epoch that was taken ahead: once, because no two transactions may have the same one.
+
+        A further attempt of Spark's for the slot does not have it either (`clean_up`). A stage without shuffles, as this one, is
+        never run again with first attempts.
+        """
+        prepared, self._prepared = self._prepared, None
+        return prepared
+
     def stop_coalescing(self) -> None:
         """Let further tries send every batch as it is."""
         self._job = self._job.without_coalescing()
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
         """Abort what an earlier try, or another task of the slot, has left open: it would end with the next transaction."""
+        self._prepared = self._known = None
         translated = [source for source in sources if source.topic not in self._preserved_topics]
         if not translated:
             return  # without a transaction nothing is left open
@@ -118,7 +150,7 @@ class KafkaSlotTarget:
             return {}
         self._checked.update(new)
         targets = {source: self._job.routes[source.topic].target_of(source).topic_partition for source in new}
-        listed = self._target.metadata(sorted({target.topic for target in targets.values()}), self._deadline).topics
+        listed = self._listed({target.topic for target in targets.values()})
         partitions = {
             source: topic.partitions[target.partition]
             for source, target in targets.items()
@@ -158,6 +190,12 @@ class KafkaSlotTarget:
             if source.topic in self._preserved_topics
         }
         return {targets[target]: error for target, error in self._preserved_logs.learn(targets).items()}
+
+    def _listed(self, topics: Collection[str]) -> Mapping[str, TopicMetadata]:
+        """Return metadata of topics: what the driver has asked for a moment ago where that is all of them."""
+        if self._known is not None and self._known.is_new and all(topic in self._known.metadata.topics for topic in topics):
+            return self._known.metadata.topics
+        return self._target.metadata(sorted(topics), self._deadline).topics
 
     def _least_in_sync(self, topics: Collection[str]) -> dict[str, int]:
         """Return the setting of topics whose replicas are not all in sync, as it is now: an operator may have lowered it."""
@@ -203,6 +241,10 @@ class KafkaSlotWriter:
     @property
     def until(self) -> Deadline | None:
         return self._transaction.until
+
+    def expect(self, sources: Iterable[SourcePartition]) -> None:
+        """Begin the transaction with all that will be written, where a producer epoch was taken ahead."""
+        self._transaction.begin_ahead([self._job.routes[source.topic].target_of(source).topic_partition for source in sources])
 
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import add_partitions, add_partitions_and_offsets, init_producer_id
+from shallow_mirror.broker.produce.transactions import (
+    BegunAddition,
+    add_partitions,
+    add_partitions_and_offsets,
+    begin_addition,
+    finish_addition,
+    init_producer_id,
+)
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import TargetDataLossError
+from shallow_mirror.errors import RetriableError, TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
-from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
 from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
+
+_log = logging.getLogger(__name__)
+
+STABLE_FOR_MS = 1_000.0
+"""How old last stable offsets may be at the end of their slot, and once more at that of all slots, to count as new."""
 
 
 class QuarantinableBatchError(Exception):
@@ -67,7 +81,15 @@ class SlotTransaction:
     Opened by the first batch that is written; a slot that has nothing to write opens no transaction.
     """
 
-    def __init__(self, job: KafkaSlotJob, number: int, target: Cluster, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        job: KafkaSlotJob,
+        number: int,
+        target: Cluster,
+        deadline: Deadline,
+        take_prepared: Callable[[], SlotTxn | None] = lambda: None,
+    ) -> None:
+        """`take_prepared`: return a producer epoch that nothing was written with, or None."""
         self.number = number
         self.txn: SlotTxn | None = None
         self.fetched_bytes = 0
@@ -83,6 +105,20 @@ class SlotTransaction:
         """The source offset behind what was admitted of each partition; what is recorded may be behind that."""
         self._responses: deque[_Response] = deque()
         self._receipt: BegunRequest | None = None
+        self._take_prepared = take_prepared
+        self._begun: BegunAddition | None = None
+        self._added: set[TopicPartition] = set()
+        self._stable: Sequence[BegunCall[dict[TopicPartition, int]]] = ()
+        self._stable_asked_at = 0.0
+
+    def begin_ahead(self, targets: Sequence[TopicPartition]) -> None:
+        """Add partitions before their first batches have come, where a producer epoch is there already.
+
+        A partition of which nothing is written then gets a marker and nothing else.
+        """
+        prepared = self._take_prepared() if targets else None
+        if prepared is not None:
+            self._begun = begin_addition(self._target, prepared, sorted(targets), self._deadline)
 
     @property
     def is_due(self) -> bool:
@@ -137,7 +173,29 @@ class SlotTransaction:
                 run_id=self._job.run_id,
                 deadline=self._deadline,
             )
+            self._begin_stable_ends()
         return self._record(builder_of, left=0)
+
+    def _begin_stable_ends(self) -> None:
+        """Ask what the driver has to know before its decision, while the last acknowledgements are on their way."""
+        partitions = sorted(self._sequences)
+        self._stable_asked_at = self._deadline.clock()
+        try:
+            self._stable = self._target.begin_latest_offsets(partitions, IsolationLevel.READ_COMMITTED, self._deadline)
+        except RetriableError as error:
+            _log.debug("slot %d: the driver asks for last stable offsets itself: %s", self.number, error)
+
+    def _stable_ends(self) -> dict[TopicPartition, int]:
+        """Return last stable offsets; nothing where the driver has to ask itself, because they are not known or not new."""
+        ends: dict[TopicPartition, int] = {}
+        try:
+            for begun in self._stable:
+                ends |= begun.receive(self._deadline.sooner(STABLE_FOR_MS))
+        except RetriableError as error:
+            _log.debug("slot %d: the driver asks for last stable offsets itself: %s", self.number, error)
+            return {}
+        age_ms = (self._deadline.clock() - self._stable_asked_at) * 1000
+        return ends if age_ms <= STABLE_FOR_MS else {}
 
     def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> list[QuarantinedBatch]:
         """Hand the fate of the oldest responses to the segments, until so many are left.
@@ -158,12 +216,14 @@ class SlotTransaction:
 
     def _send(self, response: _Response, sent: Sequence[AdmittedPart]) -> None:
         txn, window = self._open()
-        added = [target for part in sent if (target := self._target_of(part.part.source)) not in self._sequences]
-        if added:
+        targets = [self._target_of(part.part.source) for part in sent]
+        new = [target for target in targets if target not in self._added]
+        if new:
             # The receipt's group is added with the first partitions, which spares a round trip.
-            add = add_partitions if self._sequences else add_partitions_and_offsets
-            add(self._target, txn, added, self._deadline)
-            self._sequences.update(dict.fromkeys(added, 0))
+            add = add_partitions if self._added else add_partitions_and_offsets
+            add(self._target, txn, new, self._deadline)
+            self._added.update(new)
+        self._sequences.update((target, 0) for target in targets if target not in self._sequences)
         stamped = {
             self._target_of(part.part.source): Stamped(
                 part.outgoing.records,
@@ -210,7 +270,13 @@ class SlotTransaction:
     def _open(self) -> tuple[SlotTxn, ProducePipeline]:
         if self.txn is None or self._window is None:
             name = self._job.transactional_id_of(self.number)
-            self.txn = init_producer_id(self._target, name, self._job.transaction_timeout_ms, self._deadline)
+            if self._begun is not None:
+                finish_addition(self._target, self._begun, self._deadline)
+                self._added.update(self._begun.topic_partitions)
+                self.txn = self._begun.txn
+            else:
+                timeout_ms = self._job.transaction_timeout_ms
+                self.txn = self._take_prepared() or init_producer_id(self._target, name, timeout_ms, self._deadline)
             self._window = ProducePipeline(
                 self._target,
                 name,
@@ -230,7 +296,14 @@ class SlotTransaction:
             finish_receipt(self._target, self.txn, min(self._sequences), self._receipt, self._deadline)
             self._job.observer("task.receipt")
         stamped = () if self._window is None else tuple(sorted({target.topic for target in self._window.stamped}))
-        return SlotWrite(txn=self.txn, fetched_bytes=self.fetched_bytes, stamped_topics=stamped, early_end=early_end)
+        return SlotWrite(
+            txn=self.txn,
+            fetched_bytes=self.fetched_bytes,
+            stamped_topics=stamped,
+            early_end=early_end,
+            stable_ends=self._stable_ends(),
+            target_speeds=self._target.path_speeds(),
+        )
 
     def _early_end(self) -> EarlyEnd | None:
         """Return what the slot did until the commit interval ended it; None where it was not that."""

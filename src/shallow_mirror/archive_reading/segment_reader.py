@@ -18,10 +18,10 @@ from typing import Protocol
 import numpy as np
 
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, StoredBatches
-from shallow_mirror.archive_reading.window_buffers import WindowBuffers
 from shallow_mirror.errors import ArchiveFormatError
 from shallow_mirror.object_store.base import READ_BYTES
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.reused_buffers import ReusedBuffers
 from shallow_mirror.types import Segment, SourcePartition
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
 from shallow_mirror.wire.batches.crc import crc32c, verify_crcs
@@ -106,7 +106,7 @@ class SegmentReader:
         min_timestamp_ms: int | None = None,
         verifies: bool = True,
         is_read_once: bool = False,
-        buffers: WindowBuffers | None = None,
+        buffers: ReusedBuffers | None = None,
     ) -> None:
         if len({segment.segment.source for segment in segments}) > 1:
             raise ValueError("the segments belong to several partitions")
@@ -118,7 +118,7 @@ class SegmentReader:
         self._min_timestamp_ms = min_timestamp_ms
         self._verifies = verifies
         self._is_read_once = is_read_once
-        self._buffers = WindowBuffers() if buffers is None else buffers
+        self._buffers = ReusedBuffers() if buffers is None else buffers
         self._window_bytes = min(WINDOW_BYTES, read_ahead_bytes)
 
     def __iter__(self) -> Generator[SegmentBatches]:

@@ -13,6 +13,7 @@ from shallow_mirror.config import values
 from shallow_mirror.config.commit_interval import DEFAULT_COMMIT_INTERVAL, commit_interval_problem, default_commit_interval
 from shallow_mirror.config.values import (
     BytesPerSecond,
+    CoalesceBytes,
     Duration,
     Interval,
     Isolation,
@@ -28,7 +29,7 @@ from shallow_mirror.config.values import (
     TargetName,
     TopicStart,
 )
-from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy, QuarantineLimits
+from shallow_mirror.types import AUTO_COALESCE_BYTES, IsolationLevel, LogAppendTimePolicy, QuarantineLimits
 
 DEFAULT_SLOT_BYTES = 32 << 20
 DEFAULT_REQUEST_BYTES = 64 << 10
@@ -113,7 +114,7 @@ class WriteSettings(Section):
     in_flight_requests: int = Field(default=1000, ge=1, le=10_000)
     in_flight_bytes: int = Field(default=16 << 20, ge=64 << 10, le=1 << 30)
     bytes_per_second: BytesPerSecond | None = None
-    coalesce_bytes: int | None = Field(default=None, ge=1 << 10, le=64 << 20)
+    coalesce_bytes: CoalesceBytes = None
     on_refused: Literal["stop", "quarantine"] = "stop"
     max_quarantined_batches: int = Field(default=100, ge=1, le=1_000_000)
     max_quarantined_bytes: int = Field(default=16 << 20, ge=1 << 10, le=256 << 20)
@@ -121,6 +122,15 @@ class WriteSettings(Section):
     @property
     def commit_interval_s(self) -> float:
         return values.parse_interval(self.commit_interval)
+
+    @property
+    def coalesces_where_cheaper(self) -> bool:
+        return self.coalesce_bytes == "auto"
+
+    @property
+    def coalesce_limit_bytes(self) -> int | None:
+        """Return how many bytes of records a coalesced batch may have; None: nothing is coalesced."""
+        return AUTO_COALESCE_BYTES if self.coalesce_bytes == "auto" else self.coalesce_bytes
 
     def with_fitting_interval(self) -> tuple[WriteSettings, list[str]]:
         """Return these with a default interval that fits a short transaction timeout; one of the file is kept, or a problem."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
@@ -131,6 +131,19 @@ def _parse_tables(tables: object) -> object:
     return f"{CATALOG}{tables['schema']}"
 
 
+COALESCE_BOUNDS = (1 << 10, 64 << 20)
+"""The least and the most of `coalesce_bytes`."""
+
+
+def _check_coalesce_bytes(value: object) -> object:
+    """Return the value. Raise ValueError, once, where it is none of the three kinds."""
+    least, most = COALESCE_BOUNDS
+    is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    if not (is_number or value is None or value == "auto"):
+        raise ValueError(f"{value!r} is none of a number of bytes from {least} to {most}, auto, and null (off)")
+    return value
+
+
 _TABLES_IN_JSON_SCHEMA = {
     "anyOf": [
         {"type": "string", "minLength": 1},
@@ -152,6 +165,10 @@ LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
 Start = Annotated[str, BeforeValidator(_datetime_as_text), checked(parse_start)]
 TopicStart = Annotated[str | dict[int, int], BeforeValidator(_parse_topic_start)]
 BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
+CoalesceBytes = Annotated[
+    Annotated[int, Field(ge=COALESCE_BOUNDS[0], le=COALESCE_BOUNDS[1])] | Literal["auto"] | None,
+    BeforeValidator(_check_coalesce_bytes),
+]
 Duration = Annotated[str, Field(examples=list(DURATIONS)), BeforeValidator(_number_as_text), checked(parse_duration)]
 Interval = Annotated[str, Field(examples=list(DURATIONS)), BeforeValidator(_number_as_text), checked(parse_interval)]
 SyncInterval = Annotated[

@@ -29,7 +29,8 @@ from shallow_mirror.object_store.base import (
 )
 from shallow_mirror.object_store.read_plan import plan_reads
 from shallow_mirror.object_store.store_errors import is_missing, is_past_end, one_line, store_error
-from shallow_mirror.object_store.store_options import environment_http_options, library_options, resolved_options
+from shallow_mirror.object_store.store_options import environment_http_options, library_options, payload_options, resolved_options
+from shallow_mirror.reused_buffers import ReusedBuffers
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +177,8 @@ class RemoteStore(StoreBackend):
         scheme = self.root.partition(":")[0].lower()
         client = {**environment_http_options(os.environ, SCHEMES[scheme]), **options.client}
         config = dict(options.config)
+        if SCHEMES[scheme] == "aws":
+            config |= payload_options(config, client, os.environ)
         while True:
             try:
                 return from_url(self.root, config=config, client_options=client, retry_config=options.retry)
@@ -196,7 +199,10 @@ class _UploadWriter(ObjectWriter):
         self._store = store
         self._name = name
         self._token = uuid.uuid4().hex
-        self._part = bytearray()
+        self._buffers = ReusedBuffers()
+        self._part: bytearray | memoryview = bytearray()
+        self._part_bytes = 0
+        """Filled of the part. The first one grows: most objects of little traffic have no other."""
         self._upload: Any = None
         self._size = 0
         self._is_open = True
@@ -205,10 +211,13 @@ class _UploadWriter(ObjectWriter):
         self._require_open()
         view = memoryview(data).cast("B")
         while view:
-            if len(self._part) == PART_BYTES:
+            if self._part_bytes == PART_BYTES:
                 self._send_part()
-            taken = view[: PART_BYTES - len(self._part)]
-            self._part += taken
+                self._part = self._buffers.take(PART_BYTES)
+            taken = view[: PART_BYTES - self._part_bytes]
+            end = self._part_bytes + len(taken)
+            self._part[self._part_bytes : end] = taken
+            self._part_bytes = end
             self._size += len(taken)
             view = view[len(taken) :]
 
@@ -238,7 +247,9 @@ class _UploadWriter(ObjectWriter):
     def abort(self) -> None:
         upload, self._upload = self._upload, None
         self._is_open = False
+        self._buffers = ReusedBuffers()
         self._part = bytearray()
+        self._part_bytes = 0
         if upload is None or upload.closed():
             return
         try:
@@ -271,7 +282,10 @@ class _UploadWriter(ObjectWriter):
                     buffer_size=PART_BYTES,
                     max_concurrency=PARTS_IN_FLIGHT,
                 )
-        part, self._part = self._part, bytearray()  # the library may hold what it was given: it is not used again here
+        # The library views what it was given until that is sent: the buffer is not used again before. Memory that is new to the
+        # process costs more than a copy.
+        part = memoryview(self._part)[: self._part_bytes]
+        self._part, self._part_bytes = bytearray(), 0
         with self._store.errors_raised(f"write {self._name}", self._name):
             self._upload.write(part)
 

@@ -59,6 +59,11 @@ _HTTP_OPTIONS = frozenset(
 )
 """obstore takes these apart from those of the kind of store; object_store knows them with and without the prefix of that kind."""
 _PREFIX = re.compile(r"^(aws|azure|google)_")
+_UNSIGNED_NAMES = frozenset(["aws_unsigned_payload", "unsigned_payload"])
+_ENDPOINT_NAMES = frozenset(["aws_endpoint", "aws_endpoint_url", "endpoint", "endpoint_url"])
+"""All names that object_store 0.13 has for them."""
+_FALSE = ("false", "0", "off", "no", "n", "")
+"""How object_store writes it."""
 _UNIT_MS = {
     **dict.fromkeys(("ms", "msec", "millis"), 1),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000),
@@ -105,6 +110,26 @@ def environment_http_options(environment: Mapping[str, str], prefix: str) -> dic
     """Return HTTP options such as AWS_ALLOW_HTTP of an environment: deltalake reads them there, and obstore does not."""
     names = {name: name.lower().removeprefix(f"{prefix}_") for name in environment if name.lower().startswith(f"{prefix}_")}
     return {bare: environment[name] for name, bare in names.items() if bare in _HTTP_OPTIONS}
+
+
+def payload_options(config: Mapping[str, str], client: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the option with which uploads to S3 are signed without a hash of their bytes, where TLS protects them; else {}.
+
+    `config` and `client` are those of LibraryOptions, with the HTTP options of the environment. TLS protects what goes to an
+    https endpoint whose certificate is verified; Amazon's, which is used where no endpoint is given, is one. An option that says
+    whether the bytes are signed wins either way, in `config` or in the environment.
+    """
+    from_environment = {name.lower(): value for name, value in environment.items() if name.lower().startswith("aws_")}
+    if _values_of(_UNSIGNED_NAMES, config) or _values_of(_UNSIGNED_NAMES, from_environment):
+        return {}
+    endpoints = _values_of(_ENDPOINT_NAMES, config) or _values_of(_ENDPOINT_NAMES, from_environment)
+    is_https = all(endpoint.strip().lower().startswith("https://") for endpoint in endpoints)
+    is_verified = client.get("allow_invalid_certificates", "false").strip().lower() in _FALSE
+    return {"aws_unsigned_payload": "true"} if is_https and is_verified else {}
+
+
+def _values_of(names: frozenset[str], options: Mapping[str, str]) -> list[str]:
+    return [value for name, value in options.items() if name in names]
 
 
 def _number(name: str, text: str) -> float:

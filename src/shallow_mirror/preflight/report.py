@@ -53,7 +53,8 @@ class TopicReport:
 class PreflightReport:
     """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
 
-    `has_map`: whether positions are those of an offset map; `paces`: the mirror's own first, where it is known.
+    `coalesce_bytes`: of the mirror file. `has_map`: whether positions are those of an offset map; `paces`: the mirror's own
+    first, where it is known.
     """
 
     mirror: str
@@ -62,6 +63,7 @@ class PreflightReport:
     source: ClusterReport
     target: ClusterReport
     has_map: bool
+    coalesce_bytes: int | str | None
     topics: tuple[TopicReport, ...]
     findings: tuple[Finding, ...]
     paces: tuple[Pace, ...]
@@ -88,6 +90,7 @@ class PreflightReport:
             "source": asdict(self.source),
             "target": asdict(self.target),
             "has_map": self.has_map,
+            "coalesce_bytes": self.coalesce_bytes,
             "backlog": asdict(backlog),
             "estimates": [
                 {**asdict(pace), "bytes_per_s": pace.bytes_per_s, "seconds": pace.seconds_for(backlog.size_bytes)}

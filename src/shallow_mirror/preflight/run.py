@@ -29,6 +29,7 @@ from shallow_mirror.preflight.clusters import (
 )
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
 from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.preserved_topics import PreservedTopics
 from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
@@ -95,6 +96,7 @@ class _Preflight:
             source=_cluster_report(self._config.source.alias, self._of_source),
             target=_cluster_report(self._config.target.alias, self._of_target),
             has_map=offset_map is not None,
+            coalesce_bytes=self._config.write.coalesce_bytes,
             topics=topics,
             findings=tuple(self._findings),
             paces=tuple(pace for pace in paces if pace is not None),
@@ -116,6 +118,8 @@ class _Preflight:
         offsets = {source: position.offset for source, position in positions.items()}
         backlogs, problems = plan_backlogs(planner, listing, offsets, self._deadline)
         self._findings += problems
+        preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
+        self._findings += preserved.findings(plans, positions, backlogs)
         sampler = TopicSampler(self._config, reader, backlogs, on_progress)
         topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
         self._findings += [*sampler.findings, *sampler.library_problems()]

@@ -167,7 +167,8 @@ class TopicSampler:
             max_message_bytes=plan.max_message_bytes,
             isolation_level=read.isolation_level,
             log_append_time=read.log_append_time,
-            coalesce_bytes=self._config.write.coalesce_bytes,
+            coalesce_bytes=self._config.write.coalesce_limit_bytes,
+            coalesces_where_cheaper=self._config.write.coalesces_where_cheaper,
         )
 
     def _report_progress(self, topic_partition: TopicPartition, offsets: int, counts: TopicCounts) -> None:

@@ -136,7 +136,8 @@ class TargetPlans:
         if isinstance(of_source, ConfigError):
             self._add_finding(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
             return _unknown_plan(target, exists=False)
-        created_with = target_topic_policy.configs_of_new(of_source)
+        is_preserved = self._config.topics.is_preserved(source)
+        created_with = target_topic_policy.configs_of_new(of_source, is_preserved=is_preserved)
         default = self._target.defaults.get("default.replication.factor")
         return TargetPlan(
             topic=target,

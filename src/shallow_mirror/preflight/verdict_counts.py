@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shallow_mirror.preflight.timestamp_limits import Bools, TimeLimits, too_new, too_old
-from shallow_mirror.types import BatchLimits, SegmentKind, TopicPartition
+from shallow_mirror.types import AUTO_COALESCE_BYTES, BatchLimits, SegmentKind, TopicPartition
 from shallow_mirror.wire.batches import coalescing
 from shallow_mirror.wire.batches.admission import Admission, Verdict, kind_of
 from shallow_mirror.wire.batches.batch_index import BatchIndex
@@ -64,12 +64,14 @@ class RuleCount:
 @dataclass(slots=True)
 class TopicCounts:
     """`read`: all batches at and above the positions; `data`: those of them that readers see, which are `raw`, in `rebuilds` or
-    in `refusals`; the others in `dropped`. `codecs` divides `data`.
+    in `refusals`; the others in `dropped`. `codecs` divides `data`. `cheaper_combined`: those that `write.coalesce_bytes: auto`
+    combines, whatever the setting is.
     """
 
     read: Amount = field(default_factory=Amount)
     data: Amount = field(default_factory=Amount)
     raw: Amount = field(default_factory=Amount)
+    cheaper_combined: Amount = field(default_factory=Amount)
     codecs: dict[str, Amount] = field(default_factory=dict)
     rebuilds: dict[str, RuleCount] = field(default_factory=dict)
     refusals: dict[str, RuleCount] = field(default_factory=dict)
@@ -108,6 +110,8 @@ class TopicCounts:
                 self.refuse(rule, part.rule_count(remedy, np.flatnonzero(chosen)))
             is_left = is_left & ~is_beyond
         is_raw = is_left & (verdicts == Verdict.RAW)
+        automatic = replace(limits, coalesce_bytes=AUTO_COALESCE_BYTES, coalesces_where_cheaper=True)
+        self.cheaper_combined.add(part.amount(is_raw & find_small(index, verdicts, automatic)))
         is_small = is_raw & find_small(index, verdicts, limits)
         if is_small.any():
             _count(self.rebuilds, coalescing.RULE, part.rule_count("", np.flatnonzero(is_small)))
@@ -134,7 +138,7 @@ class TopicCounts:
     def document(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            **{name: asdict(getattr(self, name)) for name in ("read", "data", "raw", "rebuilt", "refused")},
+            **{name: asdict(getattr(self, name)) for name in ("read", "data", "raw", "rebuilt", "refused", "cheaper_combined")},
             "codecs": {name: asdict(amount) for name, amount in sorted(self.codecs.items())},
             "rebuilds": [count.document(rule) for rule, count in self.rebuilds.items()],
             "refusals": [count.document(rule) for rule, count in self.refusals.items()],

@@ -77,6 +77,7 @@ def lines_behind(report: PreflightReport) -> list[str]:
         lines += [title, *(f"  {sentence}" for sentence in findings)] if findings else []
     lines += _rule_lines("refused:", (topic.counts.refusals for topic in report.topics))
     lines += _rule_lines("rebuilt:", (topic.counts.rebuilds for topic in report.topics))
+    lines += _small_batches_lines(report)
     lines += _created_lines(report.topics)
     return [*lines, *_time_lines(report)]
 
@@ -109,6 +110,26 @@ def _rule_line(rule: str, merged: _Rule) -> str:
     remedy = f". {merged.first.remedy}" if merged.first.remedy else ""
     first = f"first {merged.first.topic_partition} offset {merged.first.base_offset}"
     return f"{batches} of {listed(merged.topics)}: {rule}; {first}{remedy}"
+
+
+def _small_batches_lines(report: PreflightReport) -> list[str]:
+    """Return how many batches are so small that combining them saves CPU, and what the mirror file does about them."""
+    topics = [topic for topic in report.topics if topic.counts.cheaper_combined.batch_count]
+    if not topics:
+        return []
+    small, data = Amount(), Amount()
+    for topic in topics:
+        small.add(topic.counts.cheaper_combined)
+        data.add(topic.counts.data)
+    share = f"{_number(small.batch_count, 'batch', 'batches')} of {data.batch_count:,}"
+    sizes = f"{_size(small.size_bytes)}, {_size(small.size_bytes / small.batch_count)} on average"
+    setting = "null" if report.coalesce_bytes is None else str(report.coalesce_bytes)
+    would = "would combine them, which takes less CPU of mirror and target together"
+    effect = "combines them" if setting == "auto" else f"(now {setting}) {would}"
+    return [
+        "small batches:",
+        f"  {share} of {listed(topic.topic for topic in topics)} ({sizes}): write.coalesce_bytes: auto {effect}",
+    ]
 
 
 def _created_lines(topics: Iterable[TopicReport]) -> list[str]:

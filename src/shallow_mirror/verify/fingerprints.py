@@ -63,14 +63,18 @@ def no_items() -> Items:
     return np.empty(0, ITEM)
 
 
-def batch_items(headers: npt.NDArray[np.void], size_bytes: npt.NDArray[np.int64]) -> Items:
+def batch_items(
+    headers: npt.NDArray[np.void], size_bytes: npt.NDArray[np.int64], *, compares_max_timestamp: bool = True
+) -> Items:
     """Return an item per batch of `headers`, none of them damaged. `row` and `partner` are left open."""
     content = np.zeros(len(headers), _BATCH_CONTENT)
     content["payload_crc"] = payload_crcs(headers)
     content["size_bytes"] = size_bytes
     content["count"] = headers["records_count"]
     content["last_offset_delta"] = headers["last_offset_delta"]
-    content["base_timestamp"], content["max_timestamp"] = headers["base_timestamp"], headers["max_timestamp"]
+    content["base_timestamp"] = headers["base_timestamp"]
+    if compares_max_timestamp:
+        content["max_timestamp"] = headers["max_timestamp"]
     content["attributes"] = headers["attributes"] & _KEPT_ATTRIBUTES
     items = np.zeros(len(headers), ITEM)
     items["offset"] = headers["base_offset"]

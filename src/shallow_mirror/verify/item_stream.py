@@ -14,6 +14,7 @@ from shallow_mirror.verify.partition_reader import Chunk, LogReader, Skipped
 from shallow_mirror.wire.batches.admission import Verdict
 from shallow_mirror.wire.batches.batch_bounds import has_an_end
 from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.records.fillers import find_fillers
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch
 
 PIECE_ITEMS = 65_536
@@ -43,8 +44,10 @@ def pieces_of(chunk: Chunk | Skipped, reader: LogReader, locate: Locate, opened:
     if isinstance(chunk, Skipped):
         yield Piece(_located(damaged_item(chunk.start, chunk.end), locate), chunk.end)
         return
-    visible = chunk.chosen[np.isin(chunk.admission.verdicts[chunk.chosen], _VISIBLE) & ~chunk.is_damaged[chunk.chosen]]
-    items = batch_items(chunk.index.headers[visible], chunk.index.size_bytes[visible])
+    is_visible = np.isin(chunk.admission.verdicts, _VISIBLE) & ~chunk.is_damaged & ~find_fillers(chunk.index, chunk.records)
+    visible = chunk.chosen[is_visible[chunk.chosen]]
+    headers, sizes = chunk.index.headers[visible], chunk.index.size_bytes[visible]
+    items = batch_items(headers, sizes, compares_max_timestamp=not reader.log.is_preserved)
     is_opened = locate(items)
     yield from opened_pieces(chunk, visible[is_opened].tolist(), reader, locate, [items[~is_opened], _damaged_of(chunk)])
     opened.batches += int(is_opened.sum())
@@ -105,5 +108,5 @@ def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: LogReader, 
         damaged.append(damaged_item(position, end, size))
         return
     off_ms = int(header["max_timestamp"]) - newest
-    if off_ms and not header["attributes"] & LOG_APPEND_TIME_BIT:
+    if off_ms and not header["attributes"] & LOG_APPEND_TIME_BIT and not reader.log.is_preserved:
         reader.log.wrong_headers[base, end] = f"the maximum timestamp in its header is {off_ms:+d} ms off"

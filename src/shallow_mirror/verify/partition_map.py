@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shallow_mirror.types import Segment, SourcePartition, TargetPartition
 from shallow_mirror.verify.differences import DifferenceKind
@@ -26,7 +27,7 @@ from shallow_mirror.verify.map_index import (
 )
 
 _PLACE = ["source_topic_id", "source_partition", "target_topic", "target_topic_id", "target_partition"]
-PAIR_COLUMNS = [*_PLACE, *COLUMNS]
+PAIR_COLUMNS = [*_PLACE, *COLUMNS, "transactional_id", "target_producer_id"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +36,7 @@ class PartitionPair:
 
     `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that
     were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was. `problems` are
-    what the map's own rows contradict.
+    what the map's own rows contradict. `is_preserved`: some records were written so that they keep their offsets.
     """
 
     source: SourcePartition
@@ -45,6 +46,7 @@ class PartitionPair:
     gone_offsets: int
     quarantines: bool
     problems: tuple[RowProblem, ...]
+    is_preserved: bool = False
 
 
 def partition_pairs(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[PartitionPair]:
@@ -86,6 +88,9 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
         gone_offsets=int((expired.end - expired.start)[expired.kind == DATA].sum()),
         quarantines=bool((kinds == KINDS[QUARANTINED].value).any()),
         problems=(*row_problems(rows), *released_problems(rows, _rows(table, is_live & is_released)), *_stray_problems(strays)),
+        is_preserved=bool(
+            pc.any(pc.and_(pc.is_null(table["transactional_id"]), pc.is_valid(table["target_producer_id"]))).as_py()
+        ),
     )
 
 

@@ -65,12 +65,14 @@ class LogView:
     """What is known of a log; more while the log is read.
 
     `damages`: why the batch at an offset equals nothing; `unreadable`: offsets [start, end) that were skipped behind one;
-    `wrong_headers`: opened batches [start, end) that hold what they should, but whose header says otherwise.
+    `wrong_headers`: opened batches [start, end) that hold what they should, but whose header says otherwise. `is_preserved`: of
+    a pair of logs with the same offsets. There the target's headers have another maximum timestamp where records are old.
     """
 
     log_start: int
     log_end: int
     is_compacted: bool
+    is_preserved: bool = False
     damages: dict[int, str] = field(default_factory=dict)
     unreadable: list[tuple[int, int]] = field(default_factory=list)
     wrong_headers: dict[tuple[int, int], str] = field(default_factory=dict)

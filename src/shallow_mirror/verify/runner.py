@@ -298,6 +298,8 @@ class _MirrorVerifier:
     def _readers(self, pair: PartitionPair) -> PartitionReaders:
         source, source_reopened = self._source.readers(pair.source.topic_partition, pair.rows.start)
         target, target_reopened = self._target.readers(pair.target.topic_partition, pair.rows.target_starts)
+        for reader in (source, source_reopened, target, target_reopened):
+            reader.log.is_preserved = pair.is_preserved
         view = self._source.topic(pair.source.topic)
         return PartitionReaders(
             source=source,

@@ -31,6 +31,7 @@ from tests.support.range_readings import COMMITTED, UNCOMMITTED, A, B, C, Readin
 from tests.support.record_batches import batch, marker, message
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.fetch_pace import FetchPace
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.types import TopicPartition
@@ -50,6 +51,18 @@ def test_no_partition_waits_until_another_one_is_done(fake: StrictCluster, clien
     reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=400)
     reading.run()
     assert {place for place, _ in reading.parts[:3]} == {A, C}
+
+
+def test_a_broker_that_is_far_away_has_two_requests_on_the_way_and_all_comes_once(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FetchPace, "is_far", True)
+    fake.move_leader(("t", 1), 1)
+    ends = {place: fill(fake, place, [1] * 9, payload_bytes=300) for place in (A, B, C)}
+    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=700)
+    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    lanes = {path.lane for path in reading.reader._sources}
+    assert lanes == {0, 1}
 
 
 @pytest.mark.parametrize("fetch_bytes", [70, 100, 250, 333, 1000])
@@ -527,9 +540,10 @@ def _random_fault(fake: StrictCluster, dice: random.Random) -> Change:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_every_batch_comes_once_and_in_order(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
+    monkeypatch.setattr(FetchPace, "is_far", seed % 2 == 1)
     ranges = []
     for place in (A, B, C):
         log_end = _random_log(fake, place, dice)

@@ -27,8 +27,15 @@ class ClockedSink:
     def __init__(self, job: KafkaSlotJob) -> None:
         self.now_s = 1_000.0
         availability = SimpleNamespace(is_usable=lambda _name: True, held_partitions=dict)
+        next_round = SimpleNamespace(
+            take_epochs=lambda _deadline: {}, take_target=lambda *_known: None, take_source=lambda *_known: None
+        )
         anything: Any = SimpleNamespace(
-            positions=dict, availability=availability, routes={}, perform=lambda _action, _deadline: ROUND.decision
+            positions=dict,
+            availability=availability,
+            next_round=next_round,
+            routes={},
+            perform=lambda _action, _deadline: ROUND.decision,
         )
         self.sink = KafkaSink(
             job=job,

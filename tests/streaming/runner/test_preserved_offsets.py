@@ -23,16 +23,21 @@ from tests.support.mirror_runs import (
     read_places,
     set_topic,
     topics_of,
+    wait_for,
     write,
     write_stamped,
 )
+from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import rows_from_arrow, table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
+from shallow_mirror.preflight import preflight_mirror
+from shallow_mirror.preflight.findings import Level
 from shallow_mirror.sinks.kafka.preserved.offset_probe import PROBE_PREFIX
 from shallow_mirror.types import SegmentKind
+from shallow_mirror.verify import verify_mirror
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -113,6 +118,9 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     delete_records(source, topic_name, 7)
     write_mixed(source, topic_name)
     conf = conf_of(two_clusters, tmp_path, topic_name)
+    findings = preflight_mirror(conf).findings
+    assert not [finding for finding in findings if finding.level is Level.STOPS]
+    assert any(finding.what.startswith("1 partition not beginning at offset 0") for finding in findings)
     catch_up(conf, spark)
     require_equal(two_clusters, topic_name)
     assert earliest(target, topic_name) == 7
@@ -126,6 +134,8 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     assert all(segment.target_start == segment.source_start for segment in data)
     assert len({row.shared_producer_id for row in rows}) == 1
     assert not [name for name in topics_of(target) if name.startswith(PROBE_PREFIX)]
+    report = verify_mirror(conf)
+    assert report.is_equal, report
 
 
 @pytest.mark.long
@@ -183,6 +193,32 @@ def test_a_foreign_writer_stops_the_partition_with_its_offset(
 
 
 @pytest.mark.long
+def test_a_compacted_topic_keeps_its_offsets(two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any) -> None:
+    source = two_clusters.source.bootstrap
+    settings = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "100",
+    }
+    create_topic(source, topic_name, settings=settings)
+    for n in range(4):
+        producer = one_batch_producer(source, topic_name)
+        for key in range(6):
+            producer.produce(topic_name, key=f"{key if n == 0 or key % 2 else n * 10 + key}", value=f"{n} {key}", partition=0)
+        assert producer.flush(30) == 0
+    wait_for("compaction", lambda: len(read_places(source, [(topic_name, 0)])[topic_name, 0]) < 24)
+    catch_up(conf_of(two_clusters, tmp_path, topic_name), spark)
+    records = read_places(source, [(topic_name, 0)])[topic_name, 0]
+    copied = {record.offset: record for record in read_places(two_clusters.target.bootstrap, [(topic_name, 0)])[topic_name, 0]}
+    # Either side may have compacted more by now: what both have is at the same offset, and the newest of each key is there.
+    newest = {record.key: record for record in records}
+    assert all(copied[record.offset] == record for record in newest.values())
+    assert all(copied[record.offset] == record for record in records if record.offset in copied)
+    assert high_watermark(two_clusters.target.bootstrap, topic_name) == high_watermark(source, topic_name)
+
+
+@pytest.mark.long
 def test_a_target_topic_that_is_not_new_is_refused(
     two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
 ) -> None:
@@ -192,6 +228,8 @@ def test_a_target_topic_that_is_not_new_is_refused(
         write(bootstrap, topic_name, ["a"])
     limits = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
     set_topic(target, topic_name, dict.fromkeys(limits, str((1 << 63) - 1)))
+    findings = preflight_mirror(conf_of(two_clusters, tmp_path, topic_name)).findings
+    assert any(finding.level is Level.STOPS and "is not new, its log ends at 1" in finding.what for finding in findings)
     with pytest.raises(ConfigError, match=r"is not new \(its log has offsets 0 to 1\)"):
         catch_up(conf_of(two_clusters, tmp_path, topic_name), spark)
 

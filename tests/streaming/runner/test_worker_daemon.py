@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from shallow_mirror.streaming.runner import worker_daemon
 
@@ -19,6 +20,23 @@ def test_tasks_do_not_import_what_only_the_driver_needs() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_pyspark_is_imported_from_the_installed_package_instead_of_the_zip_file_in_it(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    (installed / "pyspark").mkdir(parents=True)
+    (installed / "pyspark" / "__init__.py").touch()
+    zip_file = str(installed / "pyspark" / "python" / "lib" / "pyspark.zip")
+    assert worker_daemon.installed_pyspark_first([zip_file, "/mine", str(installed)]) == ["/mine", str(installed)]
+    of_another_spark = "/opt/spark/python/lib/pyspark.zip"
+    for path in ([of_another_spark, str(installed)], [zip_file, "/mine"]):
+        assert worker_daemon.installed_pyspark_first(path) == path
+
+
+def test_the_daemon_chooses_before_it_imports_pyspark() -> None:
+    program = "import sys, shallow_mirror.streaming.runner.worker_daemon; print('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_pyarrow_does_not_import_pandas_before_something_is_converted_to_it() -> None:
     program = """
 import sys, pyarrow
@@ -31,3 +49,18 @@ print(pyarrow.array(frame["a"]).null_count)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n1\n"
+
+
+def test_tables_are_grouped_without_datasets_which_can_be_imported_later() -> None:
+    program = """
+import sys, pyarrow
+from shallow_mirror.streaming.runner.pyarrow_alone import keep_datasets_out
+keep_datasets_out()
+table = pyarrow.table({"a": [2, 1, 2], "b": [1, 2, 3]})
+print(table.group_by("a").aggregate([("b", "max")]).sort_by("a").to_pydict())
+print("pyarrow.dataset" in sys.modules)
+import pyarrow.dataset
+print(pyarrow.dataset.dataset(table).count_rows())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "{'a': [1, 2], 'b_max': [2, 3]}\nFalse\n3\n"

@@ -93,9 +93,32 @@ def test_a_secret_is_a_reference_and_its_value_is_in_no_message_and_no_plan(monk
     assert options.storage_options == {"aws_secret_access_key": "${env:KEY}"}
 
 
-def test_tables_that_only_spark_reads_are_refused() -> None:
+def test_tables_that_only_spark_reads_are_refused_with_the_function_that_finds_them() -> None:
     (problem,) = problems(tables="catalog:main.archive", objects="/o")
     assert "can be read by Spark only" in problem
+    assert "kafka_archive_options(spark, ARCHIVE_FILE)" in problem
+
+
+def test_the_table_of_an_archive_may_have_a_place_of_its_own() -> None:
+    options = parse_archive_options({"archivesegments": "s3://b/5f0c", "objects": "s3://b/o", "storage.aws_region": "x"})
+    assert options.tables.uri("archive_segments") == "s3://b/5f0c"
+    assert options.tables.is_object_store
+    assert options.tables.written_options == {"aws_region": "x"}
+    with pytest.raises(ValueError, match="s3://b/5f0c is the table archive_segments: there is no archive_topics"):
+        options.tables.uri("archive_topics")
+
+
+def test_the_place_of_the_table_is_given_once_and_absolute() -> None:
+    assert problems(archiveSegments="/t", tables="/tables", objects="/o") == ("archiveSegments: give either this or `tables`",)
+    assert problems(archiveSegments="t", objects="/o") == ("archiveSegments: t: not an absolute folder or a URI",)
+    assert problems(archiveSegments="/t") == ("objects: is missing",)
+    (problem,) = problems(archiveSegments="dbfs:/t", objects="/o")
+    assert problem.startswith("archiveSegments: dbfs:/t can be read by Spark only")
+
+
+def test_an_archive_file_and_a_place_of_the_table_exclude_each_other(archive_file: Path) -> None:
+    (problem,) = problems(archive=str(archive_file), archiveSegments="/t")
+    assert problem == "archiveSegments: are in the archive file; give either `archive` or these"
 
 
 def test_places_are_absolute() -> None:

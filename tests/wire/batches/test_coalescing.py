@@ -34,6 +34,7 @@ from shallow_mirror.wire.batches import coalescing
 from shallow_mirror.wire.batches.admission import Verdict, admit
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
 from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire.batches.header import Codec
 from shallow_mirror.wire.batches.restamp import restamp
 from shallow_mirror.wire.records import rebuild_pipeline
 from shallow_mirror.wire.records.send_buffer import Outgoing, make_outgoing
@@ -315,3 +316,42 @@ def test_find_small_asks_for_a_neighbour_that_is_sent() -> None:
     )
     verdicts = np.array([Verdict.RAW, Verdict.DROP_CONTROL, Verdict.RAW, Verdict.RAW, Verdict.RAW], np.int8)
     assert coalescing.find_small(index, verdicts, limits).tolist() == [True, False, True, False, False]
+
+
+def cheaper(sizes_and_codecs: Sequence[tuple[int, int]]) -> list[bool]:
+    """Return which batches of these sizes and codecs are coalesced where that is cheaper."""
+    batches = [batch(n, 1, attributes=codec, payload=bytes(size - 61)) for n, (size, codec) in enumerate(sizes_and_codecs)]
+    index = index_batches(view(*batches))
+    limits = BatchLimits(
+        max_message_bytes=ENOUGH,
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        log_append_time=LogAppendTimePolicy.KEEP,
+        coalesce_bytes=1 << 20,
+        coalesces_where_cheaper=True,
+    )
+    is_small = coalescing.find_small(index, np.full(len(index), Verdict.RAW, np.int8), limits)
+    return [bool(each) for each in is_small]
+
+
+MOST = coalescing.CHEAPER_UP_TO_BYTES
+FROM = coalescing.CHEAPER_FROM_BATCHES
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_where_only_savings_count_many_small_batches_of_a_cheap_codec_are_combined(codec: Codec) -> None:
+    assert cheaper([(MOST[codec], codec)] * FROM) == [True] * FROM
+    assert cheaper([(MOST[codec] + 1, codec)] * FROM) == [False] * FROM
+    assert cheaper([(MOST[codec], codec)] * (FROM - 1)) == [False] * (FROM - 1)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_where_only_savings_count_batches_of_other_codecs_are_left_as_they_are(codec: Codec) -> None:
+    assert not any(cheaper([(100, codec)] * 100))
+
+
+def test_where_only_savings_count_the_median_of_each_codec_decides() -> None:
+    small, large = (200, Codec.LZ4), (50_000, Codec.LZ4)
+    assert cheaper([small, small, large] * FROM).count(True) == 3 * FROM
+    assert not any(cheaper([small, large, large] * FROM))
+    mixed = cheaper([(200, Codec.LZ4)] * FROM + [(200, Codec.ZSTD)] * FROM)
+    assert mixed == [True] * FROM + [False] * FROM

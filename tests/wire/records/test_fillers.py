@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.record_batches import record, varint
+from tests.support.record_batches import batch, record, varint
 
+from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.crc import verify_crc
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.records.fillers import FILLER_KEY, FILLER_OFFSET_DELTA, MOST_FILLERS, Fillers, OffsetSpans, filler_record
+from shallow_mirror.wire.records.fillers import (
+    FILLER_KEY,
+    FILLER_OFFSET_DELTA,
+    MOST_FILLERS,
+    Fillers,
+    OffsetSpans,
+    filler_record,
+    find_fillers,
+)
+from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 
 @pytest.mark.parametrize("key", [None, FILLER_KEY])
@@ -21,14 +31,14 @@ def test_a_filler_is_a_record_without_a_value_far_below_its_batch(key: bytes | N
 
 @pytest.mark.parametrize("count", [1, 2, 1000])
 def test_a_batch_of_fillers_takes_its_offsets(count: int) -> None:
-    batch = memoryview(Fillers(None, 1 << 20).batch(count, 1234))
-    index = index_batches(batch)
+    fillers = memoryview(Fillers(None, 1 << 20).batch(count, 1234))
+    index = index_batches(fillers)
     assert index.stop is None
-    assert index.consumed_bytes == len(batch)
+    assert index.consumed_bytes == len(fillers)
     header = index.headers[0]
     assert (header["records_count"], header["last_offset_delta"]) == (count, count - 1)
     assert (header["attributes"], header["base_timestamp"], header["max_timestamp"]) == (0, 1234, 1234)
-    assert verify_crc(batch)
+    assert verify_crc(fillers)
 
 
 def test_a_batch_keeps_within_the_limit_of_the_topic() -> None:
@@ -55,3 +65,20 @@ def test_spans_cover_a_hole_without_overlap(start: int, length: int, most: int) 
 
 def test_the_delta_needs_five_bytes() -> None:
     assert len(varint(FILLER_OFFSET_DELTA)) == 5
+
+
+def test_batches_of_fillers_alone_are_found() -> None:
+    raw = (
+        bytes(Fillers(None, 1 << 20).batch(3, 0))
+        + batch(3, 1)
+        + bytes(Fillers(FILLER_KEY, 1 << 20).batch(2, 0))
+        + batch(6, deltas=[0, 1], payload=record(0) + filler_record(None))
+        + batch(8, 1, payload=b"x" * len(filler_record(None)))
+    )
+    assert find_fillers(index_batches(memoryview(raw)), memoryview(raw)).tolist() == [True, False, True, False, False]
+
+
+def test_a_batch_with_fillers_opens_to_its_records() -> None:
+    raw = batch(6, 3, payload=record(0) + filler_record(None) + record(2))
+    records = list(open_batch(memoryview(raw), TopicPartition("t", 0), max_bytes=1 << 20))
+    assert [one.offset for one in records] == [6, 8]

@@ -13,6 +13,7 @@ from shallow_mirror.broker.auth.sasl import authenticate
 from shallow_mirror.broker.auth.tls_settings import TlsSettings
 from shallow_mirror.broker.net.authenticated_connection import AuthenticatedConnection
 from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.broker.net.requests import check_versions
 from shallow_mirror.broker.net.tls_transport import TlsTransport
 from shallow_mirror.broker.net.transport import Transport
@@ -32,14 +33,14 @@ class ConnectionOpener:
         self._tls: tuple[TlsSettings, ssl.SSLContext] | None = None
         self._tokens: TokenSource | None = token_source(config) if config.sasl_mechanism == "OAUTHBEARER" else None
 
-    def open(self, address: tuple[str, int], deadline: Deadline) -> Connection:
-        """Connect and authenticate. Raises RetriableError where the broker is unreachable.
+    def open(self, address: tuple[str, int], deadline: Deadline, path: PathLog | None = None) -> Connection:
+        """Connect and authenticate; note in `path` what is waited for. Raises RetriableError where the broker is unreachable.
 
         Raises ConfigError where one side does not accept the other, or where the listener has another security protocol.
         """
         transport = self._connect(address, deadline)
         try:
-            return self._handshake(transport, address, deadline)
+            return self._handshake(transport, address, deadline, path)
         except RetriableError as error:
             transport.close()
             explained = self._explain_hangup(error, address)
@@ -61,7 +62,7 @@ class ConnectionOpener:
             self._tls = settings, settings.context()
         return self._tls[1]
 
-    def _handshake(self, transport: Transport, address: tuple[str, int], deadline: Deadline) -> Connection:
+    def _handshake(self, transport: Transport, address: tuple[str, int], deadline: Deadline, path: PathLog | None) -> Connection:
         config = self._config
         if isinstance(transport, TlsTransport):
             transport.handshake(deadline)
@@ -75,10 +76,12 @@ class ConnectionOpener:
                 ),
                 clock=self._clock,
             )
+            connection.watch(path)
             check_versions(connection, deadline)
             connection.authenticate(deadline)
             return connection
         plain = Connection(transport, config.client_id, config.max_frame_bytes)
+        plain.watch(path)
         check_versions(plain, deadline)
         plain.explain_next(lambda error: self._explain_hangup(error, address))
         return plain

@@ -12,8 +12,10 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import (
     ClusterMetadata,
     CoordinatorKind,
+    KnownCluster,
     ListedOffset,
     PartitionMetadata,
+    PathSpeeds,
     ProducerState,
 )
 from shallow_mirror.broker.cluster.config_queries import ConfigQueries
@@ -22,13 +24,14 @@ from shallow_mirror.broker.cluster.fetch_pace import FetchPace
 from shallow_mirror.broker.cluster.latest_offsets import LatestOffsets
 from shallow_mirror.broker.cluster.log_queries import LogQueries
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
-from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadReplicas, ReadSource
+from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadReplicas, ReadSource
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.cluster.retry_loop import RetryLoop
 from shallow_mirror.broker.cluster.send_window import SendWindow
+from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.broker.net.requests import call
+from shallow_mirror.broker.net.requests import call, receive, send
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.plurals import counted
@@ -36,6 +39,9 @@ from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 
 NEW_TOPIC_PATIENCE_MS = 1000
 """How long a topic may be unknown before it does not exist: brokers hear of a new one a moment after its creator."""
+
+FOUND_TOGETHER = 100
+"""So many requests for coordinators are sent before their responses are received."""
 
 _T = TypeVar("_T")
 
@@ -62,8 +68,27 @@ class Coordinators:
             self.forget(kind, key)
             raise
 
+    def find(self, kind: CoordinatorKind, keys: Iterable[str], deadline: Deadline) -> None:
+        """Find the coordinators of keys with requests that are sent together; `connection` asks again where none was found."""
+        missing = [key for key in dict.fromkeys(keys) if (kind, key) not in self._node_ids]
+        if not missing:
+            return
+        connection = self._pool.any_broker(deadline)
+        for first in range(0, len(missing), FOUND_TOGETHER):
+            together = missing[first : first + FOUND_TOGETHER]
+            for key in together:
+                send(connection, "FindCoordinator", deadline, key=key, key_type=kind.value)
+            for key in together:
+                response = receive(connection, "FindCoordinator", deadline)
+                if not response.error_code:
+                    self._pool.add_broker(response.node_id, (response.host, response.port))
+                    self._node_ids[kind, key] = response.node_id
+
     def learn(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
         self._node_ids[kind, key] = node_id
+
+    def known(self, kind: CoordinatorKind, key: str) -> int | None:
+        return self._node_ids.get((kind, key))
 
     def forget(self, kind: CoordinatorKind, key: str) -> None:
         self._node_ids.pop((kind, key), None)
@@ -158,6 +183,11 @@ class Cluster:
         self._check_process()
         return self._coordinators.connection(kind, key, deadline, purpose)
 
+    def find_coordinators(self, kind: CoordinatorKind, keys: Iterable[str], deadline: Deadline) -> None:
+        """Find the coordinators of keys that are going to be asked, in as few round trips as possible. Raises RetriableError."""
+        keys = list(keys)
+        self.retrying("finding coordinators", lambda attempt: self._coordinators.find(kind, keys, attempt), deadline)
+
     def learn_coordinator(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
         """Note a coordinator that a broker named by its own, which spares a FindCoordinator."""
         self._coordinators.learn(kind, key, node_id)
@@ -180,6 +210,50 @@ class Cluster:
         them has changed.
         """
         return self.retrying("asking for metadata", lambda attempt: self._metadata.refresh(topics, attempt), deadline)
+
+    def begin_metadata(self, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata]:
+        """Request metadata of topics without waiting for it."""
+        self._check_process()
+        return self._metadata.begin(topics, deadline)
+
+    def known(
+        self, metadata: ClusterMetadata, transactional_ids: Iterable[str], speeds: PathSpeeds, *, is_new: bool
+    ) -> KnownCluster:
+        """Return what tasks need not ask for: `metadata`, and the coordinators of these ids as far as this process knows them.
+
+        `speeds`: of the paths from other tasks.
+        """
+        keys = [(kind, name) for name in transactional_ids for kind in CoordinatorKind]
+        coordinators = {key: node_id for key in keys if (node_id := self._coordinators.known(*key)) is not None}
+        return KnownCluster(metadata, coordinators, speeds, is_new)
+
+    def learn(self, known: KnownCluster) -> None:
+        """Take what the driver knew a moment ago, or, where this process knows nothing yet, what it knew before."""
+        self._check_process()
+        if not known.is_new and self._pool.has_brokers:
+            return
+        self._metadata.learn(known.metadata)
+        for (kind, key), node_id in known.coordinators.items():
+            self._coordinators.learn(kind, key, node_id)
+        for node_id, send_speed in known.speeds.sending.items():
+            self.send_window(node_id).learn(send_speed)
+        for node_id, fetch_speed in known.speeds.fetching.items():
+            for lane in LANES:
+                self.fetch_pace(FetchPath(node_id, lane=lane)).learn(fetch_speed)
+
+    def path_speeds(self) -> PathSpeeds:
+        """Return what this process has measured of the paths to the brokers."""
+        fetching = {path.node_id: pace.speed() for path, pace in self._fetch_paces.items() if path == FetchPath(path.node_id)}
+        sending = {node_id: window.speed() for node_id, window in self._send_windows.items()}
+        return PathSpeeds(
+            {node_id: speed for node_id, speed in sending.items() if speed is not None},
+            {node_id: speed for node_id, speed in fetching.items() if speed is not None},
+        )
+
+    def open_at_once(self, wanted: Iterable[tuple[int, str]], deadline: Deadline) -> None:
+        """Open the connections that are missing, by node id and purpose, side by side. Raises ConfigError."""
+        self._check_process()
+        self._pool.open_at_once(wanted, deadline)
 
     def require_partitions(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
         """Raise ConfigError that names every topic-partition which does not exist, or RetriableError. Creates nothing."""
@@ -259,6 +333,13 @@ class Cluster:
             listed = self.list_offsets(dict.fromkeys(topic_partitions, -1), isolation, deadline)
             return {key: latest.offset for key, latest in listed.items()}, {}
         return offsets, errors
+
+    def begin_latest_offsets(
+        self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> list[BegunCall[dict[TopicPartition, int]]]:
+        """Ask each leader for latest offsets without waiting for the answers. Raises RetriableError where no broker is known."""
+        self._check_process()
+        return self._latest_offsets.begin(topic_partitions, isolation, deadline.sooner(self.config.request_timeout_ms))
 
     def local_log_starts(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
         """Return where that part of each log begins which is on its broker's own disk; older records are in remote storage.

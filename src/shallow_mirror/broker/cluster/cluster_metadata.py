@@ -6,8 +6,8 @@ import base64
 import enum
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from shallow_mirror.types import TopicPartition
 
@@ -45,6 +45,46 @@ class ClusterMetadata:
 
     def has(self, topic_partition: TopicPartition) -> bool:
         return topic_partition.topic in self.topics and topic_partition.partition in self.topics[topic_partition.topic].partitions
+
+
+class SendSpeed(NamedTuple):
+    """What the path to a broker carries, and how long an answer takes."""
+
+    bytes_per_s: float
+    round_trip_s: float
+
+
+class FetchSpeed(NamedTuple):
+    """How many bytes a Fetch of a broker asks for, how fast its responses arrive, and how soon the first of them did."""
+
+    request_bytes: float
+    bytes_per_s: float
+    least_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathSpeeds:
+    """The paths to the brokers of a cluster, by node id, as one process has measured them."""
+
+    sending: Mapping[int, SendSpeed] = field(default_factory=dict)
+    fetching: Mapping[int, FetchSpeed] = field(default_factory=dict)
+
+    def __or__(self, other: PathSpeeds) -> PathSpeeds:
+        """Return these with those of `other` in their place."""
+        return PathSpeeds({**self.sending, **other.sending}, {**self.fetching, **other.fetching})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCluster:
+    """What one process of the mirror has found out about a cluster for another: node ids of `coordinators` by kind and key.
+
+    `is_new`: the metadata is of this moment. What is not new helps processes that know nothing yet.
+    """
+
+    metadata: ClusterMetadata
+    coordinators: Mapping[tuple[CoordinatorKind, str], int]
+    speeds: PathSpeeds
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)

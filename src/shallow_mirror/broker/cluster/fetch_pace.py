@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from shallow_mirror.broker.cluster.cluster_metadata import FetchSpeed
 from shallow_mirror.broker.cluster.send_pace import FIRST_BYTES, REQUEST_S
 
 GROWTH = 4
@@ -16,6 +17,10 @@ GROWTH = 4
 
 GROWING_SHARE = 0.25
 """Part of `request.timeout.ms`: a Fetch whose response took longer than this in all is not followed by a larger one."""
+
+
+FAR_S = 0.02
+"""A broker is far away where every response has taken so long to begin."""
 
 
 class FetchPace:
@@ -32,6 +37,23 @@ class FetchPace:
         self._bytes = float(FIRST_BYTES)
         self._bytes_per_s = math.inf
         self._sent_at = self._began_at = 0.0
+        self._least_wait_s = math.inf
+
+    def speed(self) -> FetchSpeed | None:
+        """Return what is known of the path; None before the first response."""
+        if self._least_wait_s == math.inf:
+            return None
+        return FetchSpeed(self._bytes, self._bytes_per_s, self._least_wait_s)
+
+    def learn(self, speed: FetchSpeed) -> None:
+        """Take what another process has measured, where nothing is known yet: requests need not grow from the smallest one."""
+        if self._least_wait_s == math.inf:
+            self._bytes, self._bytes_per_s, self._least_wait_s = speed
+
+    @property
+    def is_far(self) -> bool:
+        """Say whether no response has come at once: that is the round trip, whatever the reader did meanwhile."""
+        return FAR_S <= self._least_wait_s < math.inf
 
     def request_bytes(self, most_bytes: int, within_s: float = math.inf) -> int:
         """Return how many bytes to request in a response that may take `within_s`.
@@ -51,6 +73,7 @@ class FetchPace:
     def began(self) -> None:
         """Note that the first bytes of the response were received, and that the others are waited for."""
         self._began_at = self._clock()
+        self._least_wait_s = min(self._least_wait_s, self._began_at - self._sent_at)
 
     def received(self, size_bytes: int) -> None:
         """Learn from a response with so many bytes of batches."""

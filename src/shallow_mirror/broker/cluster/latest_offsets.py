@@ -13,6 +13,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.cluster.log_queries import LogQueries
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache, group_by_leader
+from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
@@ -56,9 +57,23 @@ class LatestOffsets:
             self._metadata.forget()
         return offsets, errors
 
-    def _ask_once(
+    def begin(
         self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
-    ) -> tuple[Offsets, Errors]:
+    ) -> list[BegunCall[Offsets]]:
+        """Ask the leaders without waiting for their answers, which are empty where they hold errors."""
+        requests = self._plan_for(topic_partitions, isolation, deadline).requests
+        return [self._begin_at(node_id, request, deadline) for node_id, request in requests.items()]
+
+    def _begin_at(self, node_id: int, request: LatestOffsetsRequest, deadline: Deadline) -> BegunCall[Offsets]:
+        return BegunCall(
+            lambda: self._metadata.connection(node_id, BEGUN, deadline),
+            lambda connection: request.begin(connection, deadline),
+            lambda connection, receiving: request.finish(connection, receiving) or {},
+        )
+
+    def _plan_for(
+        self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> _RequestPlan:
         plan = self._plan
         if plan is None or not plan.is_for(topic_partitions, isolation, self._metadata.version):
             leaders, leaderless = self._metadata.leaders_and_errors(topic_partitions, deadline)
@@ -68,6 +83,12 @@ class LatestOffsets:
             }
             # The version after the call, which may have refreshed the metadata.
             plan = self._plan = _RequestPlan(topic_partitions, isolation, requests, leaderless, self._metadata.version)
+        return plan
+
+    def _ask_once(
+        self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+    ) -> tuple[Offsets, Errors]:
+        plan = self._plan_for(topic_partitions, isolation, deadline)
         offsets: Offsets = {}
         errors: Errors = dict(plan.leaderless)
         for node_id, request in plan.requests.items():
@@ -155,10 +176,18 @@ class LatestOffsetsRequest:
 
     def send(self, connection: Connection, deadline: Deadline) -> Offsets | None:
         """Return the offsets; None where the response holds errors or is to another request. Raises RetriableError."""
+        self.begin(connection, deadline)
+        return self.finish(connection, deadline)
+
+    def begin(self, connection: Connection, deadline: Deadline) -> None:
         correlation_id = connection.next_correlation_id()
         header = list_offsets.build_header(correlation_id, connection.client_id)
         size = _LENGTH.pack(len(header) + len(self.body))
-        frame = connection.request(correlation_id, [size, header, self.body], deadline)
+        connection.send(correlation_id, [size, header, self.body], deadline)
+
+    def finish(self, connection: Connection, deadline: Deadline) -> Offsets | None:
+        """Receive the answer to `begin`. Returns and raises as `send`."""
+        frame = connection.receive(deadline)
         try:
             topics = list_offsets.parse_offsets(frame)
         except WireError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import (
@@ -15,9 +16,10 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
 )
 from shallow_mirror.broker.cluster.connection_pool import ConnectionPool
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
+from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class
-from shallow_mirror.broker.net.requests import LastAnswer, call, request_class
+from shallow_mirror.broker.net.requests import LastAnswer, call, receive, request_class, send
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import TopicPartition
@@ -103,7 +105,6 @@ class MetadataCache:
         again: the same object is returned.
         """
         deadline = deadline.sooner(self._config.request_timeout_ms)
-        entry = request_class("Metadata").MetadataRequestTopic
         listing = self._listing_of(topics)
         last_answer = None if listing is None else listing.last.answer
         response = call(
@@ -111,10 +112,7 @@ class MetadataCache:
             "Metadata",
             deadline,
             last=None if listing is None else listing.last,
-            topics=None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
+            **_fields(topics),
         )
         brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         self._pool.set_brokers(brokers)
@@ -126,9 +124,34 @@ class MetadataCache:
             metadata = listing.metadata
         if listing is not None:
             listing.metadata = metadata
+        self._keep(metadata)
+        return metadata
+
+    def begin(self, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata]:
+        """Request metadata of topics from any broker, to be received later. What it brings is not kept here: `learn`."""
+        deadline = deadline.sooner(self._config.request_timeout_ms)
+
+        def receive_metadata(connection: Connection, receiving: Deadline) -> ClusterMetadata:
+            response = receive(connection, "Metadata", receiving)
+            brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+            parsed = {topic.name: parse_topic_metadata(topic) for topic in response.topics}
+            return ClusterMetadata(response.cluster_id or "", brokers, parsed)
+
+        return BegunCall(
+            lambda: self._pool.any_broker(deadline, BEGUN),
+            lambda connection: send(connection, "Metadata", deadline, **_fields(topics)),
+            receive_metadata,
+        )
+
+    def learn(self, metadata: ClusterMetadata) -> None:
+        """Take metadata that another process of the mirror received a moment ago."""
+        self._pool.set_brokers(metadata.brokers)
+        self.version += 1
+        self._keep(metadata)
+
+    def _keep(self, metadata: ClusterMetadata) -> None:
         self._topics.update({name: topic for name, topic in metadata.topics.items() if topic.error_code == 0})
         self._topics_at = self._clock()
-        return metadata
 
     def _require_topics(self, names: set[str], deadline: Deadline) -> None:
         if names <= self._topics.keys():
@@ -148,6 +171,16 @@ class MetadataCache:
         if self._named_topics.topics is not topics:
             self._named_topics = _Listing(topics)
         return self._named_topics
+
+
+def _fields(topics: Sequence[str] | None) -> dict[str, Any]:
+    entry = request_class("Metadata").MetadataRequestTopic
+    return {
+        "topics": None if topics is None else [entry(topic_id=uuid.UUID(int=0), name=name) for name in topics],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
 
 
 def group_by_leader(leaders: Mapping[TopicPartition, PartitionMetadata]) -> dict[int, dict[str, list[int]]]:

@@ -20,19 +20,26 @@ from shallow_mirror.wire.protocol.fetch import NO_REPLICA, FetchedPartition
 _REPLICA_NOT_AVAILABLE = 9
 
 
+LANES = (0, 1)
+"""Of a broker that is far away: connections with a request on each of them."""
+
+
 class FetchPath(NamedTuple):
     """A broker and the kind of Fetch; partitions with the same path go into one request.
 
-    `is_leader_only`: Fetch v10, which a leader answers with the log that it leads.
+    `is_leader_only`: Fetch v10, which a leader answers with the log that it leads. `lane`: of a broker that is far away, which
+    has a request on each of two connections, so that one response travels while the next request does.
     """
 
     node_id: int
     is_leader_only: bool = False
+    lane: int = 0
 
     @property
     def purpose(self) -> str:
         """Name the connection: requests of both kinds may be on the wire at once, and each is answered on its own."""
-        return "fetch from leader" if self.is_leader_only else "fetch"
+        name = "fetch from leader" if self.is_leader_only else "fetch"
+        return f"{name} {self.lane}" if self.lane else name
 
 
 class ReadSource(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from shallow_mirror.broker.cluster.cluster_metadata import SendSpeed
+
 LEAST_BYTES = 4 << 20
 """May be in flight on any path: a broker that is near needs no more, and what is measured needs something to go by."""
 
@@ -40,6 +42,16 @@ class SendWindow:
         self._best: tuple[float, float] | None = None
         self._best_before: tuple[float, float] | None = None
         self._since = self._clock()
+
+    def speed(self) -> SendSpeed | None:
+        """Return what is known of the path."""
+        best = self._path()
+        return None if best is None else SendSpeed(*best)
+
+    def learn(self, speed: SendSpeed) -> None:
+        """Take what another process has measured, where nothing is known yet: the first requests need not find it out."""
+        if self._path() is None:
+            self._best, self._since = (speed.bytes_per_s, speed.round_trip_s), self._clock()
 
     def begin(self) -> Flight:
         """Note that bytes are written."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
-from shallow_mirror.broker.cluster.read_replicas import FetchPath, ReadSource
+from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadSource
 from shallow_mirror.broker.fetch.empty_ranges import EmptyAnswers
 from shallow_mirror.broker.fetch.fetch_client import (
     MAX_BATCH_BYTES,
@@ -184,9 +184,7 @@ class RangeReader:
         by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
         for topic_partition, source in sources.items():
             by_path.setdefault(source.path, {})[topic_partition] = source
-        for path, path_sources in by_path.items():
-            if path in waiting:
-                continue
+        for path, path_sources in self._in_lanes(by_path, waiting):
             if not self._cluster.fetch_pace(path).may_begin(self._time_left_s()):
                 self._is_too_late = True
                 continue
@@ -196,6 +194,24 @@ class RangeReader:
             except RetriableError as error:
                 self._cluster.read_replicas.failed(path_sources)
                 self._fail(list(path_sources), error, self._deadline.clock() - began)
+
+    def _in_lanes(
+        self, by_path: Mapping[FetchPath, dict[TopicPartition, ReadSource]], waiting: Collection[FetchPath]
+    ) -> Iterator[tuple[FetchPath, dict[TopicPartition, ReadSource]]]:
+        """Yield what to send over each connection that has nothing on the wire.
+
+        A broker that is far away is sent two requests, each for some of the partitions: while one response arrives, the other
+        request is on its way. Its partitions are divided whenever neither connection has a request on the wire.
+        """
+        for path, sources in by_path.items():
+            lanes, is_far = [path._replace(lane=lane) for lane in LANES], self._cluster.fetch_pace(path).is_far
+            free = [lane for lane in lanes if lane not in waiting]
+            if len(free) == len(lanes) and is_far and len(sources) > 1:
+                keys = list(sources)
+                for lane, chosen in zip(lanes, (keys[::2], keys[1::2]), strict=True):
+                    yield lane, {key: sources[key] for key in chosen}
+            elif len(free) == len(lanes) or (free and is_far):
+                yield free[0], sources
 
     def _give_up(self, topic_partition: TopicPartition) -> None:
         progress = self._progress[topic_partition]

@@ -55,6 +55,9 @@ class AuthenticatedConnection(Connection):
     def outstanding(self) -> int:
         return super().outstanding + len(self._early)
 
+    def wait_readable(self, ms: float) -> bool:
+        return bool(self._early) or super().wait_readable(ms)
+
     def send_several(self, correlation_ids: Sequence[int], parts: Sequence[Part], deadline: Deadline) -> None:
         if self._clock() >= self._due_at:
             self.authenticate(deadline)

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.broker.net.transport import Part, Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.viewed_bytes import is_viewed
+from shallow_mirror.viewed_bytes import is_viewed, new_buffer
 
 _LENGTH_BYTES = 4
 _MIN_FRAME_BYTES = 4
@@ -27,7 +28,7 @@ class ReceiveBuffer:
 
     def __init__(self, initial_bytes: int, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._bytes = bytearray(initial_bytes)
+        self._bytes = new_buffer(initial_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -37,7 +38,7 @@ class ReceiveBuffer:
         """Return the first `size` bytes. When the buffer grows, earlier views stay valid but are no longer of this buffer."""
         if size > len(self._bytes):
             steps = -(-size // _GROWN_BY_BYTES)
-            self._bytes = bytearray(size if size < _GROWN_BY_BYTES else min(self.max_bytes, steps * _GROWN_BY_BYTES))
+            self._bytes = new_buffer(size if size < _GROWN_BY_BYTES else min(self.max_bytes, steps * _GROWN_BY_BYTES))
         return memoryview(self._bytes)[:size]
 
     def is_viewed(self) -> bool:
@@ -65,6 +66,11 @@ class Connection:
         """Whether the broker speaks the version of Fetch that only a leader answers."""
         self._explained_until = 0
         self._explain: Callable[[RetriableError], MirrorError | None] = lambda _: None
+        self._path: PathLog | None = None
+
+    def watch(self, path: PathLog | None) -> None:
+        """Note in `path` what is sent, received and waited for, from the next request on; None: nowhere."""
+        self._path = self.transport.path = path
 
     @property
     def outstanding(self) -> int:
@@ -80,6 +86,10 @@ class Connection:
             self.close()
         return not self.is_closed
 
+    def wait_readable(self, ms: float) -> bool:
+        """Wait so long for bytes of the next response; return whether there are any, or the connection was closed."""
+        return self.is_closed or self._ahead_start < self._ahead_end or self.transport.wait_readable(ms)
+
     def next_correlation_id(self) -> int:
         self._next_correlation_id = (self._next_correlation_id + 1) & 0x7FFFFFFF
         return self._next_correlation_id
@@ -90,6 +100,8 @@ class Connection:
     def send_several(self, correlation_ids: Sequence[int], parts: Sequence[Part], deadline: Deadline) -> None:
         """Send several requests in one write; `parts`: of all of them, in order."""
         self._outstanding += correlation_ids
+        if self._path is not None:
+            self._path.sent(len(correlation_ids), sum(map(len, parts)))
         try:
             self.transport.send_parts(parts, deadline)
         except BaseException:
@@ -125,6 +137,8 @@ class Connection:
                 raise RetriableError(
                     "PROTOCOL", f"{self.transport.peer} answered request {correlation_id}, which was not the next one"
                 )
+            if self._path is not None:
+                self._path.responded(size)
             return frame
         except RetriableError as error:
             is_explained = bool(self._outstanding) and self._outstanding[0] <= self._explained_until
@@ -168,4 +182,6 @@ class Connection:
     def close(self) -> None:
         self.is_closed = True
         self._outstanding.clear()
+        if self._path is not None:
+            self._path.closed()
         self.transport.close()

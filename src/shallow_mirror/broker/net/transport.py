@@ -7,6 +7,7 @@ import selectors
 import socket
 from collections.abc import Sequence
 
+from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 
@@ -20,6 +21,9 @@ _GATHERED_BYTES = 256 << 10
 _GATHERED_MS = 20.0
 """Receiving is woken for so many bytes, not for each segment, unless fewer came within this time: a sender that is slower than
 this process would wake it for every few kilobytes."""
+
+_LOOK_MS = 1000.0
+"""A wait is looked at so often: whether to report it."""
 
 _CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 """POLLRDHUP is Linux's: the peer sends nothing any more. Others report that as POLLHUP."""
@@ -43,6 +47,8 @@ class Transport:
         self._writable.register(self._socket, select.POLLOUT)
         self._closed.register(self._socket, _CLOSED)
         self._low_water = 1
+        self.path: PathLog | None = None
+        """Where waits are noted; None: nowhere."""
 
     def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
         """Send everything, in order, without joining the parts."""
@@ -97,11 +103,15 @@ class Transport:
         """Return whether bytes were read from the socket that were not received yet."""
         return False
 
+    def wait_readable(self, ms: float) -> bool:
+        """Wait so long for a byte; return whether there is one to receive, or the peer closed the connection."""
+        return self.has_pending() or bool(self._readable.poll(ms))
+
     def _wait_to_receive(self, expected: int, deadline: Deadline) -> None:
         """Wait until `expected` bytes have come, `_GATHERED_BYTES` of them, or after `_GATHERED_MS` one."""
         self._wake_for(min(expected, _GATHERED_BYTES))
         if self._low_water > 1:
-            if self._readable.poll(min(_timeout_s(deadline, self.peer) * 1000, _GATHERED_MS)):
+            if self._poll(self._readable, min(_timeout_s(deadline, self.peer) * 1000, _GATHERED_MS)):
                 return
             self._wake_for(1)
         self._wait_until(self._readable, deadline)
@@ -114,8 +124,24 @@ class Transport:
 
     def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
         # An error of the socket also ends the wait: the next call then raises it.
-        if not possible.poll(_timeout_s(deadline, self.peer) * 1000):
+        if not self._poll(possible, _timeout_s(deadline, self.peer) * 1000):
             raise TimeoutError("timed out")
+
+    def _poll(self, possible: select.poll, timeout_ms: float) -> bool:
+        """Wait until it is possible, which is noted for the log of the path; False: it was not within that time."""
+        path = self.path
+        if path is None:
+            return bool(possible.poll(timeout_ms))
+        path.begin_wait()
+        try:
+            while not possible.poll(min(timeout_ms, _LOOK_MS)):
+                timeout_ms -= _LOOK_MS
+                if timeout_ms <= 0:
+                    return False
+                path.still_waiting()
+        finally:
+            path.end_wait()
+        return True
 
     def close(self) -> None:
         self._socket.close()

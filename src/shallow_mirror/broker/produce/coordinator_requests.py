@@ -7,6 +7,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.net.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     NOT_COORDINATOR,
@@ -26,43 +27,19 @@ from shallow_mirror.errors import (
 _LOOK_FOR_COORDINATOR = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
-_BEGUN = "begun"
-"""The purpose of connections with requests whose response is received later: nothing else is asked over them."""
-
-
-class BegunRequest:
-    """A request to a coordinator that was sent, and whose response is received later. It counts as the first try.
-
-    Several may be in flight at once. A response that is not wanted any more is received, and dropped, with the next ones.
-    """
+class BegunRequest(BegunCall[Any]):
+    """A request to a coordinator that was sent, and whose response is received later. It counts as the first try."""
 
     def __init__(
         self, cluster: Cluster, kind: CoordinatorKind, key: str, api: str, fields: Mapping[str, Any], deadline: Deadline
     ) -> None:
         self.kind, self.key, self.api, self.fields = kind, key, api, fields
-        self._failure: RetriableError | None = None
-        self._response: Any = None
         attempt = deadline.sooner(cluster.config.request_timeout_ms)
-        try:
-            self._connection = cluster.coordinator(kind, key, attempt, _BEGUN)
-            send(self._connection, api, attempt, **fields)
-            self._connection.begun.append(self)
-        except RetriableError as error:
-            self._failure = error
-
-    def receive(self, deadline: Deadline) -> Any:
-        """Return the response. Raises RetriableError, also for what failed when it was sent."""
-        while self._response is None and self._failure is None:
-            first = self._connection.begun.popleft()
-            try:
-                first._response = receive(self._connection, first.api, deadline)
-            except RetriableError as error:
-                for lost in (first, *self._connection.begun):
-                    lost._failure = error
-                self._connection.begun.clear()
-        if self._failure is not None:
-            raise self._failure
-        return self._response
+        super().__init__(
+            lambda: cluster.coordinator(kind, key, attempt, BEGUN),
+            lambda connection: send(connection, api, attempt, **fields),
+            lambda connection, receiving: receive(connection, api, receiving),
+        )
 
 
 def ask_coordinator(

@@ -119,14 +119,28 @@ def read_receipt(
     return _parse_receipt(committed.metadata or "", transactional_id)
 
 
-def read_receipts(cluster: Cluster, transactional_id: str, deadline: Deadline) -> list[Receipt]:
-    """Return every committed receipt of the group, without those that are pending."""
-    topics = _fetch_offsets(cluster, transactional_id, None, deadline, require_stable=False)
+def begin_read_receipts(cluster: Cluster, transactional_id: str, deadline: Deadline) -> BegunRequest:
+    """Send the request of `read_receipts`."""
+    fields = {"group_id": transactional_id, "topics": None, "require_stable": False}
+    return BegunRequest(cluster, CoordinatorKind.GROUP, transactional_id, "OffsetFetch", fields, deadline)
+
+
+def read_receipts(
+    cluster: Cluster, transactional_id: str, deadline: Deadline, *, begun: BegunRequest | None = None
+) -> list[Receipt]:
+    """Return every committed receipt of the group, without those that are pending. `begun`: the request was sent already."""
+    topics = _fetch_offsets(cluster, transactional_id, None, deadline, require_stable=False, begun=begun)
     return [_parse_receipt(partition.metadata or "", transactional_id) for topic in topics for partition in topic.partitions]
 
 
 def _fetch_offsets(
-    cluster: Cluster, group: str, topics: list[Any] | None, deadline: Deadline, *, require_stable: bool
+    cluster: Cluster,
+    group: str,
+    topics: list[Any] | None,
+    deadline: Deadline,
+    *,
+    require_stable: bool,
+    begun: BegunRequest | None = None,
 ) -> list[Any]:
     """Return topics with committed offsets. `topics`: None for all that the group has."""
     response = ask_coordinator(
@@ -136,6 +150,7 @@ def _fetch_offsets(
         "OffsetFetch",
         lambda response: response.error_code,
         deadline,
+        begun=begun,
         group_id=group,
         topics=topics,
         require_stable=require_stable,

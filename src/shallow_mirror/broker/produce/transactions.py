@@ -7,6 +7,7 @@ for one (transactional id, producer id, producer epoch).
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from shallow_mirror.broker.net.error_codes import (
     error_name,
     refusal,
 )
-from shallow_mirror.broker.net.requests import call, receive, request_class, send
+from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -38,6 +39,8 @@ from shallow_mirror.errors import (
     TransactionBlockedError,
 )
 from shallow_mirror.types import SlotTxn, TopicPartition
+
+_log = logging.getLogger(__name__)
 
 _AMBIGUOUS = frozenset({INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED})
 """Answers to EndTxn that leave open whether it happened."""
@@ -72,11 +75,20 @@ class CoordinatorState:
     producer_epoch: int
 
 
-def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline) -> SlotTxn:
+def init_producer_id(
+    cluster: Cluster,
+    transactional_id: str,
+    transaction_timeout_ms: int,
+    deadline: Deadline,
+    *,
+    begun: BegunRequest | None = None,
+) -> SlotTxn:
     """Return a fresh producer epoch. Success means that the previous transaction of this id is wholly over.
 
+    `begun`: the request was sent already (`begin_init_producer_id`); it counts as the first try.
     Raises TransactionBlockedError where the previous transaction cannot complete, ConfigError, RetriableError.
     """
+    first = [begun]
     response = _retry_unless_blocked(
         cluster,
         transactional_id,
@@ -87,11 +99,8 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
             "InitProducerId",
             lambda response: response.error_code,
             attempt,
-            transactional_id=transactional_id,
-            transaction_timeout_ms=transaction_timeout_ms,
-            # Never the current id and epoch: with those, coordinators before KIP-890 fence the sender.
-            producer_id=-1,
-            producer_epoch=-1,
+            begun=first.pop() if first else None,
+            **_initialized(transactional_id, transaction_timeout_ms),
         ),
         deadline,
     )
@@ -101,6 +110,37 @@ def init_producer_id(cluster: Cluster, transactional_id: str, transaction_timeou
         )
     raise_for_code(response.error_code, "InitProducerId", f"InitProducerId of {transactional_id}", key=transactional_id)
     return SlotTxn(transactional_id, response.producer_id, response.producer_epoch)
+
+
+def begin_init_producer_id(
+    cluster: Cluster, transactional_id: str, transaction_timeout_ms: int, deadline: Deadline
+) -> BegunRequest:
+    """Send the request of `init_producer_id`, for a transaction that begins later."""
+    fields = _initialized(transactional_id, transaction_timeout_ms)
+    return BegunRequest(cluster, CoordinatorKind.TXN, transactional_id, "InitProducerId", fields, deadline)
+
+
+def finish_init_producer_id(begun: BegunRequest, deadline: Deadline) -> SlotTxn | None:
+    """Return the fresh producer epoch; None where the coordinator gave none now, which `init_producer_id` finds out about."""
+    try:
+        response = begun.receive(deadline)
+    except RetriableError as error:
+        _log.debug("no producer epoch ahead for %s: %s", begun.key, error)
+        return None
+    if response.error_code:
+        _log.debug("no producer epoch ahead for %s: %s", begun.key, error_name(response.error_code))
+        return None
+    return SlotTxn(begun.key, response.producer_id, response.producer_epoch)
+
+
+def _initialized(transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
+    return {
+        "transactional_id": transactional_id,
+        "transaction_timeout_ms": transaction_timeout_ms,
+        # Never the current id and epoch: with those, coordinators before KIP-890 fence the sender.
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
 
 
 def new_producer_id(cluster: Cluster, deadline: Deadline) -> ProducerIdentity:
@@ -147,26 +187,52 @@ def _added_offsets(txn: SlotTxn) -> dict[str, Any]:
     }
 
 
-def add_partitions_and_offsets(
+@dataclass(frozen=True, slots=True)
+class BegunAddition:
+    """Partitions, and the receipt's group, that are on their way into a transaction."""
+
+    txn: SlotTxn
+    topic_partitions: Sequence[TopicPartition]
+    partitions: BegunRequest
+    offsets: BegunRequest
+
+
+def begin_addition(
     cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline
-) -> None:
-    """Do `add_partitions` and `add_offsets` in one round trip. Raises as they do."""
+) -> BegunAddition:
+    """Send the requests that add partitions and the receipt's group to a transaction. `finish_addition` comes before Produce."""
     # A broker reads the second request of a connection when it has answered the first one: they do not meet at the coordinator.
+    name, kind = txn.transactional_id, CoordinatorKind.TXN
+    partitions = _added_partitions(txn, topic_partitions)
+    return BegunAddition(
+        txn,
+        topic_partitions,
+        BegunRequest(cluster, kind, name, "AddPartitionsToTxn", partitions, deadline),
+        BegunRequest(cluster, kind, name, "AddOffsetsToTxn", _added_offsets(txn), deadline),
+    )
+
+
+def finish_addition(cluster: Cluster, begun: BegunAddition, deadline: Deadline) -> None:
+    """Wait until everything is in the transaction. Raises as `add_partitions` and `add_offsets`."""
     attempt = deadline.sooner(cluster.config.request_timeout_ms)
     try:
-        coordinator = cluster.coordinator(CoordinatorKind.TXN, txn.transactional_id, attempt)
-        send(coordinator, "AddPartitionsToTxn", attempt, **_added_partitions(txn, topic_partitions))
-        send(coordinator, "AddOffsetsToTxn", attempt, **_added_offsets(txn))
-        partitions_code = _worst_code(receive(coordinator, "AddPartitionsToTxn", attempt))
-        offsets_code = receive(coordinator, "AddOffsetsToTxn", attempt).error_code
+        partitions_code = _worst_code(begun.partitions.receive(attempt))
+        offsets_code = begun.offsets.receive(attempt).error_code
     except RetriableError:
-        cluster.forget_coordinator(CoordinatorKind.TXN, txn.transactional_id)
+        cluster.forget_coordinator(CoordinatorKind.TXN, begun.txn.transactional_id)
     else:
         if not partitions_code and not offsets_code:
             return
     # One by one, with retries, and with the errors of each. Whatever was added is added again, which changes nothing.
-    add_partitions(cluster, txn, topic_partitions, deadline)
-    add_offsets(cluster, txn, deadline)
+    add_partitions(cluster, begun.txn, begun.topic_partitions, deadline)
+    add_offsets(cluster, begun.txn, deadline)
+
+
+def add_partitions_and_offsets(
+    cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline
+) -> None:
+    """Do `add_partitions` and `add_offsets` in one round trip. Raises as they do."""
+    finish_addition(cluster, begin_addition(cluster, txn, topic_partitions, deadline), deadline)
 
 
 def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline) -> None:
@@ -258,8 +324,19 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline, be
     return EndTxnAnswer.ENDED
 
 
-def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> CoordinatorState | None:
-    """Return None when the coordinator has no such id (any more). Raises BrokerTooOldError before Kafka 3.0."""
+def begin_describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> BegunRequest:
+    """Send the request of `describe_txn`. Raises BrokerTooOldError before Kafka 3.0."""
+    fields = {"transactional_ids": [transactional_id]}
+    return BegunRequest(cluster, CoordinatorKind.TXN, transactional_id, "DescribeTransactions", fields, deadline)
+
+
+def describe_txn(
+    cluster: Cluster, transactional_id: str, deadline: Deadline, *, begun: BegunRequest | None = None
+) -> CoordinatorState | None:
+    """Return None when the coordinator has no such id (any more). Raises BrokerTooOldError before Kafka 3.0.
+
+    `begun`: the request was sent already.
+    """
 
     def code_of(response: Any) -> int:
         return int(response.transaction_states[0].error_code)
@@ -271,6 +348,7 @@ def describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) ->
         "DescribeTransactions",
         code_of,
         deadline,
+        begun=begun,
         transactional_ids=[transactional_id],
     )
     if code_of(response) == TRANSACTIONAL_ID_NOT_FOUND:

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import overload
 
+import numpy as np
+import numpy.typing as npt
+
 from shallow_mirror.wire.batches.batch_builder import build_batch
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK
 from shallow_mirror.wire.protocol.primitives import uvarint
 
 FILLER_OFFSET_DELTA = -(1 << 30)
@@ -69,6 +73,19 @@ class Fillers:
 
 def _varint(value: int) -> bytes:
     return uvarint((value << 1) ^ (value >> 63))
+
+
+def find_fillers(index: BatchIndex, records: memoryview) -> npt.NDArray[np.bool_]:
+    """Return which batches hold nothing but fillers, bool[n]."""
+    headers = index.headers
+    found = np.zeros(len(index), np.bool_)
+    payload_bytes = index.size_bytes - BATCH_HEADER_BYTES
+    for record in (filler_record(None), filler_record(FILLER_KEY)):
+        may_be = (headers["attributes"] & CODEC_MASK == 0) & (payload_bytes == headers["records_count"] * len(record))
+        for i in np.flatnonzero(may_be & (headers["records_count"] > 0)).tolist():
+            start, count = int(index.pos[i]) + BATCH_HEADER_BYTES, int(headers["records_count"][i])
+            found[i] |= records[start : start + len(record) * count] == record * count
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK, HEADER, LOG_APPEND_TIME_BIT, Codec
 from shallow_mirror.wire.records.compression import BlockTooLargeError, CorruptBlockError, decompress
+from shallow_mirror.wire.records.fillers import FILLER_OFFSET_DELTA
 
 OPENED_FETCHES = 16
 """An opened batch may take this many `read.fetch_bytes`."""
@@ -64,6 +65,7 @@ class UnpackedBatch:
     def records(self) -> Iterator[Record]:
         """Yield records. Raises CorruptBatchError where offsets do not rise within the header's, or their count is another.
 
+        Fillers (`fillers.py`) are passed over, as consumers do.
         A record of a LogAppendTime batch has the batch's time, as consumers see it.
         """
         base_offset, base_timestamp, append_time = self.header["base_offset"], self.header["base_timestamp"], self.append_time_ms
@@ -74,6 +76,9 @@ class UnpackedBatch:
                 end, (timestamp_delta, offset_delta, key, value, headers) = parse_record(self.block, pos)
             except (IndexError, ValueError) as error:
                 raise self.corrupt(pos, f"record {number} of {count} cannot be read: {_reason(error)}") from error
+            if offset_delta == FILLER_OFFSET_DELTA and self.codec is Codec.NONE:
+                pos = end
+                continue
             if not before < offset_delta <= last_delta:
                 reason = f"record {number} has offset delta {offset_delta}, behind {before} of at most {last_delta}"
                 raise self.corrupt(pos, reason)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.fakes.changes import error
+from tests.fakes.changes import error, held
 from tests.fakes.clients import SleepingClock
 from tests.fakes.clients import client_of as sleeping_client_of
 from tests.fakes.peers import NOW_MS, transactional
-from tests.sinks.two_strict_clusters import A, B, Clusters, client_of
+from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, planned
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
@@ -153,4 +155,33 @@ def test_a_look_at_partitions_without_a_leader_does_not_wait_for_them(tmp_path: 
     clusters.target.move_leader(place, 1)
     assert performer.recheck_unavailable(clock.deadline()) == ()
     assert availability.is_complete
+    target.close()
+
+
+def test_last_stable_offsets_are_asked_for_while_end_txn_is_on_its_way(
+    tmp_path: Path, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters.write(A, 2)
+    txn = clusters.run(clusters.job({A: 0}), planned(A, 2)).txn
+    assert txn is not None
+    owner, target = _take_over(tmp_path, "r"), Cluster(client_of(clusters.target))
+    owner.settle()
+    performer, is_asked = TxnPerformer(owner, target, transaction_timeout_ms=60_000), threading.Event()
+    clusters.target.change("EndTxn", held(is_asked))
+    begin = target.begin_latest_offsets
+
+    def begin_and_let_end_txn_go_on(*asked: Any) -> Any:
+        begun = begin(*asked)
+        is_asked.set()
+        return begun
+
+    def refuse(*_asked: object, **_settings: object) -> None:
+        raise AssertionError("last stable offsets were asked for again")
+
+    monkeypatch.setattr(target, "begin_latest_offsets", begin_and_let_end_txn_go_on)
+    monkeypatch.setattr(target, "latest_offsets", refuse)
+    deadline, place = Deadline.after_ms(5_000, time.monotonic), TargetPartition("copy", "t", 0)
+    assert performer.perform(actions.EndTxn(txn, (txn,), (place.topic_partition,)), deadline)
+    decided = DecidedTxn(txn, (WrittenRange(place, 0, 2),))
+    assert performer.perform(actions.AwaitVisible(decided), deadline) == actions.Visibility()
     target.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
-from tests.sinks.micro_batches import micro_batch_sink, planned_frame
+from tests.sinks.micro_batches import NothingAhead, micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -37,6 +37,7 @@ class Driver:
     """A sink without a target: what slots answer is given, round by round, and their jobs are kept."""
 
     leaves_out = False
+    next_round: NothingAhead
 
     def __init__(self, tables: str, clusters: Clusters, **settings: Any) -> None:
         self.owner = OffsetMapOwner.take_over(
@@ -57,6 +58,8 @@ class Driver:
     def perform(self, action: actions.Action, _deadline: object) -> Any:
         if type(action) in self.raises:
             raise self.raises[type(action)]
+        if isinstance(action, actions.AwaitVisible):
+            return actions.Visibility()
         return self.owner.next_decision() if isinstance(action, actions.TakeDecision) else isinstance(action, actions.EndTxn)
 
     def recheck_unavailable(self, _deadline: object) -> tuple[SlotTxn, ...]:
@@ -115,6 +118,18 @@ def test_what_is_blocked_behind_the_decision_ends_the_query_so_that_the_decision
         driver.copy([copied(0, 5, txn=SlotTxn("m-0", 7, 3))], [copied(5, 9)])
     assert len(driver.jobs) == 1
     assert driver.owner.recorded().unsettled_micro_batch == 1
+
+
+def test_what_the_last_rounds_have_used_is_asked_for_ahead_and_what_is_blocked_is_not(tmp_path: Path, clusters: Clusters) -> None:
+    driver = Driver(str(tmp_path), clusters)
+    ahead = driver.next_round
+    driver.copy([copied(0, 5, txn=SlotTxn("m-0", 7, 3))])
+    driver.copy([copied(5, 9, txn=SlotTxn("m-1", 8, 3))])
+    assert [names for names, *_ in ahead.begun] == [["m-0"], ["m-0", "m-1"]]
+    assert {(*topics, *source_topics) for _, topics, source_topics in ahead.begun} == {("orders", "orders")}
+    driver.availability.block(BLOCKED)
+    driver.copy([copied(9, 10)])
+    assert len(ahead.begun) == 2
 
 
 def written(txn: SlotTxn, **more: Any) -> SlotResult:

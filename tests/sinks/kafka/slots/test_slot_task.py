@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import A, B, Clusters, payloads, planned, run_kafka_slot
+from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, payloads, planned, run_kafka_slot
 from tests.support.record_batches import batch, marker, record
 
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
     CorruptBatchError,
@@ -29,6 +33,7 @@ from shallow_mirror.types import (
     IsolationLevel,
     LogAppendTimePolicy,
     SegmentKind,
+    SlotTxn,
     TopicPartition,
 )
 
@@ -45,6 +50,43 @@ def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters
     assert result.txn.transactional_id == "m-3"
     assert clusters.committed(result, A) == payloads(clusters.written[A][1:])
     assert clusters.committed(result, B) == payloads(clusters.written[B])
+
+
+def prepared(clusters: Clusters) -> dict[str, SlotTxn]:
+    target = Cluster(client_of(clusters.target))
+    txn = init_producer_id(target, "m-3", 60_000, Deadline.after_ms(5_000, time.monotonic))
+    target.close()
+    return {"m-3": txn}
+
+
+def test_a_slot_uses_the_producer_epoch_that_was_taken_ahead_and_adds_its_partitions_at_once(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.write(B, 4)
+    ahead = prepared(clusters)
+    result = clusters.run(clusters.job({A: 0, B: 0}, prepared=ahead), planned(A, 2), planned(B, 4))
+    assert result.txn == ahead["m-3"]
+    assert clusters.target.asked("InitProducerId") == 1
+    assert clusters.target.asked("AddPartitionsToTxn") == 1
+    assert result.stable_ends == {TopicPartition("copy", 0): 0, TopicPartition("copy", 1): 0}
+    assert clusters.committed(result, A) == payloads(clusters.written[A])
+    assert clusters.committed(result, B) == payloads(clusters.written[B])
+
+
+def test_a_further_try_takes_another_producer_epoch_than_the_one_that_was_taken_ahead(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    ahead = prepared(clusters)
+    clusters.target.change("Produce", dropped_after())
+    result = clusters.run(clusters.job({A: 0}, prepared=ahead), planned(A, 2))
+    assert result.txn is not None
+    assert result.txn.producer_epoch > ahead["m-3"].producer_epoch
+    assert clusters.committed(result, A) == payloads(clusters.written[A])
+
+
+def test_a_range_that_was_copied_already_begins_no_transaction(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    result = clusters.run(clusters.job({A: 2}, prepared=prepared(clusters)), planned(A, 2))
+    assert result.txn is None
+    assert clusters.target.asked("AddPartitionsToTxn") == 0
 
 
 def test_a_slot_that_has_nothing_to_write_opens_no_transaction(clusters: Clusters) -> None:

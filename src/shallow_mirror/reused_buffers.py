@@ -7,7 +7,7 @@ import threading
 from shallow_mirror.viewed_bytes import is_viewed
 
 
-class WindowBuffers:
+class ReusedBuffers:
     """As many buffers as were in use at once. For any thread."""
 
     def __init__(self) -> None:

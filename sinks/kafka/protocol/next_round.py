@@ -1,0 +1,120 @@
+"""Driver: what the tasks of the next round need of the target, asked for while nothing waits for it.
+
+When everything of a decision is visible, its transactional ids can be initialised for the next round. The answers arrive while
+Spark plans and starts the next micro-batch, so that on a long path a task does not wait for round trips of its own.
+
+Each request is answered, or has failed, before anything else is asked of its transactional id: a request that is overtaken would
+fence whoever came later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, KnownCluster, PathSpeeds
+from shallow_mirror.broker.net.begun_call import BegunCall
+from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
+from shallow_mirror.broker.produce.transactions import begin_init_producer_id, finish_init_producer_id
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.types import SlotTxn
+
+_log = logging.getLogger(__name__)
+
+EPOCHS_FOR_S = 60.0
+"""A producer epoch that was taken ahead is used within this time, or never: coordinators forget ids that nobody uses."""
+
+METADATA_FOR_S = 2.0
+"""Metadata that was asked for ahead is new within this time: later, which partitions can be written may have changed."""
+
+MOST_TOPICS = 100
+"""Metadata of more topics is left to the tasks, which ask for those of their slots only."""
+
+
+class NextRound:
+    """Requests on their way, and what they brought. `availability` keeps the producer epochs."""
+
+    def __init__(
+        self,
+        target: Cluster,
+        availability: TargetAvailability,
+        *,
+        transaction_timeout_ms: int,
+        clock: Callable[[], float],
+        source: Cluster | None = None,
+    ) -> None:
+        self._target, self._source, self._availability = target, source, availability
+        self._transaction_timeout_ms = transaction_timeout_ms
+        self._clock = clock
+        self._epochs: list[BegunRequest] = []
+        self._metadata: BegunCall[ClusterMetadata] | None = None
+        self._source_metadata: BegunCall[ClusterMetadata] | None = None
+        self._target_known: ClusterMetadata | None = None
+        self._source_known: ClusterMetadata | None = None
+        self._begun_at = clock()
+
+    def begin(self, names: Sequence[str], topics: Sequence[str], source_topics: Sequence[str], deadline: Deadline) -> None:
+        """Ask for a producer epoch of each id, and for metadata of the topics. Only when nothing of these ids is unsettled."""
+        self._begun_at = self._clock()
+        self._epochs = [begin_init_producer_id(self._target, name, self._transaction_timeout_ms, deadline) for name in names]
+        self._metadata = _begin_metadata(self._target, topics, deadline)
+        self._source_metadata = _begin_metadata(self._source, source_topics, deadline)
+
+    def finish(self, deadline: Deadline) -> None:
+        """Wait for the producer epochs that were asked for. What did not come is left to the tasks."""
+        for begun in self._epochs:
+            txn = finish_init_producer_id(begun, deadline)
+            if txn is not None:
+                self._availability.fenced[begun.key] = self._availability.prepared[begun.key] = txn
+        self._epochs = []
+
+    def forget(self, name: str, deadline: Deadline) -> None:
+        """Use nothing of this id: it is initialised anew."""
+        self.finish(deadline)
+        self._availability.prepared.pop(name, None)
+
+    def take_epochs(self, deadline: Deadline) -> dict[str, SlotTxn]:
+        """Return producer ids and epochs by transactional id, each only once: no other task will have them."""
+        self.finish(deadline)
+        prepared = dict(self._availability.prepared)
+        self._availability.prepared.clear()
+        return prepared if self._age_s() <= EPOCHS_FOR_S else {}
+
+    def take_target(self, names: Sequence[str], speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
+        """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known.
+
+        `speeds`: of the paths, as tasks have measured them lately.
+        """
+        begun, self._metadata = self._metadata, None
+        self._target_known, is_new = self._newest(begun, self._target_known, deadline)
+        return None if self._target_known is None else self._target.known(self._target_known, names, speeds, is_new=is_new)
+
+    def take_source(self, speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
+        """Return what tasks need not ask the source for; None where that is not known. `speeds` as in `take_target`."""
+        begun, self._source_metadata = self._source_metadata, None
+        self._source_known, is_new = self._newest(begun, self._source_known, deadline)
+        if self._source is None or self._source_known is None:
+            return None
+        return self._source.known(self._source_known, (), speeds, is_new=is_new)
+
+    def _newest(
+        self, begun: BegunCall[ClusterMetadata] | None, before: ClusterMetadata | None, deadline: Deadline
+    ) -> tuple[ClusterMetadata | None, bool]:
+        """Return the metadata that was asked for last, else that of an earlier round, and whether it is new."""
+        if begun is None:
+            return before, False
+        try:
+            return begun.receive(deadline), self._age_s() <= METADATA_FOR_S
+        except RetriableError as error:
+            _log.debug("no metadata ahead: %s", error)
+            return before, False
+
+    def _age_s(self) -> float:
+        return self._clock() - self._begun_at
+
+
+def _begin_metadata(cluster: Cluster | None, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata] | None:
+    return cluster.begin_metadata(topics, deadline) if cluster is not None and 0 < len(topics) <= MOST_TOPICS else None

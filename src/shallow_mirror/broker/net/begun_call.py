@@ -1,0 +1,56 @@
+"""Everywhere: a request that is sent now, and whose response is received later: several may be on their way at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+
+BEGUN = "begun"
+"""The purpose of connections with requests whose response is received later: nothing else is asked over them."""
+
+_T = TypeVar("_T")
+
+
+class BegunCall(Generic[_T]):
+    """A request over a connection of purpose `BEGUN`. A response that is not wanted any more is dropped with the next ones.
+
+    Nothing is raised when it is sent: what failed then is raised by `receive`.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        send: Callable[[Connection], object],
+        receive: Callable[[Connection, Deadline], _T],
+    ) -> None:
+        self._receive = receive
+        self._failure: RetriableError | None = None
+        self._responses: list[_T] = []
+        try:
+            self._connection = connect()
+            send(self._connection)
+            self._connection.begun.append(self)
+        except RetriableError as error:
+            self._failure = error
+
+    def receive(self, deadline: Deadline) -> _T:
+        """Return the response. Raises RetriableError, also for what failed when it was sent."""
+        while not self._responses and self._failure is None:
+            first: BegunCall[object] = self._connection.begun.popleft()
+            try:
+                first._responses.append(first._receive(self._connection, deadline))
+            except RetriableError as error:
+                for lost in (first, *self._connection.begun):
+                    lost._failure = error
+                self._connection.begun.clear()
+        if self._failure is not None:
+            raise self._failure
+        return self._responses[0]
+
+    def wait(self, ms: float) -> bool:
+        """Wait so long for the first response of the connection; return whether something came, which may be an error."""
+        return bool(self._responses) or self._failure is not None or self._connection.wait_readable(ms)

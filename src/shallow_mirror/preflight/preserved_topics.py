@@ -1,0 +1,125 @@
+"""Driver: whether the records of topics with preserved offsets can keep them, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
+from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.sinks.kafka.preserved.shared_producers import (
+    MOST_LEADING_FILLERS,
+    read_guard_times,
+    require_agreed,
+)
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.types import IsolationLevel, OffsetRange, SourcePartition, TopicPartition
+from shallow_mirror.wire.records.fillers import filler_record
+
+_FILLERS_PER_S = 2_700_000
+"""Measured on two cores (docs/concepts/preserved-offsets.md)."""
+_LATEST = -1
+_MS_PER_HOUR = 3_600_000
+_NOT_ALL_CLIENTS = "readers need a client that passes over fillers (Java, librdkafka and franz-go do, kafka-python does not)"
+
+
+class PreservedTopics:
+    """Checks the topics that a mirror file preserves. Raises RetriableError where a cluster does not answer."""
+
+    def __init__(self, config: MirrorConfig, source: Cluster, target: Cluster, deadline: Callable[[], Deadline]) -> None:
+        self._config = config
+        self._source = source
+        self._target = target
+        self._deadline = deadline
+
+    def findings(
+        self,
+        plans: Mapping[str, TargetPlan],
+        positions: Mapping[SourcePartition, Position],
+        backlogs: Mapping[SourcePartition, OffsetRange],
+    ) -> list[Finding]:
+        """`plans`: of the target topics, by source topic. `backlogs`: what would be copied of each partition."""
+        preserved = {source: plan for source, plan in plans.items() if self._config.topics.is_preserved(source)}
+        if not preserved:
+            return []
+        findings = list(self._of_brokers())
+        try:
+            require_agreed({key: at for key, at in positions.items() if key.topic in preserved}, self._config.topics.is_preserved)
+        except ConfigError as error:
+            findings += [Finding(Level.STOPS, "topics.offsets", problem) for problem in error.problems]
+        new = [source for source in backlogs if source.topic in preserved and source not in positions]
+        findings += self._of_existing_targets(preserved, new)
+        findings += self._of_settings(preserved)
+        return [*findings, *_of_first_offsets(backlogs[source].start for source in new), *_of_holes(new, backlogs)]
+
+    def _of_brokers(self) -> Iterator[Finding]:
+        subject = f"cluster {self._config.target.alias}"
+        try:
+            times = read_guard_times(self._target, self._config.write.transaction_timeout_ms, self._deadline())
+        except ConfigError as error:
+            yield Finding(Level.STOPS, subject, str(error))
+            return
+        yield Finding(
+            Level.DOUBT,
+            subject,
+            f"forgets a producer after {times.expiration_ms / _MS_PER_HOUR:g} hours: batches whose records are older than half "
+            "of that are sent with the current time, so that look-ups by time and retention.ms count from the time of copying. "
+            "A higher producer.id.expiration.ms avoids that",
+        )
+
+    def _of_existing_targets(self, preserved: Mapping[str, TargetPlan], new: Sequence[SourcePartition]) -> Iterator[Finding]:
+        keys = [
+            TopicPartition(preserved[source.topic].topic, source.partition)
+            for source in new
+            if preserved[source.topic].exists and source.partition < preserved[source.topic].partition_count
+        ]
+        if not keys:
+            return
+        listed = self._target.list_offsets(dict.fromkeys(keys, _LATEST), IsolationLevel.READ_UNCOMMITTED, self._deadline())
+        for key in keys:
+            if listed[key].offset:
+                what = (
+                    f"is not new, its log ends at {listed[key].offset:,}: with preserved offsets a mirror begins with an empty "
+                    "topic. Delete it, name another one (topics.target_name), or use topics.offsets: translated"
+                )
+                yield Finding(Level.STOPS, f"target partition {key}", what)
+
+    def _of_settings(self, preserved: Mapping[str, TargetPlan]) -> Iterator[Finding]:
+        existing = {source: plan for source, plan in preserved.items() if plan.exists and plan.settings}
+        try:
+            sources = self._source.topic_configs(sorted(existing), self._deadline()) if existing else {}
+        except ConfigError as error:
+            yield Finding(Level.STOPS, "topics.offsets", f"the settings of source topics cannot be read: {error}")
+            return
+        for source, plan in existing.items():
+            for problem in target_topic_policy.preserving_problems(plan.settings, sources[source]):
+                yield Finding(Level.STOPS, f"target topic {plan.topic}", problem)
+
+
+def _of_first_offsets(starts: Iterator[int]) -> Iterator[Finding]:
+    fillers = [start for start in starts if start]
+    if fillers and max(fillers) > MOST_LEADING_FILLERS:
+        most = f"{MOST_LEADING_FILLERS:,}"
+        what = f"a partition begins at offset {max(fillers):,}, fillers take at most {most} offsets: use translated"
+        yield Finding(Level.STOPS, "topics.offsets", what)
+    elif fillers:
+        size_mb, seconds = sum(fillers) * len(filler_record(None)) / 1e6, sum(fillers) / _FILLERS_PER_S
+        what = (
+            f"{counted(len(fillers), 'partition')} not beginning at offset 0: fillers take the offsets below first, about "
+            f"{size_mb:,.0f} MB and {seconds:,.0f} s, and are deleted then"
+        )
+        yield Finding(Level.DOUBT, "topics.offsets", what)
+
+
+def _of_holes(new: Sequence[SourcePartition], backlogs: Mapping[SourcePartition, OffsetRange]) -> Iterator[Finding]:
+    if any(backlogs[source].end for source in new):
+        yield Finding(
+            Level.DOUBT,
+            "topics.offsets",
+            f"offsets without a record (transactions, compaction) become fillers: {_NOT_ALL_CLIENTS}",
+        )
