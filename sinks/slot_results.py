@@ -62,6 +62,7 @@ class SlotWrite:
     partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `stable_ends`: last stable
     offsets of what it wrote to, asked for when everything was sent; empty where they are not known, or are no longer new.
     `target_speeds`: of the paths to the brokers of the target, as the task's process has measured them.
+    `has_unanswered`: the first batch of a log, of an earlier try, may still be on its way.
     """
 
     txn: SlotTxn | None
@@ -70,6 +71,7 @@ class SlotWrite:
     early_end: EarlyEnd | None = None
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+    has_unanswered: bool = False
     stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
     target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
 
@@ -84,7 +86,8 @@ class SlotResult:
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
     `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
-    of the source. `was_repeated`: an earlier try of the task, or an earlier task of the slot, may have requests on their way.
+    of the source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on
+    a log without a producer.
     """
 
     slot: int
@@ -104,7 +107,7 @@ class SlotResult:
     source_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
     target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
-    was_repeated: bool = False
+    has_unanswered: bool = False
 
     def rows_of_map(self) -> tuple[DecidedSegment, ...]:
         """Return the rows of an offset map of what the slot did."""

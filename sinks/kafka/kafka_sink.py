@@ -178,7 +178,7 @@ class KafkaSink:
         except BaseException:
             self._unclean_at = self._clock()
             raise
-        if any(result.was_repeated for result in results):
+        if any(result.has_unanswered for result in results):
             self._unclean_at = self._clock()
         return results
 

@@ -233,7 +233,7 @@ def fill_slot(
                 done,
                 retried=tuple(retried),
                 unfinished=tuple(unfinished.values()),
-                was_repeated=is_again or tries > 0,
+                has_unanswered=is_again or bool(retried) or done.has_unanswered,
             )
         except (BatchRefusedError, CorruptBatchError, DataLossError, PreservedLogDamagedError, TopicAccessError) as error:
             isolated_now = ranges_to_isolate(error, job, positions, is_writing=slot_try.is_writing)
@@ -349,6 +349,7 @@ class _SlotTry:
             stored=written.stored,
             early_end=written.early_end,
             shared_producers=written.shared_producers,
+            has_unanswered=written.has_unanswered,
             stable_ends=written.stable_ends,
             target_speeds=written.target_speeds,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -11,10 +12,12 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import PreservedLogDamagedError, RetriableError
+from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes, TargetLog, check_log
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, TargetPartition, TopicPartition
 from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+
+_log = logging.getLogger(__name__)
 
 _EARLIEST, _LATEST = -2, -1
 _CHECKED_BYTES = 4 << 20
@@ -50,6 +53,8 @@ class TargetLogs:
         self._logs: dict[TargetPartition, int | RetriableError] = {}
         """Where a log ends, or why it may not be written to now."""
         self._first_alone: set[TopicPartition] = set()
+        self.has_begun = False
+        """Whether the first batch was taken that is sent to a log without a producer."""
 
     def learn(self, partitions: Iterable[TargetPartition]) -> dict[TargetPartition, RetriableError]:
         """Ask about partitions that were not asked about before; return why some of them cannot be written to now.
@@ -62,14 +67,7 @@ class TargetLogs:
             self._require_same_topics(new)
             for partition, log in self._describe(new).items():
                 try:
-                    is_alone = check_log(
-                        partition.topic_partition,
-                        log,
-                        recorded_end=self._recorded_ends.get(partition.topic_partition, 0),
-                        quiet_for_ms=self._quiet_for_ms(),
-                        times=self._times,
-                        now_ms=self._now_ms(),
-                    )
+                    log, is_alone = self._checked(partition, log)
                 except RetriableError as error:
                     self._logs[partition] = error
                 else:
@@ -79,6 +77,30 @@ class TargetLogs:
                         self._first_alone.add(partition.topic_partition)
         learned = {partition: self._logs[partition] for partition in partitions}
         return {partition: log for partition, log in learned.items() if isinstance(log, RetriableError)}
+
+    def _checked(self, partition: TargetPartition, log: TargetLog) -> tuple[TargetLog, bool]:
+        """Return the log that was checked, and what `check_log` says of it. What a person has to act on is looked at twice.
+
+        A leader that is deposed, and has not noticed, still answers: with an end, or a producer, of before.
+        """
+        try:
+            return log, self._check(partition, log)
+        except (PreservedLogDamagedError, TargetDataLossError) as error:
+            _log.warning("the leader is asked again: %s", error)
+            self._target.forget_metadata()
+            self._target.pause(0, self._deadline)
+            log = self._describe([partition])[partition]
+            return log, self._check(partition, log)
+
+    def _check(self, partition: TargetPartition, log: TargetLog) -> bool:
+        return check_log(
+            partition.topic_partition,
+            log,
+            recorded_end=self._recorded_ends.get(partition.topic_partition, 0),
+            quiet_for_ms=self._quiet_for_ms(),
+            times=self._times,
+            now_ms=self._now_ms(),
+        )
 
     def end_of(self, partition: TargetPartition) -> int:
         """Return where a log ends. Raises as `learn`, and RetriableError where it may not be written to now."""
@@ -93,6 +115,7 @@ class TargetLogs:
         if topic_partition not in self._first_alone:
             return False
         self._first_alone.remove(topic_partition)
+        self.has_begun = True
         return True
 
     def _require_same_topics(self, partitions: Iterable[TargetPartition]) -> None:

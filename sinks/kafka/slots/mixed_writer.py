@@ -58,5 +58,6 @@ class MixedWriter:
             stamped_topics=tuple(sorted({*translated.stamped_topics, *preserved.stamped_topics})),
             early_end=translated.early_end or preserved.early_end,
             shared_producers=preserved.shared_producers,
+            has_unanswered=preserved.has_unanswered,
             target_speeds=translated.target_speeds | preserved.target_speeds,
         )

@@ -73,9 +73,15 @@ class _Response:
 
 
 class PreservedWriter:
-    """Places the batches of partitions with preserved offsets (a `SlotWriter`)."""
+    """Places the batches of partitions with preserved offsets (a `SlotWriter`).
 
-    def __init__(self, job: KafkaSlotJob, target: Cluster, logs: TargetLogs, deadline: Deadline) -> None:
+    `has_unanswered`: an earlier try may have the first batch of a log on its way, for `SlotWrite`.
+    """
+
+    def __init__(
+        self, job: KafkaSlotJob, target: Cluster, logs: TargetLogs, deadline: Deadline, *, has_unanswered: bool = False
+    ) -> None:
+        self._has_unanswered = has_unanswered
         self._job = job
         self._target = target
         self._logs = logs
@@ -131,6 +137,7 @@ class PreservedWriter:
             stamped_topics=stamped,
             early_end=self._early_end() if is_partial else None,
             shared_producers={source: id_ for source in sources if (id_ := self._job.shared_producers.get(source)) is not None},
+            has_unanswered=self._has_unanswered,
             target_speeds=self._target.path_speeds(),
         )
 

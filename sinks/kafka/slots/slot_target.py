@@ -55,6 +55,7 @@ class KafkaSlotTarget:
         self._known_refusals: dict[tuple[SourcePartition, int], Refusal] = {}
         self._preserved_topics = {topic for topic, route in job.routes.items() if route.is_preserved}
         self._preserved_logs: TargetLogs | None = None
+        self._has_unanswered = False
         self._quiet_since = deadline.clock() - job.quiet_for_ms / 1000
         self._prepared = job.prepared.get(job.transactional_id_of(number))
         self._known = job.known_target
@@ -84,8 +85,9 @@ class KafkaSlotTarget:
             return self._transactional_writer()
         if self._preserved_logs is not None:  # requests of the try before may still be on their way
             self._quiet_since = self._deadline.clock()
+            self._has_unanswered = self._has_unanswered or self._preserved_logs.has_begun
         logs = self._preserved_logs = self._learned_logs()
-        preserved = PreservedWriter(self._job, self._target, logs, self._deadline)
+        preserved = PreservedWriter(self._job, self._target, logs, self._deadline, has_unanswered=self._has_unanswered)
         if self._job.routes.keys() == self._preserved_topics:
             return preserved
         return MixedWriter(self._transactional_writer(), preserved, self._preserved_topics)

@@ -15,7 +15,7 @@ class Rules:
     id. `compares_base_offsets`, `checks_headers`: to find a foreign writer. `is_conditional`: batches have sequences, and those of
     their offsets (`counts_from_offset`). `begins_at_log_end`: rather than at the position of the map. `records_answered`: only what
     was acknowledged is recorded. `notes_lost_task`: a task that another attempt replaces makes the log unclean.
-    `requires_long_expiration`: producer.id.expiration.ms is long enough for `quiet_ms`.
+    `looks_twice`: before damage or a loss is reported, as a deposed leader may have answered. `requires_long_expiration`: producer.id.expiration.ms is long enough for `quiet_ms`.
     """
 
     keeps_alive: bool = True
@@ -31,6 +31,7 @@ class Rules:
     begins_at_log_end: bool = True
     records_answered: bool = True
     notes_lost_task: bool = True
+    looks_twice: bool = True
     requires_long_expiration: bool = True
 
 

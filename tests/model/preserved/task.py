@@ -51,7 +51,7 @@ class Task:
         self._connection: Connection | None = None
         self._unanswered: deque[tuple[int, int]] = deque()
         self._is_alone = self._is_due = False
-        self._was_remembered = False
+        self._was_remembered = self._has_looked = False
         self._broker = world.some_leader()
         self._start = self._end = 0
         self.reached = self._next = self._sequence = self.position
@@ -98,11 +98,13 @@ class Task:
         except RetriableError:
             world.wait(self)
             return
-        except TargetDataLossError:
-            world.report_loss(self, replica.number)
-            return
-        except PreservedLogDamagedError as error:
-            world.report_damage(self, error.detail)
+        except (PreservedLogDamagedError, TargetDataLossError) as error:
+            if world.rules.looks_twice and not self._has_looked:
+                self._has_looked, self._stage, self._broker = True, _START, world.target.leader
+            elif isinstance(error, PreservedLogDamagedError):
+                world.report_damage(self, error.detail)
+            else:
+                world.report_loss()
             return
         if world.rules.checks_headers:
             first = max(self.position, self._start)

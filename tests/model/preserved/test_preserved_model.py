@@ -14,7 +14,7 @@ from tests.model.preserved.target import ViolationError
 from tests.model.preserved.world import Focus, World
 
 SCHEDULES = 10_000
-SCHEDULES_OF_A_BUG = 4_000
+SCHEDULES_OF_A_BUG = 10_000
 
 
 def test_every_schedule_leaves_each_record_at_its_offset_once() -> None:
@@ -45,6 +45,7 @@ PLANTED = (
     Planted("begins_at_log_end", Focus.ANYTHING, "stuck"),
     Planted("records_answered", Focus.ANYTHING, "recorded"),
     Planted("notes_lost_task", Focus.FORGOTTEN),
+    Planted("looks_twice", Focus.LEADERS, "a loss of records was reported"),
     Planted("requires_long_expiration", Focus.EXPIRING),
 )
 

@@ -226,11 +226,11 @@ def test_another_attempt_of_a_task_takes_the_log_for_one_that_was_just_written_t
         monkeypatch.setattr(module, "spark_attempt", lambda: 1)
     result = clusters.run(job, planned(A, 5))
     assert [(left.source, left.error_name) for left in result.unfinished] == [(A, PRODUCER_FORGOTTEN)]
-    assert result.was_repeated
+    assert result.has_unanswered
     monkeypatch.undo()
     result = clusters.run(job, planned(A, 5))
     assert placed(clusters) == [(0, 0, 2), (2, 2, 3)]
-    assert not result.was_repeated
+    assert not result.has_unanswered
 
 
 def test_a_try_that_is_given_up_for_one_partition_is_noted(clusters: Clusters) -> None:
@@ -242,7 +242,7 @@ def test_a_try_that_is_given_up_for_one_partition_is_noted(clusters: Clusters) -
     result = clusters.run(preserving(clusters, {A: 0, B: 0}, leaves_out=True, isolates=True), planned(A, 2), planned(B, 2))
     assert [(left.source, left.error_name) for left in result.unfinished] == [(A, "PreservedLogDamagedError")]
     assert not result.retried
-    assert result.was_repeated
+    assert result.has_unanswered
 
 
 def test_a_target_that_lost_records_is_named(clusters: Clusters) -> None:
