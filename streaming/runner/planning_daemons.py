@@ -32,7 +32,8 @@ class PlanningDaemons:
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
-        self._is_own = OWN_SESSION_VARIABLE in os.environ
+        # A session of Spark Connect has no JVM here; the variable may come from a process that started this one.
+        self._is_own = OWN_SESSION_VARIABLE in os.environ and hasattr(spark, "_jvm")
         self._is_planned = False
 
     def end_of_creation(self) -> None:

@@ -67,3 +67,11 @@ def test_daemons_of_a_session_that_others_may_use_are_left_alone(spark: Any, mon
     daemons.end_of_planning()
     assert processes
     assert all(process.is_running() for process in processes)
+
+
+def test_a_session_without_a_jvm_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark Connect's; the variable may come from a process that started this one."""
+    monkeypatch.setenv(OWN_SESSION_VARIABLE, "1")
+    daemons = PlanningDaemons(object())
+    daemons.end_of_creation()
+    daemons.end_of_planning()
