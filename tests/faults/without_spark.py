@@ -55,27 +55,16 @@ class Session:
     def readStream(self) -> _Builder:  # noqa: N802
         return _Builder(self)
 
-    @property
-    def read(self) -> _BatchBuilder:
-        return _BatchBuilder(self)
+    def range(self, start: int, end: int, _step: int, _partitions: int) -> _Planned:
+        """Return the numbers, each in a partition of its own."""
+        return _Planned(self.workers, _Numbers(), range(start, end))
 
 
-class _BatchBuilder:
-    """`spark.read.….load()`."""
+class _Numbers:
+    """Stands in for the reader of `spark.range`."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def format(self, name: str) -> Self:
-        self._source = self._session.sources[name]
-        return self
-
-    def options(self, **options: str) -> Self:
-        self._reader = self._source(options).reader(None)
-        return self
-
-    def load(self) -> _Planned:
-        return _Planned(self._session.workers, self._reader, self._reader.partitions())
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())})
 
 
 class _Builder:
