@@ -31,10 +31,8 @@ def is_allowed(acls: Iterable[Acl], principal: str, host: str, operation: AclOpe
 def _matches(acl: Acl, principal: str, host: str, operation: AclOperation, kind: ResourceKind, name: str) -> bool:
     if acl.pattern.kind is not kind:
         return False
-    if acl.pattern.match is PatternKind.PREFIXED:
-        is_named = name.startswith(acl.pattern.name)
-    else:
-        is_named = acl.pattern.name in ("*", name)
+    is_prefix = acl.pattern.match is PatternKind.PREFIXED
+    is_named = name.startswith(acl.pattern.name) if is_prefix else acl.pattern.name in ("*", name)
     is_user = acl.principal in ("User:*", principal) and acl.host in ("*", host)
     return is_named and is_user and _is_about(acl, operation)
 
