@@ -18,6 +18,7 @@ ACLS_PER_REQUEST = 500
 
 _CLUSTER_AUTHORIZATION_FAILED = 31
 _SECURITY_DISABLED = 54
+_PASSING = {KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
 _NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 
 _KINDS = {
@@ -93,7 +94,7 @@ class AclClient:
                 ) from error
             if code in _NOT_LET_IN:
                 raise ConfigError(f"{self._where}: {what}: {failure.str()}") from error
-            if failure.retriable() or code < 0:
+            if failure.retriable() or code in _PASSING or code < 0:
                 raise RetriableError(failure.name(), f"{self._where}: {what}: {failure.str()}") from error
             return None, f"{failure.name()}: {failure.str()}"
         except TimeoutError as error:  # the client itself is late
