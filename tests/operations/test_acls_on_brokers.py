@@ -158,6 +158,8 @@ def test_missing_permissions_on_the_clusters_are_named(guarded: Guarded, tmp_pat
     assert wanted in copy_acls(config).plan.to_create
     with pytest.raises(ConfigError, match=r"target cluster west: creating ACLs: .* grant Alter on the cluster"):
         copy_acls(config, is_applied=True)
+    with pytest.raises(ConfigError, match=r"cluster: deleting ACLs: .* grant Alter on the cluster"):
+        AclClient(config.target.client, "cluster").delete([reading])
     altering = Acl(on_cluster, mirror, AclOperation.ALTER)
     assert super_user(target).create([altering]) == {}
     runs.wait_for("the ACL of the target", lambda: altering in super_user(target).read())

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AclBinding, AclBindingFilter, AclPermissionType, ResourcePatternType, ResourceType
-from confluent_kafka.admin import AclOperation as ClientOperation
+from confluent_kafka.admin import AclBinding, AclBindingFilter
+from tests.fakes.changes import error
+from tests.fakes.strict_broker import StrictCluster
 
 from shallow_mirror.broker.admin import acl_client
 from shallow_mirror.broker.admin.acl_client import AclClient
@@ -28,118 +29,148 @@ CLUSTER = Acl(ResourcePattern(ResourceKind.CLUSTER, "kafka-cluster"), "User:anna
 class FakeAdmin:
     """Keeps ACLs; a broker's error for a name, or for all requests."""
 
-    def __init__(self, *bindings: AclBinding) -> None:
-        self.bindings = set(bindings)
+    def __init__(self) -> None:
+        self.bindings: set[AclBinding] = set()
         self.error: KafkaError | None = None
         self.refused: dict[str, KafkaError] = {}
         self.request_sizes: list[int] = []
 
-    def describe_acls(self, wanted: AclBindingFilter, *, request_timeout: float) -> Future[list[AclBinding]]:
-        assert request_timeout > 0
-        return self._future([binding for binding in self.bindings if binding.restype is wanted.restype])
-
     def create_acls(self, bindings: list[AclBinding], *, request_timeout: float) -> dict[AclBinding, Future[None]]:
+        assert request_timeout > 0
         self.request_sizes.append(len(bindings))
         self.bindings |= {binding for binding in bindings if self.error is None and binding.name not in self.refused}
-        return {binding: self._future(None, binding.name) for binding in bindings}
+        return {binding: self._future(binding.name) for binding in bindings}
 
     def delete_acls(self, filters: list[AclBindingFilter], *, request_timeout: float) -> dict[AclBindingFilter, Future[Any]]:
-        self.bindings = {binding for binding in self.bindings if binding not in filters or binding.name in self.refused}
-        return {wanted: self._future([], wanted.name) for wanted in filters}
+        assert request_timeout > 0
+        named = {str(wanted).partition("(")[2] for wanted in filters if wanted.name not in self.refused}
+        self.bindings = {binding for binding in self.bindings if str(binding).partition("(")[2] not in named}
+        return {wanted: self._future(wanted.name) for wanted in filters}
 
-    def _future(self, value: Any, name: str = "") -> Future[Any]:
+    def _future(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
         error = self.refused.get(name, self.error)
         if error is None:
-            future.set_result(value)
+            future.set_result(None)
         else:
             future.set_exception(KafkaException(error))
         return future
 
 
-def client_of(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin) -> AclClient:
-    monkeypatch.setattr(acl_client, "AdminClient", lambda _settings: admin)
-    return AclClient(CLIENT, "target cluster west")
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    fake = FakeAdmin()
+    monkeypatch.setattr(acl_client, "AdminClient", lambda _settings: fake)
+    return fake
 
 
-def test_what_is_created_is_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = client_of(monkeypatch, FakeAdmin())
-    assert client.create([ORDERS, BILLS, CLUSTER]) == {}
-    assert client.read() == {ORDERS, BILLS, CLUSTER}
-    assert client.delete([BILLS]) == {}
-    assert client.read() == {ORDERS, CLUSTER}
+WRITER = AclClient(CLIENT, "target cluster west")
 
 
-def test_every_operation_has_its_counterpart(monkeypatch: pytest.MonkeyPatch) -> None:
-    acls = {Acl(ORDERS.pattern, "User:anna", operation) for operation in AclOperation}
-    client = client_of(monkeypatch, FakeAdmin())
-    client.create(sorted(acls))
-    assert client.read() == acls
+def reader(fake: StrictCluster) -> AclClient:
+    properties = {"bootstrap.servers": fake.bootstrap, "request.timeout.ms": 3000}
+    return AclClient(ClientConfig.from_properties(properties), "source cluster east")
 
 
-def test_an_operation_that_is_newer_than_the_client_is_read_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    binding = AclBinding(
-        ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, "User:a", "*", ClientOperation.UNKNOWN, AclPermissionType.ALLOW
-    )
-    (acl,) = client_of(monkeypatch, FakeAdmin(binding)).read()
-    assert acl.operation is AclOperation.UNKNOWN
+def entry(operation: int, principal: str = "User:anna", host: str = "*", permission: int = 3) -> dict[str, Any]:
+    return {"principal": principal, "host": host, "operation": operation, "permission_type": permission}
 
 
-def test_many_acls_are_created_in_requests_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = FakeAdmin()
-    acls = [Acl(ResourcePattern(ResourceKind.TOPIC, f"t{index}"), "User:a", AclOperation.READ) for index in range(1001)]
-    assert client_of(monkeypatch, admin).create(acls) == {}
-    assert admin.request_sizes == [500, 500, 1]
-    assert len(admin.bindings) == 1001
+def test_acls_of_every_kind_of_resource_are_read(fake: StrictCluster) -> None:
+    fake.acls = {
+        (2, "orders", 3): [entry(3)],
+        (2, "bills", 4): [entry(2, "User:*", "10.0.0.1", 2)],
+        (3, "app", 3): [entry(6)],
+        (4, "kafka-cluster", 3): [entry(12)],
+        (5, "tx-", 4): [entry(4)],
+    }
+    assert reader(fake).read() == {
+        ORDERS,
+        BILLS,
+        CLUSTER,
+        Acl(ResourcePattern(ResourceKind.GROUP, "app"), "User:anna", AclOperation.DELETE),
+        Acl(ResourcePattern(ResourceKind.TRANSACTIONAL_ID, "tx-", PatternKind.PREFIXED), "User:anna", AclOperation.WRITE),
+    }
 
 
-def test_a_refusal_of_one_acl_is_returned_with_the_brokers_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = FakeAdmin()
-    admin.refused = {"orders": KafkaError(KafkaError.INVALID_REQUEST, "no such principal")}
-    client = client_of(monkeypatch, admin)
-    assert client.create([ORDERS, BILLS]) == {ORDERS: "INVALID_REQUEST: no such principal"}
-    assert client.read() == {BILLS}
-    assert client.delete([ORDERS]) == {ORDERS: "INVALID_REQUEST: no such principal"}
+def test_every_operation_has_its_code_and_one_that_is_newer_is_unknown(fake: StrictCluster) -> None:
+    fake.acls = {(2, "orders", 3): [entry(code) for code in (*range(2, 13), 15)]}
+    assert {acl.operation for acl in reader(fake).read()} == set(AclOperation)
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "message"),
+    ("code", "kind", "message"),
     [
-        (
-            KafkaError(KafkaError.SECURITY_DISABLED),
-            ConfigError,
-            r"^target cluster west has no authorizer \(authorizer.class.name\), so it has no ACLs$",
-        ),
-        (KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), ConfigError, "grant {right} on the cluster"),
-        (KafkaError(KafkaError._AUTHENTICATION, "wrong password"), ConfigError, "wrong password"),
-        (KafkaError(KafkaError._TRANSPORT, "gone"), RetriableError, "target cluster west: .* ACLs: gone"),
-        (KafkaError(KafkaError.REQUEST_TIMED_OUT, "late"), RetriableError, "REQUEST_TIMED_OUT"),
+        (54, ConfigError, r"^source cluster east has no authorizer \(authorizer.class.name\), so it has no ACLs$"),
+        (31, ConfigError, "source cluster east: reading ACLs: CLUSTER_AUTHORIZATION_FAILED: grant Describe on the cluster to"),
+        (35, ConfigError, "source cluster east: reading ACLs: the broker answered UNSUPPORTED_VERSION"),
+        (7, RetriableError, "REQUEST_TIMED_OUT: source cluster east: gave up reading ACLs"),
     ],
 )
-def test_an_error_of_the_whole_cluster_names_it_and_the_remedy(
-    monkeypatch: pytest.MonkeyPatch, error: KafkaError, kind: type[MirrorError], message: str
+def test_a_cluster_that_does_not_show_its_acls_is_no_cluster_without_any(
+    fake: StrictCluster, code: int, kind: type[MirrorError], message: str
 ) -> None:
-    admin = FakeAdmin()
-    admin.error = error
-    client = client_of(monkeypatch, admin)
-    with pytest.raises(kind, match=message.format(right="Describe")):
-        client.read()
-    with pytest.raises(kind, match=message.format(right="Alter")):
-        client.create([ORDERS])
-    with pytest.raises(kind, match=message.format(right="Alter")):
-        client.delete([ORDERS])
+    fake.acls = {}
+    for _ in range(200):
+        fake.change("DescribeAcls", error(code))
+    with pytest.raises(kind, match=message):
+        reader(fake).read()
 
 
-def test_any_other_error_of_reading_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = FakeAdmin()
-    admin.error = KafkaError(KafkaError.UNSUPPORTED_VERSION, "too old")
-    with pytest.raises(ConfigError, match="target cluster west: reading ACLs: UNSUPPORTED_VERSION: too old"):
-        client_of(monkeypatch, admin).read()
+def test_without_authorizer_there_are_no_acls_to_read(fake: StrictCluster) -> None:
+    with pytest.raises(ConfigError, match="source cluster east has no authorizer"):
+        reader(fake).read()
 
 
 def test_a_broker_that_accepts_connections_and_is_silent_is_not_waited_for_without_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
         client = ClientConfig.from_properties({"bootstrap.servers": servers, "request.timeout.ms": 1000})
-        with pytest.raises(RetriableError, match="target cluster west: reading ACLs"):
+        with pytest.raises(RetriableError, match="target cluster west: "):
             AclClient(client, "target cluster west").read()
+        with pytest.raises(RetriableError, match="target cluster west: creating ACLs"):
+            AclClient(client, "target cluster west").create([ORDERS])
+
+
+def test_what_is_created_is_deleted_by_all_that_it_is(admin: FakeAdmin) -> None:
+    other = Acl(ORDERS.pattern, "User:bob", AclOperation.READ)
+    assert WRITER.create([ORDERS, BILLS, CLUSTER, other]) == {}
+    assert WRITER.delete([BILLS, ORDERS]) == {}
+    assert {(binding.name, binding.principal) for binding in admin.bindings} == {
+        ("kafka-cluster", "User:anna"),
+        ("orders", "User:bob"),
+    }
+
+
+def test_many_acls_are_created_in_requests_of_bounded_size(admin: FakeAdmin) -> None:
+    acls = [Acl(ResourcePattern(ResourceKind.TOPIC, f"t{index}"), "User:a", AclOperation.READ) for index in range(1001)]
+    assert WRITER.create(acls) == {}
+    assert admin.request_sizes == [500, 500, 1]
+    assert len(admin.bindings) == 1001
+
+
+def test_a_refusal_of_one_acl_is_returned_with_the_brokers_reason(admin: FakeAdmin) -> None:
+    admin.refused = {"orders": KafkaError(KafkaError.INVALID_REQUEST, "no such principal")}
+    assert WRITER.create([ORDERS, BILLS]) == {ORDERS: "INVALID_REQUEST: no such principal"}
+    assert {binding.name for binding in admin.bindings} == {"bills"}
+    assert WRITER.delete([ORDERS]) == {ORDERS: "INVALID_REQUEST: no such principal"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "message"),
+    [
+        (KafkaError(KafkaError.SECURITY_DISABLED), ConfigError, "^target cluster west has no authorizer"),
+        (KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), ConfigError, "grant Alter on the cluster"),
+        (KafkaError(KafkaError._AUTHENTICATION, "wrong password"), ConfigError, "wrong password"),
+        (KafkaError(KafkaError._TRANSPORT, "gone"), RetriableError, "target cluster west: .* ACLs: gone"),
+        (KafkaError(KafkaError.REQUEST_TIMED_OUT, "late"), RetriableError, "REQUEST_TIMED_OUT"),
+    ],
+)
+def test_a_cluster_that_refuses_all_changes_is_named_with_the_remedy(
+    admin: FakeAdmin, failure: KafkaError, kind: type[MirrorError], message: str
+) -> None:
+    admin.error = failure
+    with pytest.raises(kind, match=message):
+        WRITER.create([ORDERS])
+    with pytest.raises(kind, match=message):
+        WRITER.delete([ORDERS])
