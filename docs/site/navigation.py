@@ -19,6 +19,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "archive",
             "restore",
             "groups",
+            "acls",
             "failover",
             "moving",
             "topics",

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from shallow_mirror.commands.acls import acls
 from shallow_mirror.commands.archive import archive
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
@@ -41,7 +42,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, report, translate, groups, verify, recover, pause, resume, redo, restore):
+for command in (run, preflight, status, report, translate, groups, acls, verify, recover, pause, resume, redo, restore):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(archive, name="archive")
@@ -50,7 +51,7 @@ app.command("local-kafka")(local_kafka)
 
 # Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
-_READING_COMMANDS = ("preflight", "status", "translate", "groups", "recover", "verify", "quarantine", "report")
+_READING_COMMANDS = ("preflight", "status", "translate", "groups", "acls", "recover", "verify", "quarantine", "report")
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""
 

@@ -20,6 +20,7 @@ _TOPIC_RESOURCE, _BROKER_RESOURCE = 2, 4
 _EARLIEST_LOCAL = -4
 _OTHER_REPLICAS = 100
 """Node ids of followers, which are no nodes of the fake."""
+_SECURITY_DISABLED = 54
 _ILLEGAL_SASL_STATE = 34
 
 
@@ -389,6 +390,23 @@ def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Ch
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
 
 
+def _describe_acls(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Of one kind of resources at a time; without an authorizer there are none to describe."""
+    response = answer_type("DescribeAcls")
+    code = change.code_of(None) or (_SECURITY_DISABLED if state.acls is None else 0)
+    resources = [
+        response.DescribeAclsResource(
+            resource_type=kind,
+            resource_name=name,
+            pattern_type=pattern,
+            acls=[response.DescribeAclsResource.AclDescription(**entry) for entry in entries],
+        )
+        for (kind, name, pattern), entries in (state.acls or {}).items()
+        if kind == body.resource_type_filter and not code
+    ]
+    return response(throttle_time_ms=change.throttle_ms, error_code=code, error_message=None, resources=resources)
+
+
 _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ApiVersions": api_versions,
     "Metadata": _metadata,
@@ -406,6 +424,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "OffsetFetch": txn_apis.offset_fetch,
     "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,
+    "DescribeAcls": _describe_acls,
     "DescribeProducers": _describe_producers,
     "SaslHandshake": _sasl_handshake,
 }

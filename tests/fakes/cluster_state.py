@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, Place, Transactions
 from tests.fakes.partition_log import PartitionLog
@@ -32,6 +33,8 @@ class ClusterState:
         self.not_offered: frozenset[str] = frozenset()
         """Requests that an older broker does not know."""
         self.auto_created: list[str] = []
+        self.acls: dict[tuple[int, str, int], list[dict[str, Any]]] | None = None
+        """Entries by kind, name and match of resources; None: no authorizer."""
         self.is_stopping = False
 
     def create_topic(self, name: str, partitions: int = 1, *, topic_id: uuid.UUID | None = None, **configs: str) -> None:

@@ -25,6 +25,7 @@ _MODULES = {
     "TxnOffsetCommit": (producer, 3),
     "WriteTxnMarkers": (producer, 1),
     "DescribeConfigs": (admin, 4),
+    "DescribeAcls": (admin, 2),
     "DescribeProducers": (admin, 0),
     "SaslHandshake": (sasl, 1),
 }

@@ -40,6 +40,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "report": _MIRROR_OR_RESTORE,
     "translate": _MIRROR_OR_RESTORE,
     "groups": _MIRROR,
+    "acls": _MIRROR,
     "verify": _MIRROR_OR_RESTORE,
     "recover": _MIRROR_OR_RESTORE,
     "pause": _MIRROR,

@@ -10,6 +10,7 @@ from shallow_mirror.config.restore_config import RestoreConfig, restore_json_sch
 from shallow_mirror.config.sections import (
     DEFAULT_REQUEST_BYTES,
     DEFAULT_SLOT_BYTES,
+    AclSettings,
     ClusterSettings,
     GroupSettings,
     LagMetricsSettings,
@@ -26,6 +27,7 @@ __all__ = [
     "DEFAULT_SLOT_BYTES",
     "EARLIEST_TIMESTAMP",
     "LATEST_TIMESTAMP",
+    "AclSettings",
     "ArchiveConfig",
     "ClusterSettings",
     "GroupSettings",

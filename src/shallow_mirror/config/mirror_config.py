@@ -12,6 +12,7 @@ from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
+    AclSettings,
     ClusterSettings,
     GroupSettings,
     LagMetricsSettings,
@@ -37,6 +38,7 @@ class MirrorConfig(Section):
     read: ReadSettings = ReadSettings()
     write: WriteSettings = WriteSettings()
     groups: GroupSettings = GroupSettings()
+    acls: AclSettings = AclSettings()
     metrics: LagMetricsSettings = LagMetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"

@@ -21,6 +21,7 @@ from shallow_mirror.config.values import (
     Name,
     OrOff,
     Pattern,
+    Principals,
     Section,
     SourcePattern,
     Start,
@@ -191,6 +192,14 @@ class RestoreGroupSettings(GroupPatterns):
     """Consumer groups whose noted offsets are committed at the target once everything is restored."""
 
     commit: Annotated[Literal["at-end", "off"], OrOff] = "at-end"
+
+
+class AclSettings(Section):
+    """What `acls` copies. `principals`: of the source and of the target; `principals_only`: each needs an entry."""
+
+    principals: Principals = Field(default={})
+    principals_only: bool = False
+    write: bool = False
 
 
 class MetricsSettings(Section):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from shallow_mirror import routing
+from shallow_mirror.broker.admin.acl_entries import ANYBODY
 from shallow_mirror.checkpoints.schema import CATALOG
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
@@ -23,6 +24,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(millisecond|second|minute|hour|day|m
 _DURATION_UNITS_S = {"millisecond": 0.001, "ms": 0.001, "second": 1.0, "s": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 DURATIONS = ("500 ms", "2 seconds", "1 minute", "12 hours", "30 days")
 """Examples, for editors and for the reference."""
+_PRINCIPAL = re.compile(r"[A-Za-z]\w*:.+")
 _SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
 T = TypeVar("T")
@@ -90,6 +92,18 @@ def _require_target_name(template: str) -> None:
     problem = routing.template_problem(template)
     if problem is not None:
         raise ValueError(problem)
+
+
+def _require_principal(principal: str) -> None:
+    if not _PRINCIPAL.fullmatch(principal):
+        raise ValueError(f"{principal!r} is not a principal such as User:anna: a type, a colon and a name")
+
+
+def _require_principal_mapping(principals: Mapping[str, str]) -> None:
+    """Raise ValueError for an entry that would give everybody what one has, or take from one what all are denied."""
+    for source, target in principals.items():
+        if (source == ANYBODY) != (target == ANYBODY):
+            raise ValueError(f"{source} cannot become {target}: {ANYBODY} is everybody, and stays so")
 
 
 def _datetime_as_text(value: object) -> object:
@@ -160,6 +174,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)]
 Pattern = Annotated[str, checked(_require_regular_expression)]
 SourcePattern = Annotated[Pattern, checked(_require_not_internal)]
 TargetName = Annotated[str, checked(_require_target_name)]
+Principal = Annotated[str, checked(_require_principal)]
+Principals = Annotated[dict[Principal, Principal], checked(_require_principal_mapping)]
 Isolation = Annotated[IsolationLevel, Field(strict=False)]
 LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
 Start = Annotated[str, BeforeValidator(_datetime_as_text), checked(parse_start)]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeGroupsRequest,
@@ -87,6 +89,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "WriteTxnMarkers": (WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1),
     "SaslHandshake": (SaslHandshakeRequest, SaslHandshakeResponse, 1),
     "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
+    "DescribeAcls": (DescribeAclsRequest, DescribeAclsResponse, 2),
     "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
     "DescribeGroups": (DescribeGroupsRequest, DescribeGroupsResponse, 5),
     "Heartbeat": (HeartbeatRequest, HeartbeatResponse, 4),
@@ -94,6 +97,7 @@ _USED: dict[str, tuple[Any, Any, int]] = {
 }
 _HOT_PATH = ((0, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
 _SINCE = {
+    "DescribeAcls": "2.8",
     "DescribeTransactions": "3.0",
     "ListLocalOffsets": "3.5",
     "ListGroups": "2.6",

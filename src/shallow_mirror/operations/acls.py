@@ -1,0 +1,152 @@
+"""For the cli: the ACLs that the target of a mirror lacks, shown or created."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shallow_mirror.acls.acl_plan import AclPlan, NotCopied, plan_acls, ready_allows, unnamed_principals
+from shallow_mirror.acls.acl_rules import AclRules
+from shallow_mirror.broker.admin.acl_client import AclClient
+from shallow_mirror.broker.admin.acl_entries import Acl
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+
+_WITHHELD = "a Deny that limits it was refused"
+
+
+class AclStore(Protocol):
+    """ACLs of one cluster. Raises RetriableError, ConfigError."""
+
+    def read(self) -> frozenset[Acl]:
+        """Return all ACLs."""
+        ...
+
+    def create(self, acls: Sequence[Acl]) -> dict[Acl, str]:
+        """Return why some were refused."""
+        ...
+
+    def delete(self, acls: Sequence[Acl]) -> dict[Acl, str]:
+        """Return why some were refused."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclReport:
+    """The plan, and with `is_applied` what became of it: `created` and `deleted`; `left`: what was refused or withheld."""
+
+    mirror: str
+    source: str
+    target: str
+    plan: AclPlan
+    is_applied: bool = False
+    created: tuple[Acl, ...] = ()
+    deleted: tuple[Acl, ...] = ()
+    left: tuple[NotCopied, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the target has all that it needs."""
+        return not self.left if self.is_applied else not self.plan.to_create
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "mirror": self.mirror,
+            "source": self.source,
+            "target": self.target,
+            "applied": self.is_applied,
+            "present": [_document(acl) for acl in self.plan.present],
+            "to_create": [_document(acl) for acl in self.plan.to_create],
+            "to_delete": [_document(acl) for acl in self.plan.to_delete],
+            "not_copied": [{**_document(left.acl), "reason": left.reason} for left in self.plan.not_copied],
+            "created": [_document(acl) for acl in self.created],
+            "deleted": [_document(acl) for acl in self.deleted],
+            "left": [{**_document(left.acl), "reason": left.reason} for left in self.left],
+        }
+
+
+def copy_acls(config: MirrorConfig, *, is_applied: bool = False, is_deleting: bool = False) -> AclReport:
+    """Compare the ACLs of both clusters; with `is_applied`, create what the target lacks, with `is_deleting` delete as well.
+
+    Raises ConfigError where a cluster has no authorizer, where a permission or an entry of `acls.principals` is missing, and
+    RetriableError where a cluster does not answer: the same call continues.
+    """
+    rules = acl_rules(config)
+    if is_deleting and rules.mirror_principal is None:
+        raise ConfigError(
+            "--delete needs the name of the mirror's own user at the target, whose ACLs must stay, and only target.client with "
+            "sasl.username has it: delete the ACLs that are shown with kafka-acls.sh"
+        )
+    source = AclClient(config.source_client, config.source_cluster_name)
+    target = AclClient(config.target.client, config.target_cluster_name)
+    return copy_between(source, target, config, rules, is_applied=is_applied, is_deleting=is_deleting)
+
+
+def copy_between(
+    source: AclStore, target: AclStore, config: MirrorConfig, rules: AclRules, *, is_applied: bool, is_deleting: bool
+) -> AclReport:
+    """Do as `copy_acls` between two clusters."""
+    source_acls = source.read()
+    unnamed = unnamed_principals(source_acls, rules)
+    if unnamed:
+        raise ConfigError(f"acls.principals: has no entry for {', '.join(unnamed)}, and acls.principals_only needs one for each")
+    plan = plan_acls(source_acls, target.read(), rules)
+    names = {"mirror": config.mirror, "source": config.source_cluster_name, "target": config.target_cluster_name}
+    if not is_applied:
+        return AclReport(**names, plan=plan)
+    created, left = _create(target, plan)
+    refused = target.delete(plan.to_delete) if is_deleting else {}
+    deleted = tuple(acl for acl in plan.to_delete if is_deleting and acl not in refused)
+    left += [NotCopied(acl, reason) for acl, reason in refused.items()]
+    return AclReport(**names, plan=plan, is_applied=True, created=tuple(created), deleted=deleted, left=tuple(left))
+
+
+def _create(target: AclStore, plan: AclPlan) -> tuple[list[Acl], list[NotCopied]]:
+    """Create every DENY, and then the ALLOWs that no refused DENY limits. Return what was created, and what was not."""
+    denies = [acl for acl in plan.to_create if acl.is_deny]
+    refused = target.create(denies)
+    ready, withheld = ready_allows([acl for acl in plan.to_create if not acl.is_deny], list(refused))
+    refused |= target.create(ready)
+    created = [acl for acl in (*denies, *ready) if acl not in refused]
+    left = [NotCopied(acl, reason) for acl, reason in refused.items()]
+    return created, left + [NotCopied(acl, _WITHHELD) for acl in withheld]
+
+
+def acl_rules(config: MirrorConfig) -> AclRules:
+    """Return what decides which ACLs a mirror's target needs."""
+    topics, groups, acls = config.topics, config.groups, config.acls
+    return AclRules(
+        mirror=config.mirror,
+        source_alias=config.source.alias,
+        target_name=topics.target_name,
+        topic_include=tuple(topics.include),
+        topic_exclude=tuple(topics.exclude),
+        topic_offsets=tuple(topics.offsets.items()),
+        group_include=tuple(groups.include),
+        group_exclude=tuple(groups.exclude),
+        principals=acls.principals,
+        is_principal_required=acls.principals_only,
+        is_write_copied=acls.write,
+        mirror_principal=_mirror_principal(config),
+    )
+
+
+def _mirror_principal(config: MirrorConfig) -> str | None:
+    """Return the mirror's principal on the target. None: only the brokers know it (a certificate, a token, no login)."""
+    client = config.target.client
+    username = client.value("sasl.username") if client.uses_sasl else ""
+    return f"User:{username}" if username else None
+
+
+def _document(acl: Acl) -> dict[str, str]:
+    return {
+        "resource_type": acl.pattern.kind.value,
+        "resource_name": acl.pattern.name,
+        "pattern_type": acl.pattern.match.value,
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": acl.operation.value,
+        "permission": acl.effect.value,
+    }
