@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from shallow_mirror.acls.acl_plan import AclPlan, NotCopied, plan_acls, ready_allows, unnamed_principals
@@ -93,14 +93,14 @@ def copy_between(
     if unnamed:
         raise ConfigError(f"acls.principals: has no entry for {', '.join(unnamed)}, and acls.principals_only needs one for each")
     plan = plan_acls(source_acls, target.read(), rules)
-    names = {"mirror": config.mirror, "source": config.source_cluster_name, "target": config.target_cluster_name}
+    report = AclReport(mirror=config.mirror, source=config.source_cluster_name, target=config.target_cluster_name, plan=plan)
     if not is_applied:
-        return AclReport(**names, plan=plan)
+        return report
     created, left = _create(target, plan)
     refused = target.delete(plan.to_delete) if is_deleting else {}
     deleted = tuple(acl for acl in plan.to_delete if is_deleting and acl not in refused)
     left += [NotCopied(acl, reason) for acl, reason in refused.items()]
-    return AclReport(**names, plan=plan, is_applied=True, created=tuple(created), deleted=deleted, left=tuple(left))
+    return replace(report, is_applied=True, created=tuple(created), deleted=deleted, left=tuple(left))
 
 
 def _create(target: AclStore, plan: AclPlan) -> tuple[list[Acl], list[NotCopied]]:
