@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, KnownCluster, PathSpeeds
+from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, CoordinatorKind, KnownCluster, PathSpeeds
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.transactions import begin_init_producer_id, finish_init_producer_id
@@ -64,11 +64,16 @@ class NextRound:
         self._source_metadata = _begin_metadata(self._source, source_topics, deadline)
 
     def finish(self, deadline: Deadline) -> None:
-        """Wait for the producer epochs that were asked for. What did not come is left to the tasks."""
+        """Wait for the producer epochs that were asked for. What did not come is left to the tasks.
+
+        They look for the coordinators of these ids again: it may be another broker now.
+        """
         for begun in self._epochs:
             txn = finish_init_producer_id(begun, deadline)
             if txn is not None:
                 self._availability.fenced[begun.key] = self._availability.prepared[begun.key] = txn
+            else:
+                self._target.forget_coordinator(CoordinatorKind.TXN, begun.key)
         self._epochs = []
 
     def forget(self, name: str, deadline: Deadline) -> None:
