@@ -27,9 +27,10 @@ class NotAvailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`prepare(folder)` returns the command. `seeks`: False where a group begins at the earliest offset only."""
+    """`title`: in the table. `prepare(folder)` returns the command. `seeks`: False where a group has no start but the earliest."""
 
     name: str
+    title: str
     prepare: Callable[[Path], list[str]]
     seeks: bool = True
 
@@ -70,14 +71,14 @@ def _go(program: str) -> Callable[[Path], list[str]]:
 
 
 CLIENTS = (
-    Client("librdkafka (confluent-kafka)", _with_this_python("librdkafka_reader.py")),
-    Client("Java consumer", _java("ConsumerReader.java")),
-    Client("Java share consumer", _java("ShareReader.java"), seeks=False),
-    Client("kafka-python", _with_this_python("kafka_python_reader.py")),
-    Client("aiokafka", _aiokafka),
-    Client("kafkajs", _kafkajs),
-    Client("franz-go", _go("franz_go")),
-    Client("sarama", _go("sarama")),
+    Client("librdkafka", "librdkafka (confluent-kafka)", _with_this_python("librdkafka_reader.py")),
+    Client("java", "Java consumer", _java("ConsumerReader.java")),
+    Client("java-share", "Java share consumer (KIP-932)", _java("ShareReader.java"), seeks=False),
+    Client("kafka-python", "kafka-python", _with_this_python("kafka_python_reader.py")),
+    Client("aiokafka", "aiokafka", _aiokafka),
+    Client("kafkajs", "kafkajs", _kafkajs),
+    Client("franz-go", "franz-go", _go("franz_go")),
+    Client("sarama", "sarama", _go("sarama")),
 )
 
 

@@ -94,27 +94,24 @@ def read(command: Sequence[str], log: WrittenLog, start: int, expected: Sequence
 
 def try_client(client: Client, node: LocalKafka, target: Cluster, folder: Path) -> list[str]:
     """Return the cells of its row: name, version, and a verdict for each case."""
-    slug = "".join(letter if letter.isalnum() else "-" for letter in client.name.lower())
     try:
-        command = [*client.prepare(folder / slug), node.bootstrap]
+        command = [*client.prepare(folder / client.name), node.bootstrap]
     except NotAvailableError as error:
-        return [client.name, "", *[f"not available: {error}"] * len(CASES)]
+        return [client.title, "", *[f"not available: {error}"] * len(CASES)]
     versions, verdicts = set(), []
     for case in CASES:
-        readings = _try_case(client, command, case, slug, node, target)
+        readings = _try_case(client, command, case, node, target)
         versions |= {reading.version for reading in readings.values()}
         failures = [f"{where}: {reading.verdict}" for where, reading in readings.items() if reading.verdict != CORRECT]
         verdicts.append("; ".join(failures) or CORRECT)
-    return [client.name, ", ".join(sorted(version or "unknown" for version in versions)), *verdicts]
+    return [client.title, ", ".join(sorted(version or "unknown" for version in versions)), *verdicts]
 
 
-def _try_case(
-    client: Client, command: Sequence[str], case: Case, slug: str, node: LocalKafka, target: Cluster
-) -> dict[str, Reading]:
-    topic = f"{case.name.replace(' ', '-')}-{slug}"
+def _try_case(client: Client, command: Sequence[str], case: Case, node: LocalKafka, target: Cluster) -> dict[str, Reading]:
+    topic = f"{case.name.replace(' ', '-')}-{client.name}"
     log = WrittenLog(target.config, target, topic, case.settings)
     inside = case.write(log, node.folder / "data")
-    readings = {"from the beginning": read(command, log, 0, log.records, live=True)}
+    readings = {"from the beginning": read(command, log, 0, list(log.records), live=True)}
     if client.seeks:
         expected = [record for record in log.records if record.offset >= inside]
         readings["from an offset in a hole"] = read(command, log, inside, expected, live=False)

@@ -27,7 +27,11 @@ from shallow_mirror.wire.records.rebuild_in_place import rebuild_in_place
 MAX_MESSAGE_BYTES = 1 << 20
 _PATIENCE_MS = 30_000
 _POLL_S = 0.1
-_LIMITS = BatchLimits(MAX_MESSAGE_BYTES, IsolationLevel.READ_COMMITTED, LogAppendTimePolicy.PRODUCER)
+_LIMITS = BatchLimits(
+    max_message_bytes=MAX_MESSAGE_BYTES,
+    isolation_level=IsolationLevel.READ_COMMITTED,
+    log_append_time=LogAppendTimePolicy.PRODUCER,
+)
 
 CLEANING_BROKER = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
@@ -37,9 +41,8 @@ class WrittenLog:
     """A new topic of one partition. `end`: its log end offset; `records`: what a consumer has to read, in order."""
 
     def __init__(self, client: ClientConfig, target: Cluster, topic: str, settings: Mapping[str, str]) -> None:
-        ensure_topics(
-            client, [TopicSpec(topic, 1, 1, configs_of_new(settings, is_preserved=True))], timeout_s=_PATIENCE_MS / 1000
-        )
+        configs = {**configs_of_new({}, is_preserved=True), **settings}
+        ensure_topics(client, [TopicSpec(topic, 1, 1, configs)], timeout_s=_PATIENCE_MS / 1000)
         self.key = TopicPartition(topic, 0)
         self.end = 0
         self.records: list[ReadRecord] = []
