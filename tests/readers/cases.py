@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tests.readers.written_log import COMPACTED, WrittenLog
 
+from shallow_mirror.wire.records.fillers import MOST_FILLERS
+
 _FILLERS_FIRST = 300
 _FILLERS_OF_ONE_BATCH = 1_000
 _FILLERS_OF_A_RUN = 5_000
@@ -39,6 +41,16 @@ def write_plain(log: WrittenLog, data_dir: Path) -> int:
     return inside
 
 
+def write_long_hole(log: WrittenLog, data_dir: Path) -> int:
+    """Write filler batches that take a fetch response each: all of a response may be fillers."""
+    log.add_records(["a"])
+    inside = log.end + MOST_FILLERS + MOST_FILLERS // 2
+    log.add_fillers(MOST_FILLERS)
+    log.add_fillers(MOST_FILLERS)
+    log.add_records(["b"])
+    return inside
+
+
 def write_mixed(log: WrittenLog, data_dir: Path) -> int:
     """Write batches with fillers between their records, one behind the other and around a batch without."""
     log.add_mixed([0, 3, 4, 10], ["a", "b", "c", "d"])
@@ -66,6 +78,7 @@ def write_compacted(log: WrittenLog, data_dir: Path) -> int:
 
 CASES = (
     Case("plain fillers", write_plain),
+    Case("long hole", write_long_hole),
     Case("mixed batch", write_mixed),
     Case("compacted", write_compacted, COMPACTED),
 )
