@@ -58,6 +58,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "kafka-archive",
             "archive-format",
             "compatibility",
+            "preserved-readers",
             "benchmarks",
             "performance",
             "scale",
