@@ -52,13 +52,13 @@ def refuse_foreign_receipts(target: Cluster, transactional_ids: Sequence[str], m
 def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:
     """Raise ConfigError where the target knows an id of an offset map that does not exist yet, RetriableError."""
     target.find_coordinators(CoordinatorKind.TXN, transactional_ids, deadline)
-    try:
-        begun = {name: begin_describe_txn(target, name, deadline) for name in transactional_ids}
-    except BrokerTooOldError as error:
-        _log.warning("whether another application uses the transactional ids is not known: %s", error)
-        return
+    begun = {name: begin_describe_txn(target, name, deadline) for name in transactional_ids}
     for transactional_id in transactional_ids:
-        state = describe_txn(target, transactional_id, deadline, begun=begun[transactional_id])
+        try:
+            state = describe_txn(target, transactional_id, deadline, begun=begun[transactional_id])
+        except BrokerTooOldError as error:
+            _log.warning("whether another application uses the transactional ids is not known: %s", error)
+            return
         if state is not None:
             raise ConfigError(
                 f"the offset map is new, but the target knows the transactional id {transactional_id} (its last transaction: "

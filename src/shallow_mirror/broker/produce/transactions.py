@@ -325,7 +325,7 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline, be
 
 
 def begin_describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> BegunRequest:
-    """Send the request of `describe_txn`. Raises BrokerTooOldError before Kafka 3.0."""
+    """Send the request of `describe_txn`, which raises what speaks against it."""
     fields = {"transactional_ids": [transactional_id]}
     return BegunRequest(cluster, CoordinatorKind.TXN, transactional_id, "DescribeTransactions", fields, deadline)
 
