@@ -24,7 +24,7 @@ from shallow_mirror.wire.protocol.primitives import uvarint
 FILLER_OFFSET_DELTA = -(1 << 30)
 
 FILLER_KEY = b"\x00shallow-mirror filler\x00"
-"""The key of fillers in a compacted topic, which takes no record without a key. Log compaction removes all but the newest."""
+"""The key of fillers in a compacted topic, which takes no record without a key. Log compaction removes them."""
 
 MOST_FILLERS = 90_000
 """The limit of records in a filler batch: about 1 MB without a key."""
