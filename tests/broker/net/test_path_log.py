@@ -154,3 +154,11 @@ def test_a_response_that_does_not_come_is_reported_by_the_wait_itself(
         peer.close()
         connection.close()
     assert bytes(frame) == b"\x00\x00\x00\x01"
+
+
+def test_an_earlier_connection_of_the_path_that_is_closed_meanwhile_is_no_error(path: Path) -> None:
+    path.log.sent(1, 100)
+    path.log.closed()  # of the earlier connection, while the request of the next one is on its way
+    path.log.responded(50)
+    path.request(100, 0.1)
+    assert path.lines() == []

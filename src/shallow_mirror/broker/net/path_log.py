@@ -95,6 +95,8 @@ class PathLog:
 
     def responded(self, size_bytes: int) -> None:
         """Note that the oldest request got a response of so many bytes."""
+        if not self._writes:  # an earlier connection of the path was closed meanwhile, which ended what was noted
+            return
         write = self._writes[0]
         write.left -= 1
         if not write.left:
