@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Collection
 from typing import Any
+from weakref import WeakSet
 
 from py4j.protocol import Py4JError
 
@@ -27,6 +28,10 @@ _FACTORIES = "pythonWorkers"
 """The field of Spark's environment with the factories of Python workers, one for each module."""
 
 
+_of_queries: WeakSet[PlanningDaemons] = WeakSet()
+"""Of all queries of this process that have begun and not ended."""
+
+
 class PlanningDaemons:
     """The planning daemons of the session of one query. Nothing is done to a session that others may use as well."""
 
@@ -35,15 +40,21 @@ class PlanningDaemons:
         # A session of Spark Connect has no JVM here; the variable may come from a process that started this one.
         self._is_own = OWN_SESSION_VARIABLE in os.environ and hasattr(spark, "_jvm")
         self._is_planned = False
+        _of_queries.add(self)
 
     def end_of_creation(self) -> None:
         """End what looked up and created the data source: the query is begun."""
-        if self._is_own:
+        if self._is_alone:
             end_daemons(self._spark, CREATING)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Return whether no other query of this process may be waiting for a planning daemon."""
+        return self._is_own and len(_of_queries) == 1
 
     def end_of_planning(self) -> None:
         """End, once, what planned the reading as well: there is the plan of a micro-batch."""
-        if self._is_own and not self._is_planned:
+        if self._is_alone and not self._is_planned:
             self._is_planned = True
             end_daemons(self._spark, PLANNING)
 

@@ -41,12 +41,12 @@ def run_query(
 
     Raises what ended the micro-batch that ran last, else what ended the planner.
     """
+    daemons = PlanningDaemons(spark)  # before Spark starts the first of them
     if source_format == planned_ranges.NAME:
         planned_ranges.register_planned_ranges(spark)
     else:
         kafka_batches.register_kafka_batches(spark)
     stream = spark.readStream.format(source_format).options(**options).load()
-    daemons = PlanningDaemons(spark)
 
     def copy(planned: DataFrame, spark_batch_id: int) -> None:
         daemons.end_of_planning()  # Spark has made the plan of the micro-batch, which holds how to read
