@@ -172,6 +172,7 @@ def test_records_are_visible_without_a_decision(two_clusters: TwoClusters, tmp_p
     require_equal(two_clusters, topic_name)
 
 
+@pytest.mark.long
 def test_a_foreign_writer_stops_the_partition_with_its_offset(
     two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
 ) -> None:
