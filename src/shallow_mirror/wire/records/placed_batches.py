@@ -13,12 +13,12 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from shallow_mirror.types import BatchLimits, TopicPartition
-from shallow_mirror.wire.batches.admission import Admission, Verdict
+from shallow_mirror.wire.batches.admission import SENT, Admission, Verdict
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
 from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
 from shallow_mirror.wire.protocol.produce import RawBatch
 from shallow_mirror.wire.records.fillers import Fillers, OffsetSpans
-from shallow_mirror.wire.records.rebuild_in_place import rebuild_in_place
+from shallow_mirror.wire.records.rebuild_in_place import PlacedBatch, rebuild_in_place
 from shallow_mirror.wire.records.send_buffer import Rewritten, SentPart
 from shallow_mirror.wire.records.varints import Longs
 
@@ -146,44 +146,39 @@ def place(
     rewritten: dict[int, Rewritten] = {}
     base_offsets: list[int] = []
     fetched: list[int] = []
-    bases, ends = index.headers["base_offset"].tolist(), (index.last_offset + 1).tolist()
-    for i, verdict in enumerate(admission.verdicts.tolist()):
-        if verdict not in (Verdict.RAW, Verdict.REBUILD):
-            continue
-        # A log ends within a batch where an earlier writer cut it, or the end that was read is old.
-        is_cut_by_log_end = bases[i] < log_end < ends[i]
-        if verdict == Verdict.RAW and not is_cut_by_log_end:
-            base_offsets.append(bases[i])
-            fetched.append(i)
-            if bases[i] >= log_end:
-                builder.add_raw(i)
-            continue
+
+    def rebuilt(i: int, first_offset: int) -> list[PlacedBatch]:
         start, size = int(index.pos[i]), int(index.size_bytes[i])
-        placed_batches = rebuild_in_place(
+        return rebuild_in_place(
             records[start : start + size],
             topic_partition,
-            position=position,
+            position=first_offset,
             limits=limits,
             max_opened_bytes=max_opened_bytes,
             filler_key=fillers.key,
         )
+
+    for i, verdict in enumerate(admission.verdicts.tolist()):
+        if verdict not in SENT:
+            continue
+        base = builder.bases[i]
+        # A log ends within a batch where an earlier writer cut it, or the end that was read is old.
+        is_cut_by_log_end = base < log_end < builder.ends[i]
+        placed_batches: list[PlacedBatch] = []
         if verdict == Verdict.RAW:
-            base_offsets.append(bases[i])  # whole and in place, as if it had been sent as one
-        elif placed_batches:
-            rewritten[i] = _in_place(np.concatenate([placed.source_offsets for placed in placed_batches]), base_offsets)
+            base_offsets.append(base)  # also where only its end is sent: whole and in place, as if it had been sent as one
+            if base >= log_end:
+                builder.add_raw(i)
+        else:
+            placed_batches = rebuilt(i, position)
+            if placed_batches:
+                rewritten[i] = _in_place(np.concatenate([placed.source_offsets for placed in placed_batches]), base_offsets)
         fetched += [i] * (len(base_offsets) - len(fetched))
         if is_cut_by_log_end:
-            placed_batches = rebuild_in_place(
-                records[start : start + size],
-                topic_partition,
-                position=log_end,
-                limits=limits,
-                max_opened_bytes=max_opened_bytes,
-                filler_key=fillers.key,
-            )
+            placed_batches = rebuilt(i, log_end)
         for placed in placed_batches:
             if placed.offset >= log_end:
-                builder.add_rebuilt(placed.offset, placed.end, placed.batch)
+                builder.add_rebuilt(placed)
     builder.fill_up_to(admission.next_position, _last_time(index))
     return Placement(builder.queue(), builder.log_end, rewritten, base_offsets, fetched)
 
@@ -207,8 +202,8 @@ class _QueueBuilder:
     def __init__(self, index: BatchIndex, records: memoryview, fillers: Fillers, producer: SharedProducer, log_end: int) -> None:
         self._index = index
         self._records = records
-        self._bases = index.headers["base_offset"].tolist()
-        self._ends = (index.last_offset + 1).tolist()
+        self.bases = index.headers["base_offset"].tolist()
+        self.ends = (index.last_offset + 1).tolist()
         self._times = index.headers["max_timestamp"].tolist()
         self._fillers = fillers
         self._producer = producer
@@ -217,17 +212,17 @@ class _QueueBuilder:
         self.log_end = log_end
 
     def add_raw(self, i: int) -> None:
-        self.fill_up_to(self._bases[i], self._times[i])
+        self.fill_up_to(self.bases[i], self._times[i])
         self._raw.append(i)
-        self.log_end = self._ends[i]
+        self.log_end = self.ends[i]
 
-    def add_rebuilt(self, offset: int, end: int, batch: bytes) -> None:
-        copy = memoryview(bytearray(batch))
+    def add_rebuilt(self, placed: PlacedBatch) -> None:
+        offset, copy = placed.offset, memoryview(bytearray(placed.batch))
         index = index_batches(copy)
         self.fill_up_to(offset, int(index.headers["max_timestamp"][0]))
         self._end_raw_run()
         self._runs.append(([offset], restamp_at_offsets(copy, index, np.array([offset], np.int64), self._producer)))
-        self.log_end = end
+        self.log_end = placed.end
 
     def fill_up_to(self, offset: int, timestamp_ms: int) -> None:
         if offset > self.log_end:
