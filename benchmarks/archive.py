@@ -4,11 +4,11 @@
 
 Each as a user starts it, with default settings: `archive run --available-now` into a folder and into an S3 server, `restore`
 out of both, `run --available-now`; and Spark's Kafka source into a Delta table in a folder, which keeps records, not batches.
+The server has TLS, as those of users have; `--http` is without it, and uploads are then signed with a hash of their bytes.
 CPU is that of the whole process tree, the JVM included. `cpu_s_per_gb`: from 5 % to 95 % of the bytes at the target, as
 `make bench` measures copies; `copy_cpu_s_per_gb`: from the first bytes to the last ones; `total_cpu_s`: of the whole run, with
-the start of Spark. The server is that of the tests (versitygw on a folder of this machine); its own CPU is not counted. It has
-no TLS, so uploads are signed with a hash of their bytes; `--unsigned-payload` measures them without it as well. One JSON object
-a line; exit code 1 where a copy is not equal to the source.
+the start of Spark. The server is that of the tests (versitygw on a folder of this machine); its own CPU is not counted. One
+JSON object a line; exit code 1 where a copy is not equal to the source.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import Any
 
 import yaml
 from tests.object_store.servers import BUCKET, SECRET_KEY, StoreServer, options_for
+from tests.object_store.store_proxy import HOST
+from tests.security.certificates import Authority
 
 from benchmarks.comparison import running_clusters, written_source
 from benchmarks.copying import Clusters, Source
@@ -75,8 +77,15 @@ class Options:
     """The options of the program that choose what is measured."""
 
     is_short: bool
-    is_unsigned: bool
     is_without_table: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStore:
+    """`options`: `storage.options` of what uses it."""
+
+    server: StoreServer
+    options: Mapping[str, str]
 
 
 class Run:
@@ -188,16 +197,13 @@ class Run:
         )
 
 
-def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path, options: Options) -> Iterator[Cost]:
+def costs(source: Source, clusters: Clusters, store: RunningStore, folder: Path, options: Options) -> Iterator[Cost]:
     """Measure one corpus; `folder` is empty."""
-    run = Run(clusters, source, folder)
+    run, server = Run(clusters, source, folder), store.server
     bucket, objects = f"s3://{BUCKET}/{source.topic}", folder / "objects"
-    on_server = {"storage": {"options": options_for(endpoint_of(server))}}
+    on_server = {"storage": {"options": store.options}}
     yield run.capture("capture to a folder", str(objects), lambda: _size_of(objects), {})
     yield run.capture("capture to S3", bucket, lambda: _size_of(server.folder), on_server)
-    if options.is_unsigned:
-        unsigned = {"storage": {"options": options_for(endpoint_of(server), aws_unsigned_payload="true")}}
-        yield run.capture("capture to S3, unsigned payload", f"{bucket}-unsigned", lambda: _size_of(server.folder), unsigned)
     yield run.mirror("mirror")
     yield run.restore("restore from a folder", "capture to a folder", str(objects), {})
     if not options.is_short:
@@ -208,10 +214,6 @@ def costs(source: Source, clusters: Clusters, server: StoreServer, folder: Path,
 
 def _cpu_s_of(sample: Sample) -> float:
     return sample.copier_cpu_s
-
-
-def endpoint_of(server: StoreServer) -> str:
-    return f"http://127.0.0.1:{server.port}"
 
 
 def _name(what: str) -> str:
@@ -230,12 +232,20 @@ def _size_of(folder: Path) -> int:
 
 
 @contextmanager
-def running_store(folder: Path) -> Iterator[StoreServer]:
+def running_store(folder: Path, *, has_tls: bool) -> Iterator[RunningStore]:
+    """Yield an S3 server in a new folder, with a certificate that its options trust where it has TLS."""
     os.environ["STORE_SECRET_KEY"] = SECRET_KEY
-    server = StoreServer(folder / "objects")
+    folder.mkdir()
+    if has_tls:
+        authority = Authority(folder, "ca")
+        identity = authority.signed("store", (HOST,))
+        server = StoreServer(folder / "objects", certificate=identity.certificate_file, key=identity.key_file)
+        trusted = {"root_certificate": authority.identity.certificate_pem}
+    else:
+        server, trusted = StoreServer(folder / "objects"), {}
     server.start()
     try:
-        yield server
+        yield RunningStore(server, options_for(server.endpoint, **trusted))
     finally:
         server.stop()
 
@@ -245,15 +255,11 @@ def main() -> int:
     parser.add_argument("--gb", type=float, default=1.0, help="of each corpus in the source's log")
     parser.add_argument("--corpora", default="zstd-big,lz4-small")
     parser.add_argument("--short", action="store_true", help="without the restore from S3 and without the Delta table")
-    parser.add_argument(
-        "--unsigned-payload",
-        action="store_true",
-        help="capture to S3 once more, as over https: without a hash of the bytes in the signature of uploads",
-    )
+    parser.add_argument("--http", action="store_true", help="reach the S3 server without TLS")
     parser.add_argument("--json", type=Path, help="append the lines to this file too")
     parser.add_argument("--without-table", action="store_true", help="without the Delta table")
     chosen = parser.parse_args()
-    options = Options(is_short=chosen.short, is_unsigned=chosen.unsigned_payload, is_without_table=chosen.without_table)
+    options = Options(is_short=chosen.short, is_without_table=chosen.without_table)
     end_on_sigterm()
     is_equal = True
     try:
@@ -261,12 +267,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
             scratch = Path(name)
             require_room(COPIES * chosen.gb, scratch)
-            (scratch / "store").mkdir()
-            with running_clusters(scratch / "kafka") as clusters, running_store(scratch / "store") as server:
+            stored = running_store(scratch / "store", has_tls=not chosen.http)
+            with running_clusters(scratch / "kafka") as clusters, stored as store:
                 for corpus in corpora:
                     source = written_source(corpus, chosen.gb, clusters, lambda message: print(message, file=sys.stderr))
                     (scratch / corpus.name).mkdir()
-                    for cost in costs(source, clusters, server, scratch / corpus.name, options):
+                    for cost in costs(source, clusters, store, scratch / corpus.name, options):
                         print(cost.line(), flush=True)
                         is_equal &= not cost.difference
                         if chosen.json is not None:

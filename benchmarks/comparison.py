@@ -78,7 +78,8 @@ def running_clusters(folder: Path, *links: Link) -> Iterator[Clusters]:
         source, target = nodes
         try:
             listeners.connect(source, target)
-            yield Clusters(source, target, {link: listeners.access(link, source, target) for link in links}, links[0])
+            listeners.set_distance(links[0])
+            yield Clusters(source, target, listeners, links[0])
         finally:
             stop_clusters(nodes)
 

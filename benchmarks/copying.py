@@ -18,7 +18,7 @@ from benchmarks.corpora import Corpus
 from benchmarks.equality import PartitionDigest, difference, topic_digest
 from benchmarks.link import Link
 from benchmarks.meter import Meter
-from benchmarks.peer_listeners import Access
+from benchmarks.peer_listeners import Access, PeerListeners
 from benchmarks.peers.peer import Job, Peer, PeerFailedError, log_tail
 from benchmarks.results import Measured
 from benchmarks.topics import create_topic, delete_topic, log_bytes, log_end_offsets
@@ -51,20 +51,21 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """`accesses`: where peers connect to over each link; `link`: how far that is now, and whether it is encrypted."""
+    """`link`: how far peers are away now, and whether their connections are encrypted."""
 
     source: LocalKafka
     target: LocalKafka
-    accesses: Mapping[Link, Access]
+    listeners: PeerListeners
     link: Link
 
     @property
     def access(self) -> Access:
         """Return where peers connect to."""
-        return self.accesses[self.link]
+        return self.listeners.access(self.link, self.source, self.target)
 
     def over(self, link: Link) -> Clusters:
-        """Return the same clusters, for peers that reach them over another link."""
+        """Return the same clusters, for peers that reach them over another link, and not over this one any more."""
+        self.listeners.set_distance(link)
         return replace(self, link=link)
 
     def target_bytes(self, topic: str) -> int:
@@ -74,7 +75,9 @@ class Clusters:
 def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: Path) -> Measured:
     """Copy into a fresh topic, which is deleted at the end. Raises PeerMissingError, PeerFailedError, NoWindowError, ..."""
     peer.prepare()
-    name = "-".join([peer.name, source.corpus.name, str(run), *clusters.link.far_sides])  # another mirror for each link
+    link = clusters.link
+    # Another mirror for each link.
+    name = "-".join([peer.name, source.corpus.name, str(run), *(f"{side}-{link.rtt_ms:g}" for side in link.far_sides)])
     folder = scratch / name
     folder.mkdir()
     job = Job(
@@ -91,7 +94,7 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
         samples = _copy(peer, job, source, clusters)
         unequal = difference(source.digest, topic_digest(target, job.target_topic, source.corpus.partitions))
         ratio = clusters.target_bytes(job.target_topic) / source.log_bytes
-        return _measured(peer, source, run, clusters.link, samples, job, unequal, ratio)
+        return _measured(peer, source, run, link, samples, job, unequal, ratio)
     finally:
         delete_topic(target, job.target_topic)
         shutil.rmtree(folder)

@@ -43,7 +43,12 @@ PLAIN = Link()
 
 def add_link_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `links_of` reads."""
-    parser.add_argument("--rtt-ms", type=_not_negative, metavar="N", help="round trip between peers and the clusters of --far")
+    parser.add_argument(
+        "--rtt-ms",
+        type=_round_trips,
+        metavar="N[,N]",
+        help="round trip between peers and the clusters of --far; several take turns, 0 is the same way without a delay",
+    )
     parser.add_argument(
         "--far",
         type=_far_choices,
@@ -59,7 +64,11 @@ def links_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> li
         parser.error("--rtt-ms and --far are given together or not at all")
     if options.far is None:
         return [Link(tls=options.tls)]
-    return [Link(rtt_ms=0.0 if far == NEAR else options.rtt_ms, far=far, tls=options.tls) for far in options.far]
+    return [
+        Link(rtt_ms=rtt_ms, far=far, tls=options.tls)
+        for far in options.far
+        for rtt_ms in ([0.0] if far == NEAR else options.rtt_ms)
+    ]
 
 
 def _far_choices(text: str) -> list[str]:
@@ -69,7 +78,8 @@ def _far_choices(text: str) -> list[str]:
     return chosen
 
 
-def _not_negative(text: str) -> float:
-    if not (value := float(text)) >= 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return value
+def _round_trips(text: str) -> list[float]:
+    values = [float(part) for part in text.split(",")]
+    if negative := [value for value in values if not value >= 0]:
+        raise argparse.ArgumentTypeError(f"{negative[0]:g} is less than 0")
+    return list(dict.fromkeys(values))

@@ -29,7 +29,7 @@ def main() -> None:
         server.start()
         try:
             for is_unsigned in ("false", "true"):
-                options = options_for(f"http://127.0.0.1:{server.port}", aws_unsigned_payload=is_unsigned)
+                options = options_for(server.endpoint, aws_unsigned_payload=is_unsigned)
                 costs = [measured(partial(_upload, data, options, run)).cpu_s_per_gb for run in range(RUNS)]
                 print(f"aws_unsigned_payload {is_unsigned}: {statistics.median(costs):.2f} CPU s/GB")
         finally:

@@ -65,6 +65,11 @@ class PeerListeners:
         for side, relay in self._relays.items():
             relay.connect_to((source if side == SOURCE else target).address_of(FAR_NAME))
 
+    def set_distance(self, link: Link) -> None:
+        """Let the far clusters of a link be as far away as it says. After `connect`. Raises RelayError."""
+        for side in link.far_sides:
+            self._relays[side].set_round_trip(link.rtt_ms)
+
     def access(self, link: Link, source: LocalKafka, target: LocalKafka) -> Access:
         """Return where peers reach the brokers over a link: one of those that these listeners are for."""
         ca_file = None if self._tls is None else self._tls.ca
@@ -78,13 +83,13 @@ class PeerListeners:
 
 @contextmanager
 def peer_listeners(links: Sequence[Link], folder: Path) -> Iterator[PeerListeners]:
-    """Yield the listeners of links with one round trip and all or none with TLS, whose relays run until the block ends.
+    """Yield the listeners of links that are all or none with TLS, whose relays run until the block ends.
 
     `folder` is made for certificates. Raises GoBuildError, RelayError.
     """
     with ExitStack() as stack:
-        rtts_ms = {side: link.rtt_ms for link in links for side in link.far_sides}
-        relays = {side: stack.enter_context(running_relay(rtt_ms)) for side, rtt_ms in rtts_ms.items()}
+        sides = dict.fromkeys(side for link in links for side in link.far_sides)
+        relays = {side: stack.enter_context(running_relay(links[0].rtt_ms)) for side in sides}
         yield PeerListeners(relays, TlsFiles.made_in(folder) if any(link.tls for link in links) else None)
 
 

@@ -28,9 +28,19 @@ class Relay:
 
     def connect_to(self, address: str) -> None:
         """Forward all connections to `address`, which is `host:port`. Only once. Raises RelayError."""
+        self._write(address)
+
+    def set_round_trip(self, rtt_ms: float) -> None:
+        """Delay what is read from now on by half of `rtt_ms`. After `connect_to`. Raises RelayError."""
+        self._write(f"{rtt_ms / 2:g}")
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline():
+            raise RelayError(f"the relay at port {self.port} has ended")
+
+    def _write(self, line: str) -> None:
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(f"{address}\n")
+            self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
         except BrokenPipeError as error:
             raise RelayError(f"the relay at port {self.port} has ended") from error

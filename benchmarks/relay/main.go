@@ -2,8 +2,9 @@
 //
 //	relay -delay-ms 40
 //
-// It prints the port that it listens on, reads the address to connect to from standard input ("host:port" and a line end), and
-// ends when standard input ends, so that it does not outlive the program that started it. It has no bandwidth limit of its own
+// It prints the port that it listens on, reads the address to connect to from standard input ("host:port" and a line end), then
+// new delays in milliseconds, a line each, for what is read from then on, and ends when standard input ends, so that it does not
+// outlive the program that started it. It has no bandwidth limit of its own
 // but the buffer: at most -buffer-mb are under way per direction of a connection, and they take memory while they are. SIGUSR1
 // stops all deliveries for -stall-s. The kernel accepts connections at once; therefore the first bytes of a client are read
 // only when a real connection of this distance would have been established.
@@ -17,6 +18,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,7 +33,7 @@ const (
 )
 
 var (
-	delayMs  = flag.Float64("delay-ms", 0, "time from reading a byte to delivering it")
+	delayMs  = flag.Float64("delay-ms", 0, "time from reading a byte to delivering it, until another is set")
 	bufferMb = flag.Int("buffer-mb", 256, "most bytes under way in one direction of a connection, in 2^20")
 	stallS   = flag.Float64("stall-s", 10, "time for which SIGUSR1 stops all deliveries")
 )
@@ -39,6 +41,7 @@ var (
 var (
 	blocks       = sync.Pool{New: func() any { return new([blockBytes]byte) }}
 	stalledUntil atomic.Int64 // nanoseconds since the epoch
+	delayNs      atomic.Int64
 )
 
 // chunk is what one read returned. The last chunk of a block holds it, and gives it back.
@@ -50,6 +53,7 @@ type chunk struct {
 
 func main() {
 	flag.Parse()
+	setDelay(*delayMs)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)
 	fmt.Println(listener.Addr().(*net.TCPAddr).Port)
@@ -58,8 +62,15 @@ func main() {
 	check(err)
 	go stallOnSignal()
 	go serve(listener, strings.TrimSpace(target))
-	_, _ = io.Copy(io.Discard, input)
+	for lines := bufio.NewScanner(input); lines.Scan(); {
+		ms, err := strconv.ParseFloat(lines.Text(), 64)
+		check(err)
+		setDelay(ms)
+		fmt.Println(lines.Text())
+	}
 }
+
+func setDelay(ms float64) { delayNs.Store(int64(duration(ms, time.Millisecond))) }
 
 func stallOnSignal() {
 	signals := make(chan os.Signal, 1)
@@ -149,7 +160,7 @@ func give(one chunk, buffer <-chan struct{}) {
 	}
 }
 
-func delay() time.Duration { return duration(*delayMs, time.Millisecond) }
+func delay() time.Duration { return time.Duration(delayNs.Load()) }
 
 func duration(number float64, unit time.Duration) time.Duration {
 	return time.Duration(number * float64(unit))

@@ -44,6 +44,12 @@ def test_near_and_far_take_turns_in_one_call() -> None:
     assert links == [Link(), Link(rtt_ms=80, far="target"), Link(rtt_ms=80, far="source")]
 
 
+def test_a_path_with_and_without_delay_takes_turns_in_one_call() -> None:
+    links = run.parsed(["--rtt-ms", "0,80", "--far", "none,target"]).links
+    assert links == [Link(), Link(far="target"), Link(rtt_ms=80, far="target")]
+    assert str(links[1]) == "target 0 ms away"
+
+
 def test_brokers_have_a_listener_for_each_link_of_one_call(tmp_path: Path) -> None:
     files = TlsFiles.made_in(tmp_path / "certificates")
     relays = {"target": Relay(7, None)}  # type: ignore[arg-type]
@@ -66,6 +72,7 @@ def test_latency_is_measured_near_and_far_in_one_call() -> None:
         (["--rtt-ms", "80"], "given together"),
         (["--far", "target"], "given together"),
         (["--rtt-ms", "-1", "--far", "target"], "less than 0"),
+        (["--rtt-ms", "80,-1", "--far", "target"], "less than 0"),
         (["--rtt-ms", "80", "--far", "nowhere"], "invalid choice"),
     ],
 )

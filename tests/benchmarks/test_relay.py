@@ -65,6 +65,13 @@ def test_a_round_trip_takes_the_time_and_the_first_one_that_of_connecting_as_wel
     assert RTT_MS / 1000 <= second < 5.0
 
 
+def test_a_relay_gets_another_distance_while_connections_are_open() -> None:
+    with connected(rtt_ms=0) as (relay, client, far):
+        round_trip_s(client, far)
+        relay.set_round_trip(RTT_MS)
+        assert round_trip_s(client, far) >= RTT_MS / 1000
+
+
 @pytest.mark.parametrize("options", [(), ("-buffer-mb", "1")])
 def test_bytes_arrive_complete_and_in_order_in_both_directions(options: tuple[str, ...]) -> None:
     chance = random.Random(1)

@@ -65,24 +65,31 @@ def server_program() -> Path:
 
 
 class StoreServer:
-    """`folder` holds the bucket as files; `port` is the server's own, without faults."""
+    """`folder` holds the bucket as files; `port` is the server's own, without faults.
 
-    def __init__(self, folder: Path) -> None:
+    With `certificate` and `key`, files, it listens with TLS alone.
+    """
+
+    def __init__(self, folder: Path, *, certificate: Path | None = None, key: Path | None = None) -> None:
         self.folder = folder
         self.port = free_ports(1)[0]
+        self._tls = () if certificate is None else ("--cert", str(certificate), "--key", str(key))
         self._process = ServerProcess(f"the object store in {folder}", folder.parent / "versitygw.log")
 
     def start(self) -> None:
         (self.folder / BUCKET).mkdir(parents=True, exist_ok=True)
         environment = f"ROOT_ACCESS_KEY={ACCESS_KEY}", f"ROOT_SECRET_KEY={SECRET_KEY}"
         program = str(server_program())
-        self._process.launch(
-            ["env", *environment, program, "--port", f"{HOST}:{self.port}", "--quiet", "--keep-alive", "posix", str(self.folder)]
-        )
+        options = ("--port", f"{HOST}:{self.port}", *self._tls, "--quiet", "--keep-alive")
+        self._process.launch(["env", *environment, program, *options, "posix", str(self.folder)])
         _wait_for_port(self.port)
 
     def stop(self) -> None:
         self._process.stop()
+
+    @property
+    def endpoint(self) -> str:
+        return f"{'https' if self._tls else 'http'}://{HOST}:{self.port}"
 
 
 class StoreProxy:
