@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.topic_offsets import preserved_topics
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.streaming.runner.lag import copied_until, included_positions, partition_statuses, query_source, query_target
@@ -58,6 +59,7 @@ class LagMonitor:
             at_ms=at_ms,
             partitions=partition_statuses(offsets, until_ms, view, at_ms),
             open_transactions=view.open_transactions,
+            preserved_topics=preserved_topics(positions),
             is_source_up=view.problem is None,
             is_target_up=target_problem is None,
         )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter as Counts
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shallow_mirror.checkpoints.problems import ProblemKind
@@ -53,11 +53,12 @@ class PartitionLag(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """State of both clusters at `at_ms`."""
+    """State of both clusters at `at_ms`. `preserved_topics`: those whose records keep their offsets, as the offset map has it."""
 
     at_ms: int
     partitions: Sequence[PartitionLag] = ()
     open_transactions: Sequence[OpenTransaction] = ()
+    preserved_topics: frozenset[str] = frozenset()
     is_source_up: bool
     is_target_up: bool
 
@@ -157,6 +158,7 @@ class _ClustersCollector(Collector):
         self._mirror, self._max_topics = mirror, max_topics
         self._named: dict[str, None] = {}
         self._snapshot: ClusterSnapshot | None = None
+        self._fillers: Counts[str] = Counts()
         self.left_out: tuple[LeftOutPartition, ...] = ()
         """Replaced as a whole by the mirror's own thread."""
 
@@ -168,6 +170,10 @@ class _ClustersCollector(Collector):
             named[topic] = None
         self._named, self._snapshot = named, snapshot
 
+    def add_fillers(self, counts: Mapping[str, int]) -> None:
+        """Count the fillers of a decision, by topic. Called by the mirror's own thread only."""
+        self._fillers = self._fillers + Counts(counts)
+
     def clear(self) -> None:
         """Serve no figures instead of old ones."""
         self._snapshot = None
@@ -175,14 +181,19 @@ class _ClustersCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         snapshot = self._snapshot
         offsets, ages = dict[str, int](), dict[str, int]()
+        preserved = dict[str, int]()
         for partition in () if snapshot is None else snapshot.partitions:
-            topic = partition.source.topic if partition.source.topic in self._named else OTHER_TOPICS
+            topic = self._label_of(partition.source.topic)
+            if snapshot is not None and topic != OTHER_TOPICS:
+                preserved[topic] = int(topic in snapshot.preserved_topics)
             if partition.lag_offsets is not None:
                 offsets[topic] = offsets.get(topic, 0) + partition.lag_offsets
             if partition.lag_ms is not None:
                 ages[topic] = max(ages.get(topic, 0), partition.lag_ms)
         yield self._by("lag_offsets", "Not copied yet, all partitions of a topic", "topic", offsets)
         yield self._by("lag_ms", "Age of the first record not copied yet, of the latest partition", "topic", ages)
+        yield self._by("topic_offsets_preserved", "1 where its records keep their offsets on the target", "topic", preserved)
+        yield self._filler_counter()
         unknown = None if snapshot is None else sum(partition.lag_offsets is None for partition in snapshot.partitions)
         at_s = None if snapshot is None else snapshot.at_ms / 1000
         yield self._single("partitions", "With a position", None if snapshot is None else len(snapshot.partitions))
@@ -199,6 +210,19 @@ class _ClustersCollector(Collector):
         up = {} if snapshot is None else {"source": int(snapshot.is_source_up), "target": int(snapshot.is_target_up)}
         yield self._by("cluster_up", "1 where it answered", "cluster", up)
         yield self._left_out_partitions()
+
+    def _label_of(self, topic: str) -> str:
+        return topic if topic in self._named else OTHER_TOPICS
+
+    def _filler_counter(self) -> Metric:
+        """Return the fillers of this run. Nothing before the first snapshot, which chooses the topics with a series."""
+        family = CounterMetricFamily(PREFIX + "fillers", "Offsets without a record that fillers took", labels=["mirror", "topic"])
+        counts: Counts[str] = Counts()
+        for topic, count in self._fillers.items() if self._snapshot is not None else ():
+            counts[self._label_of(topic)] += count
+        for topic, count in counts.items():
+            family.add_metric([self._mirror, topic], count)
+        return family
 
     def _left_out_partitions(self) -> Metric:
         """Return a series for each of the first `MAX_LEFT_OUT_SERIES`, and one by side for the others."""

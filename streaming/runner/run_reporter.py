@@ -16,6 +16,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import ProblemLog, log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.topic_offsets import decided_fillers, preserved_topics
 from shallow_mirror.config import ArchiveConfig, LagMetricsSettings, MetricsSettings, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
@@ -259,6 +260,7 @@ class RunReporter:
         if self._metrics is not None:
             self._metrics.on_micro_batch(observed, ages_s(segments, observed.settled_at_ms))
             self._metrics.on_decision(owner.recorded().decided_at_ms)
+            self._metrics.clusters.add_fillers(decided_fillers(report.rows, preserved_topics(positions)))
 
     def _check_early_ends(self, report: MicroBatchReport) -> None:
         """Warn once when slots end early in one round after another, and log once when they no longer do."""

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
+from shallow_mirror.checkpoints.topic_offsets import TopicOffsets
 from shallow_mirror.operations import status_view
 from shallow_mirror.operations.status import MicroBatchStatus, PausedTopic, RunStatus, StatusReport
 from shallow_mirror.sinks.slot_results import Side
@@ -193,3 +194,16 @@ def test_the_last_look_at_the_groups_is_a_line() -> None:
         in rendered(failed)
     )
     assert json.loads(rendered(failed, as_json=True))["groups"]["problem"] == "RetriableError: the source is unreachable"
+
+
+def test_topics_have_a_table_where_one_keeps_its_offsets_and_are_always_in_the_document() -> None:
+    kept = TopicOffsets(topic="orders", offsets="preserved", filler_count=1_234)
+    other = TopicOffsets(topic="logs", offsets="translated")
+    assert ["orders", "preserved", "1,234"] in rows(rendered(report(topics=(kept, other))))
+    assert ["logs", "translated", "0"] in rows(rendered(report(topics=(kept, other))))
+    assert "translated" not in rendered(report(topics=(other,)))
+    document = json.loads(rendered(report(topics=(other, kept)), as_json=True))
+    assert document["topics"] == [
+        {"topic": "logs", "offsets": "translated", "filler_count": 0},
+        {"topic": "orders", "offsets": "preserved", "filler_count": 1_234},
+    ]

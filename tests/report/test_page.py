@@ -8,6 +8,7 @@ import pytest
 from tests.report.contents import EVIL, a_picture, content, many_rows, rows_of_a_day
 from tests.support.html_elements import Elements
 
+from shallow_mirror.checkpoints.topic_offsets import TopicOffsets
 from shallow_mirror.report import charts
 from shallow_mirror.report.page import page
 from shallow_mirror.types import SourcePartition
@@ -48,6 +49,19 @@ def test_what_is_waited_for_and_what_is_in_quarantine_is_said() -> None:
     assert "The mirror waits since 1970-01-01 00:00:00 for: the source" in text
     assert "The target does not answer: gone" in text
     assert "In quarantine: 3 batches" in text
+
+
+def test_topics_that_keep_their_offsets_come_first() -> None:
+    made = content(rows_of_a_day(1))
+    topics = (
+        TopicOffsets(topic="logs", offsets="translated"),
+        TopicOffsets(topic=EVIL, offsets="preserved", filler_count=1_234),
+    )
+    text = page(replace(made, status=replace(made.status, topics=topics)))
+    assert text.index("<td>preserved</td>") < text.index("<td>translated</td>")
+    assert '<td>preserved</td><td class="number">1,234</td>' in text
+    assert "script" not in Elements(text).names
+    assert "Offsets of topics" not in page(made)
 
 
 def test_a_report_of_part_of_the_history_says_so() -> None:

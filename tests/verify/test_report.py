@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,3 +109,14 @@ def test_progress_on_a_terminal_is_a_bar() -> None:
         on_progress(at)
     assert "orders-3, 5 MB read, 2 differences" in out.getvalue()
     assert "25%" in out.getvalue()
+
+
+def test_a_report_says_where_offsets_are_preserved_and_how_many_fillers_were_accounted_for() -> None:
+    plain = report_of(Tally(record_count=7))
+    assert not [line for line in plain.sentences() if "preserved" in line]
+    kept = replace(plain, preserved_partition_count=3, filler_count=1_234)
+    assert kept.sentences()[2] == (
+        "offsets are preserved in 3 partitions: each record was looked for at its source offset; fillers, which no reader may see, "
+        "took 1,234 offsets"
+    )
+    assert (kept.document()["preserved_partition_count"], kept.document()["filler_count"]) == (3, 1_234)

@@ -21,6 +21,7 @@ from shallow_mirror.checkpoints.commit_metadata import Recorded
 from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass, last_pass
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
@@ -28,6 +29,13 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.topic_offsets import (
+    FILLER_COLUMNS,
+    TopicOffsets,
+    preserved_topics,
+    recorded_fillers,
+    topics_with_offsets,
+)
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
@@ -41,6 +49,7 @@ from shallow_mirror.streaming.runner.lag import (
     query_target,
 )
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
+from shallow_mirror.types import SourcePartition
 
 MICRO_BATCHES_SHOWN = 5
 PROBLEMS_SHOWN = 5
@@ -101,6 +110,7 @@ class StatusReport:
     `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
     `gone_topics`: mirrored topics that were deleted at the source; `topic_problems`: settings that are not synchronized; both as
     of the mirror's last check.
+    `topics`: whether the records of each topic keep their offsets.
     `left_out`: broken partitions, while the others are copied without them; empty while no run is alive.
     `problems`: the last few of the last runs, newest last. `groups`: the last synchronization of consumer groups, None without
     `groups.sync`.
@@ -128,6 +138,7 @@ class StatusReport:
     groups: GroupSyncPass | None = None
     problems: tuple[CountedProblem, ...] = ()
     left_out: tuple[LeftOutPartition, ...] = ()
+    topics: tuple[TopicOffsets, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -202,9 +213,16 @@ def gather_status(
         groups=None
         if isinstance(config, RestoreConfig) or config.groups.sync_s is None
         else last_pass(tables, datetime.now(UTC)),
+        topics=_topics(offset_map, included),
         left_out=read_left_out(planner_state.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
         problems=() if recorded is None else read_problems(tables, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )
+
+
+def _topics(offset_map: OffsetMap, positions: Mapping[SourcePartition, Position]) -> tuple[TopicOffsets, ...]:
+    preserved = preserved_topics(positions)
+    pieces = offset_map.settled_pieces(columns=FILLER_COLUMNS) if preserved else ()
+    return topics_with_offsets(positions, recorded_fillers(pieces, preserved))
 
 
 def _ends_of_restore(storage: MirrorStorage) -> SourceView:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.checkpoints.problems import CountedProblem
+from shallow_mirror.checkpoints.topic_offsets import PRESERVED, TopicOffsets
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
@@ -86,6 +87,8 @@ def render(report: StatusReport) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for line in lines]
     if report.micro_batches:
         parts.append(_micro_batch_table(report.micro_batches))
+    if any(topic.offsets == PRESERVED for topic in report.topics):
+        parts.append(_topic_table(report.topics))
     if report.partitions:
         parts.append(_partition_table(report))
     return Group(*parts)
@@ -172,6 +175,13 @@ def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:
             dropped or "none",
             _number(micro_batch.lag_offsets),
         )
+    return table
+
+
+def _topic_table(topics: tuple[TopicOffsets, ...]) -> Table:
+    table = _table("topics", ("topic", "offsets"), ("topic", "offsets", "fillers"))
+    for topic in topics:
+        table.add_row(Text(topic.topic), topic.offsets, _number(topic.filler_count))
     return table
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from shallow_mirror.checkpoints.paused_intervals import PausedInterval
 from shallow_mirror.checkpoints.problems import CountedProblem
+from shallow_mirror.checkpoints.topic_offsets import PRESERVED, TopicOffsets
 from shallow_mirror.operations.status import RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
@@ -22,7 +23,7 @@ from shallow_mirror.report.style import STYLE
 from shallow_mirror.report.time_series import BATCHES, STEPS, Groups, History, grouped, lag_points, rates
 from shallow_mirror.streaming.runner.lag import PartitionStatus
 
-PARTITIONS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 20, 50
+PARTITIONS_SHOWN, TOPICS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 50, 20, 50
 
 _STEPS_CSS = tuple(zip(("s8", "s2", "s1", "s5", "s3", "s6"), STEPS, strict=True))
 _BATCHES_CSS = tuple(zip(("s1", "s2", "s7", "s4"), BATCHES, strict=True))
@@ -62,6 +63,11 @@ def page(content: ReportContent) -> str:
             _tiles(content),
             *_plots(content),
             _section("Partitions", "those with the largest lag", _partitions(status.partitions)),
+            _section(
+                "Offsets of topics", "preserved: equal on both clusters, translated: by the offset map", _topics(status.topics)
+            )
+            if status.topics
+            else "",
             _section("Pauses", "of topics, the newest first, UTC", _pauses(content.pauses, status.at_ms))
             if content.pauses
             else "",
@@ -262,6 +268,13 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> str:
     more = len(ordered) - len(rows)
     columns = ("topic", "partition", "position", "log end", "lag, offsets", "behind")
     return _table(columns, rows) + (f"<p>and {more:,} more</p>" if more else "")
+
+
+def _topics(topics: Sequence[TopicOffsets]) -> str:
+    ordered = sorted(topics, key=lambda topic: (topic.offsets != PRESERVED, topic.topic))
+    rows = [(topic.topic, topic.offsets, topic.filler_count) for topic in ordered[:TOPICS_SHOWN]]
+    more = len(ordered) - len(rows)
+    return _table(("topic", "offsets", "fillers"), rows) + (f"<p>and {more:,} more</p>" if more else "")
 
 
 def _problems(problems: Sequence[CountedProblem]) -> str:

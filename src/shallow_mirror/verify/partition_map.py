@@ -19,6 +19,7 @@ from shallow_mirror.verify.map_index import (
     KINDS,
     QUARANTINED,
     RELEASED,
+    Bools,
     Longs,
     MapRows,
     RowProblem,
@@ -36,7 +37,8 @@ class PartitionPair:
 
     `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that
     were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was. `problems` are
-    what the map's own rows contradict. `is_preserved`: some records were written so that they keep their offsets.
+    what the map's own rows contradict. `is_preserved`: some records were written so that they keep their offsets. `filler_count`:
+    offsets without a record that fillers took in such rows.
     """
 
     source: SourcePartition
@@ -47,6 +49,7 @@ class PartitionPair:
     quarantines: bool
     problems: tuple[RowProblem, ...]
     is_preserved: bool = False
+    filler_count: int = 0
 
 
 def partition_pairs(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[PartitionPair]:
@@ -79,6 +82,8 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
     expired = _rows(table, ~is_live & leads_here & ~is_released)
     released = _rows(table, leads_here & is_released)
     strays = _rows(table, is_live & ~leads_here)
+    keeps_offsets = _keeps_offsets(table)
+    preserved = _rows(table, is_live & leads_here & ~is_released & keeps_offsets)
     source_id = topic_id if live_code != NOWHERE and topic_id is not None else ids.names[-1]
     return PartitionPair(
         source=SourcePartition(topic, source_id, partition),
@@ -87,11 +92,21 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
         elsewhere=_elsewhere([expired, released], [segment for segment in pending if segment.target == target]),
         gone_offsets=int((expired.end - expired.start)[expired.kind == DATA].sum()),
         quarantines=bool((kinds == KINDS[QUARANTINED].value).any()),
-        problems=(*row_problems(rows), *released_problems(rows, _rows(table, is_live & is_released)), *_stray_problems(strays)),
-        is_preserved=bool(
-            pc.any(pc.and_(pc.is_null(table["transactional_id"]), pc.is_valid(table["target_producer_id"]))).as_py()
+        problems=(
+            *row_problems(rows),
+            *released_problems(rows, _rows(table, is_live & is_released)),
+            *_stray_problems(strays),
+            *_shifted_problems(preserved),
         ),
+        is_preserved=bool(keeps_offsets.any()),
+        filler_count=int((preserved.end - preserved.start)[~preserved.is_data].sum()),
     )
+
+
+def _keeps_offsets(table: pa.Table) -> Bools:
+    """Return which rows were written with a producer id that writers share: at the offsets of the source."""
+    is_shared = pc.and_(pc.is_null(table["transactional_id"]), pc.is_valid(table["target_producer_id"]))
+    return np.asarray(is_shared.to_numpy(), np.bool_)
 
 
 def _rows(table: pa.Table, chosen: np.ndarray) -> MapRows:
@@ -101,6 +116,12 @@ def _rows(table: pa.Table, chosen: np.ndarray) -> MapRows:
 def _stray_problems(strays: MapRows) -> Iterator[RowProblem]:
     for start, end in zip(strays.start.tolist(), strays.end.tolist(), strict=True):
         yield RowProblem(DifferenceKind.REORDERED, start, end, "the map assigns them to another target partition than the others")
+
+
+def _shifted_problems(preserved: MapRows) -> Iterator[RowProblem]:
+    shifted = np.flatnonzero(preserved.is_data & (preserved.shift != 0))
+    for start, end in zip(preserved.start[shifted].tolist(), preserved.end[shifted].tolist(), strict=True):
+        yield RowProblem(DifferenceKind.REORDERED, start, end, "their offsets are preserved, and the map names other ones")
 
 
 def _elsewhere(settled: Sequence[MapRows], pending: Sequence[Segment]) -> tuple[Longs, Longs]:

@@ -29,6 +29,8 @@ class VerifyReport:
     """`batch_count` whole batches and `opened_batch_count` batches that had to be opened hold the same on both sides, unless
     a difference says otherwise; `record_count` records of them are equal. A difference is a range of offsets.
 
+    `preserved_partition_count`: partitions whose records keep their offsets; fillers took `filler_count` offsets of them.
+
     `unchecked` counts source offsets that cannot be checked any more. `source_bytes` and `target_bytes` were read;
     `seconds` are of this run alone, and `continues` says that it continued an interrupted one.
     """
@@ -48,6 +50,8 @@ class VerifyReport:
     unchecked: Mapping[Unchecked, int]
     difference_counts: Mapping[DifferenceKind, int]
     differences: tuple[Difference, ...]
+    preserved_partition_count: int = 0
+    filler_count: int = 0
 
     @property
     def is_equal(self) -> bool:
@@ -80,6 +84,11 @@ class VerifyReport:
             f"{counted(self.record_count, 'record')} in {counted(self.partition_count, 'partition')} of "
             f"{counted(len(self.topics), 'topic')} found equal{self._ways()}"
         )
+        if self.preserved_partition_count:
+            lines.append(
+                f"offsets are preserved in {counted(self.preserved_partition_count, 'partition')}: each record was looked for at "
+                f"its source offset; fillers, which no reader may see, took {counted(self.filler_count, 'offset')}"
+            )
         megabytes = (self.source_bytes + self.target_bytes) / 1e6
         lines.append(
             f"{megabytes:,.1f} MB read from both sides{' (an interrupted audit was continued)' if self.continues else ''}"

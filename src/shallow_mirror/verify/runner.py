@@ -194,7 +194,7 @@ class _MirrorVerifier:
         self._tally = Tally()
         self._verified: dict[tuple[SourcePartition, TargetPartition], tuple[int, int]] = {}
         self._progress = _Meter(on_progress, self._tally)
-        self._partition_count = 0
+        self._partition_count = self._preserved_partition_count = self._filler_count = 0
 
     def run(self, topics: Sequence[str] | None, tables: BestEffortTables, *, from_start: bool) -> VerifyReport:
         names = self._load_metadata(topics)
@@ -269,6 +269,8 @@ class _MirrorVerifier:
 
     def _verify_partition(self, pair: PartitionPair, log: VerifyLog) -> None:
         self._partition_count += 1
+        self._preserved_partition_count += pair.is_preserved
+        self._filler_count += pair.filler_count
         self._report_map_problems(pair)
         if pair.gone_offsets:
             self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += pair.gone_offsets
@@ -358,6 +360,8 @@ class _MirrorVerifier:
             unchecked=dict(tally.unchecked),
             difference_counts=dict(tally.difference_counts),
             differences=tuple(tally.differences),
+            preserved_partition_count=self._preserved_partition_count,
+            filler_count=self._filler_count,
         )
 
 

@@ -89,6 +89,21 @@ def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:
     assert (value(metrics, "cluster_up", cluster="source"), value(metrics, "cluster_up", cluster="target")) == (1, 0)
 
 
+def test_topics_say_whether_their_offsets_are_preserved_and_how_many_fillers_they_were_sent() -> None:
+    metrics = metrics_of(max_topics=2)
+    metrics.clusters.add_fillers({"b": 3, "d": 1})
+    assert value(metrics, "fillers_total", topic="b") is None, "no topic has a series yet"
+    metrics.clusters.update(snapshot(lag("b", 0, 5, 70), lag("c", 0, 0, 0), lag("d", 0, 1, 10), preserved_topics=frozenset("bd")))
+    metrics.clusters.add_fillers({"b": 4, "e": 2})
+    assert [value(metrics, "topic_offsets_preserved", topic=topic) for topic in ("b", "c", "d", OTHER_TOPICS)] == [
+        1,
+        0,
+        None,
+        None,
+    ]
+    assert [value(metrics, "fillers_total", topic=topic) for topic in ("b", "c", OTHER_TOPICS)] == [7, None, 3]
+
+
 def test_what_the_source_does_not_say_is_no_zero() -> None:
     metrics = metrics_of()
     assert value(metrics, "open_source_transactions") is None

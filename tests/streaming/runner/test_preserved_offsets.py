@@ -33,6 +33,7 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import rows_from_arrow, table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
+from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.sinks.kafka.preserved.offset_probe import PROBE_PREFIX
@@ -136,6 +137,11 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     assert not [name for name in topics_of(target) if name.startswith(PROBE_PREFIX)]
     report = verify_mirror(conf)
     assert report.is_equal, report
+    fillers = sum(row.segment.source_end - row.segment.source_start for row in rows if row.segment.kind is not SegmentKind.DATA)
+    assert (report.preserved_partition_count, report.filler_count) == (1, fillers)
+    (topic,) = gather_status(conf).topics
+    assert (topic.topic, topic.offsets, topic.filler_count) == (topic_name, "preserved", fillers)
+    assert fillers > 0
 
 
 @pytest.mark.long

@@ -1,0 +1,50 @@
+"""The rows of a topic as pairs of partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from shallow_mirror.checkpoints.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
+from shallow_mirror.verify.differences import DifferenceKind
+from shallow_mirror.verify.partition_map import PAIR_COLUMNS, PartitionPair, partition_pairs
+
+SOURCE, TARGET = SourcePartition("orders", "id", 0), TargetPartition("copy", "other", 0)
+
+
+def row(start: int, end: int, kind: SegmentKind, target_start: int | None, txn: SlotTxn | None = None) -> DecidedSegment:
+    segment = Segment(
+        source=SOURCE,
+        source_start=start,
+        source_end=end,
+        kind=kind,
+        target=TARGET,
+        target_start=target_start,
+        target_end=None if target_start is None else target_start + end - start,
+    )
+    return DecidedSegment(segment, txn, shared_producer_id=None if txn else 77)
+
+
+def pair_of(*rows: DecidedSegment) -> PartitionPair:
+    (pair,) = partition_pairs(rows_to_arrow(rows, 1, 1, 0).select(PAIR_COLUMNS), "orders", "id", ())
+    return pair
+
+
+def test_offsets_of_a_preserved_partition_are_records_at_their_own_offset_or_fillers() -> None:
+    pair = pair_of(row(4, 10, SegmentKind.DATA, 4), row(10, 11, SegmentKind.COMMIT, None), row(11, 15, SegmentKind.GAP, None))
+    assert (pair.is_preserved, pair.filler_count, pair.problems) == (True, 5, ())
+
+
+def test_a_preserved_row_that_leads_to_another_offset_is_a_difference() -> None:
+    (problem,) = pair_of(row(0, 4, SegmentKind.DATA, 0), row(4, 10, SegmentKind.DATA, 5)).problems
+    assert (problem.kind, problem.start, problem.end) == (DifferenceKind.REORDERED, 4, 10)
+    assert "offsets are preserved" in problem.reason
+
+
+@pytest.mark.parametrize("is_preserved_first", [False, True])
+def test_rows_of_a_transaction_may_lead_anywhere(is_preserved_first: bool) -> None:
+    txn = SlotTxn("m-0", 5, 1)
+    first = (row(0, 4, SegmentKind.DATA, 0),) if is_preserved_first else ()
+    rows = (*first, row(4, 10, SegmentKind.DATA, 7, txn), row(10, 12, SegmentKind.ABORTED, None, txn))
+    pair = pair_of(*rows)
+    assert (pair.is_preserved, pair.filler_count, pair.problems) == (is_preserved_first, 0, ())
