@@ -17,7 +17,8 @@ class ReadPart:
     are read as the job has in flight.
 
     Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway. `is_cut`: nor are
-    the records from `range_end` on; otherwise a batch that straddles it is wanted whole.
+    the records from `range_end` on; otherwise a batch that straddles it is wanted whole. `fills_log`: without a batch as well, a
+    log with preserved offsets is filled up to the position.
     """
 
     source: SourcePartition
@@ -27,6 +28,7 @@ class ReadPart:
     aborted: tuple[tuple[int, int], ...]
     start: int = 0
     is_cut: bool = False
+    fills_log: bool = False
 
     def batch(self, i: int) -> memoryview:
         start = int(self.index.pos[i])

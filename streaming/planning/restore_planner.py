@@ -25,7 +25,7 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning.kept_segments import KeptSegments, nothing_in_front_of
@@ -81,6 +81,20 @@ def require_same_restore(decided: RestoreRanges, config: RestoreConfig, archive_
         problems.append(f"until: this restore began with {decided.until}")
     if problems:
         raise ConfigError([f"{problem}: for another one give another `restore` name and other `tables`" for problem in problems])
+
+
+def require_adjacent_rows(step: RestoreStep, positions: Mapping[SourcePartition, int]) -> None:
+    """Raise MirrorError where rows behind a position are gone: what they had would count as offsets without records."""
+    for source, rows in sorted(step.rows.items()):
+        end = positions[source]
+        for row in rows:
+            if row.segment.source_start > end:
+                raise MirrorError(
+                    f"{source.topic_partition}: the archive no longer has offsets {end} to {row.segment.source_start - 1}: its "
+                    "retention deleted them since the restore began. Give another `restore` name and other `tables`, and restore "
+                    "into another topic what the archive still has"
+                )
+            end = max(end, row.segment.source_end)
 
 
 def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:
@@ -249,6 +263,8 @@ class RestorePlanner:
                 )
                 return None
         end = end if wanted is None else wanted
+        if self._config.topics.is_preserved(source.topic):
+            start = max(start, min(_behind_expired(rows, start), end))
         if until.time_ms is not None or until.decision is not None:
             at_cut = min(end, kept.end) if rows else kept.end
             problem = kept.problem_of_end(at_cut, until.time_ms)
@@ -262,7 +278,11 @@ class RestorePlanner:
                     f"{hole_start} with until.offsets, or exclude the topic"
                 )
                 return None
-        lost = [row.segment for row in rows if row.segment.kind is SegmentKind.EXPIRED and row.segment.source_start < end]
+        lost = [
+            row.segment
+            for row in rows
+            if row.segment.kind is SegmentKind.EXPIRED and row.segment.source_end > start and row.segment.source_start < end
+        ]
         for segment in lost:
             _log.warning(
                 "%s: offsets %d to %d had expired at the source before they were archived",
@@ -325,6 +345,15 @@ class RestorePlanner:
 
 def _in_view(rows: Sequence[ArchiveRow], view: LineageView) -> list[ArchiveRow]:
     return [clipped for row in rows if (clipped := view.clipped_row(row)) is not None]
+
+
+def _behind_expired(rows: Sequence[ArchiveRow], start: int) -> int:
+    """Return where the source's log began: behind the offsets from `start` on that had expired before they were archived."""
+    for row in rows:
+        if row.segment.source_start > start or (row.segment.kind is not SegmentKind.EXPIRED and row.segment.source_end > start):
+            break
+        start = max(start, row.segment.source_end)
+    return start
 
 
 def _lineage_problems(source: SourcePartition, lineages: Lineages, until: Cut) -> list[str]:

@@ -90,7 +90,7 @@ class MirrorQuery:
     def recover_and_run(self, spark: Any) -> None:
         """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
         performer = self._recover()
-        if self.preserves_offsets and self.guard_times is None:
+        if self.config.topics.preserves_offsets and self.guard_times is None:
             self._prepare_preserved_offsets()
         targets = self._target_topics()
         topic_ids = self._register_partitions(targets)
@@ -114,10 +114,6 @@ class MirrorQuery:
         finally:
             registration.discard()
         self.owner.settle()
-
-    @property
-    def preserves_offsets(self) -> bool:
-        return "preserved" in self.config.topics.offsets.values()
 
     def _prepare_preserved_offsets(self) -> None:
         """Learn what the target's brokers say of their times, and try what preserved offsets need of them: once a run."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store.object_store import ObjectStore
@@ -39,7 +40,9 @@ from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
+from shallow_mirror.sinks.slot_results import UnfinishedRange
 from shallow_mirror.sinks.slots.archive_readings import ArchiveInput
+from shallow_mirror.sinks.slots.log_end_readings import LogEndInput
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import offset_planning
@@ -47,17 +50,22 @@ from shallow_mirror.streaming.planning.restore_planner import (
     RestorePlanner,
     RestoreStep,
     described_topics,
+    require_adjacent_rows,
     require_same_restore,
     time_of_cut,
 )
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
+from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
 from shallow_mirror.streaming.sources.stream_reader import ranges_by_slot
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
+
+_LEFT_OUT_PAUSE_S = 5.0
+"""Before a log is tried again that could not be written."""
 
 
 class Restore:
@@ -89,6 +97,19 @@ class Restore:
             _log.warning("stopped while waiting: %s", stopped)
 
 
+@dataclass(frozen=True, slots=True)
+class _Copying:
+    """What one attempt copies with."""
+
+    spark: Any
+    sink: MicroBatchSink
+    kafka: KafkaSink
+
+    @property
+    def parallelism(self) -> int:
+        return int(self.spark.sparkContext.defaultParallelism)
+
+
 class _RestoreRun:
     """State of one `Restore.run`."""
 
@@ -103,6 +124,9 @@ class _RestoreRun:
         self._reporter = RunReporter(ReportedRun.of_restore(config), self._identity)
         self._supervisor = Supervisor(stop, None, self._reporter)
         self._slot_time = SlotTime(config.write.slots)
+        self._preserved = PreservedRestore(config, self._target)
+        self._left_out: tuple[UnfinishedRange, ...] = ()
+        self._has_written = False
 
     def run(self, spark: Any) -> None:
         config, retry = self._config, self._supervisor.retry_forever
@@ -173,6 +197,9 @@ class _RestoreRun:
         )
         owner.check_ownership()
         recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline())
+        if config.topics.preserves_offsets:
+            self._reporter.start_step("trying preserved offsets", " with a topic of the target")
+            self._preserved.prepare(self._supervisor.deadline())
         self._table.refresh()
         planner = RestorePlanner(config, self._table, self._store)
         decided = self._ranges(planner)
@@ -181,16 +208,34 @@ class _RestoreRun:
             config, _ConfigsOfArchive(topics), self._target, positions=owner.positions(), route=config.target_topic
         )
         self._register(owner, targets, topics, decided)
+        kafka = self._kafka_sink(owner, performer, targets)
+        copying = _Copying(spark, self._micro_batch_sink(kafka), kafka)
+        positions = {source: position.offset for source, position in owner.positions().items()}
+        is_done = self._copy_steps(copying, owner, decided, planner.steps(decided, positions))
+        if is_done:
+            self._require_complete(owner, decided)
+            is_done = self._fill_logs(copying, owner, decided)
+        owner.settle()
+        if is_done:
+            self._commit_groups(decided)
+        return is_done
+
+    def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
+        config = self._config
         job = KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
-        kafka = KafkaSink(
-            job=replace(job, leaves_out=False),
+        return KafkaSink(
+            # A log that has to wait for requests of an earlier run is left out meanwhile: an error would stop the other slots.
+            job=replace(job, leaves_out=config.topics.preserves_offsets, guard_times=self._preserved.guard_times),
             slots=config.write.slots,
             owner=owner,
             performer=performer,
             targets=targets,
             observer=self._observer,
         )
-        sink = MicroBatchSink(
+
+    def _micro_batch_sink(self, kafka: KafkaSink) -> MicroBatchSink:
+        config = self._config
+        return MicroBatchSink(
             kafka,
             source=None,
             slot_time=self._slot_time,
@@ -198,43 +243,57 @@ class _RestoreRun:
             observer=self._observer,
             quarantine=QuarantineTable.open(self._storage),
             quarantine_limits=config.write.quarantine_limits or UNLIMITED_QUARANTINE,
+            left_out=self._note_left_out,
         )
-        positions = {source: position.offset for source, position in owner.positions().items()}
-        for number, step in enumerate(planner.steps(decided, positions)):
-            if self._supervisor.is_over():
-                owner.settle()
-                return False
-            self._copy_step(spark, sink, kafka, owner, decided, step, number)
-        owner.settle()
-        self._require_complete(owner, decided)
-        self._commit_groups(decided)
+
+    def _note_left_out(self, unfinished: Sequence[UnfinishedRange], positions: Mapping[SourcePartition, Position]) -> None:
+        self._left_out = tuple(unfinished)
+        self._reporter.left_out.on_micro_batch(unfinished, positions)
+
+    def _copy_steps(self, copying: _Copying, owner: OffsetMapOwner, decided: RestoreRanges, steps: Iterable[RestoreStep]) -> bool:
+        """Copy one step after the other. Return False at a stop."""
+        for number, step in enumerate(steps):
+            while slots := self._slots_of(copying, owner, decided, step):
+                archive_input = ArchiveInput(
+                    objects=self._config.archive.objects,
+                    storage_options=self._config.storage_options,
+                    segments=step.rows,
+                    slots=slots,
+                )
+                if self._supervisor.is_over() or not self._run_slots(copying, archive_input, number):
+                    return False
         return True
 
-    def _copy_step(
-        self,
-        spark: Any,
-        sink: MicroBatchSink,
-        kafka: KafkaSink,
-        owner: OffsetMapOwner,
-        decided: RestoreRanges,
-        step: RestoreStep,
-        number: int,
-    ) -> None:
+    def _slots_of(
+        self, copying: _Copying, owner: OffsetMapOwner, decided: RestoreRanges, step: RestoreStep
+    ) -> Sequence[Sequence[PlannedRange]]:
+        """Return the ranges of a step that are not copied yet, by slot."""
         positions = owner.positions()
         starts = {source: positions[source].offset for source in step.rows}
         ends = {source: min(rows[-1].segment.source_end, decided.ranges[source].end) for source, rows in step.rows.items()}
-        ranges = plan_step(step, starts, ends, self._config, int(spark.sparkContext.defaultParallelism))
-        if not ranges:
-            return
-        slots = ranges_by_slot(ranges)
-        kafka.open_input = ArchiveInput(
-            objects=self._config.archive.objects,
-            storage_options=self._config.storage_options,
-            segments=step.rows,
-            slots=slots,
-        )
+        require_adjacent_rows(step, starts)
+        return ranges_by_slot(plan_step(step, starts, ends, self._config, copying.parallelism))
+
+    def _run_slots(self, copying: _Copying, slots_input: ArchiveInput | LogEndInput, number: int) -> bool:
+        """Run one micro-batch, and wait where it left something out. Return False at a stop."""
+        self._has_written = True
+        copying.kafka.open_input = slots_input
+        count = len(slots_input.slots)
         # Not a Python data source: Spark would start processes of its own to plan each micro-batch, and one more for each slot.
-        sink(spark.range(0, len(slots), 1, len(slots)), number)
+        copying.sink(copying.spark.range(0, count, 1, count), number)
+        return not self._left_out or not self._supervisor.wait(_LEFT_OUT_PAUSE_S)
+
+    def _fill_logs(self, copying: _Copying, owner: OffsetMapOwner, decided: RestoreRanges) -> bool:
+        """Let the logs of preserved topics begin and end where the archived ranges do. Return False at a stop."""
+        preserved = self._preserved
+        while short := preserved.short_logs(owner.positions(), self._supervisor.deadline()):
+            log_ends = LogEndInput(slots=plan_log_ends(short, self._config.write.slots))
+            if self._supervisor.is_over() or not self._run_slots(copying, log_ends, 0):
+                return False
+        if self._has_written:  # a complete restore may be in use
+            preserved.require_own_ends(owner.positions(), self._supervisor.deadline())
+        preserved.delete_leading_fillers(decided.ranges, owner.positions(), self._supervisor.deadline())
+        return True
 
     def _ranges(self, planner: RestorePlanner) -> RestoreRanges:
         """Return what the first start decided. Raise ConfigError where the file has another archive or cut by now."""
@@ -258,14 +317,18 @@ class _RestoreRun:
         A topic without such rows was never written by this restore: it has to be empty.
         """
         deadline = self._supervisor.deadline()
+        problems = changed_offsets_problems(owner.positions(), self._config.topics.is_preserved)
+        if problems:
+            raise ConfigError(problems)
         begun = {source.topic for source in owner.positions()}
+        self._preserved.require_possible(decided.ranges, begun, deadline)
         refuse_filled_topics(self._target, {topic: self._config.target_topic(topic) for topic in topics.keys() - begun}, deadline)
         self._reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
         targets.prepare({name: description.partitions for name, description in topics.items()}, deadline)
         positions = owner.positions()
         starts = {source: offsets.start for source, offsets in decided.ranges.items() if source not in positions}
         if starts:
-            decide_first_rows(owner, rows_at(starts, targets))
+            decide_first_rows(owner, self._preserved.with_producers(rows_at(starts, targets), deadline))
 
     def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> None:
         """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""

@@ -54,7 +54,7 @@ class Supervisor:
                 pause_s = BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)]
                 failures += 1
                 self._reporter.on_retry(step, error, since_ms, pause_s)
-                if self._wait(pause_s):
+                if self.wait(pause_s):
                     if self._stop.is_set():
                         raise StoppedError(f"{step}: {error}") from error
                     raise
@@ -67,7 +67,7 @@ class Supervisor:
         """Return the deadline of one attempt of a step that is retried; it is over at once when a stop is requested."""
         return Deadline.after_ms(most_ms, lambda: math.inf if self._stop.is_set() else time.monotonic())
 
-    def _wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> bool:
         """Return True when the run should end instead of trying again."""
         if self._ends_at is not None:
             seconds = min(seconds, max(0.0, self._ends_at - time.monotonic()))

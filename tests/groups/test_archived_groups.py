@@ -144,8 +144,8 @@ def test_a_source_that_does_not_answer_is_reported_once_and_noted_again_later(
     assert noted(tables, 60) == {"billing": 5}
 
 
-def restored_map(folder: Path) -> OffsetMap:
-    """Return a settled map: offsets 100 to 200 of ORDERS are 0 to 100 of the target."""
+def restored_map(folder: Path, target_start: int = 0) -> OffsetMap:
+    """Return a settled map: offsets 100 to 200 of ORDERS are the 100 from `target_start` on of the target; 30 hold nothing."""
     owner = OffsetMapOwner.take_over(
         str(folder / "restore"),
         mirror="r",
@@ -155,12 +155,14 @@ def restored_map(folder: Path) -> OffsetMap:
         now_ms=lambda: NOW_MS,
     )
     segment = Segment(
-        source=ORDERS, source_start=100, source_end=200, kind=SegmentKind.DATA, target=TARGET, target_start=0, target_end=100,
+        source=ORDERS, source_start=100, source_end=200, kind=SegmentKind.DATA, target=TARGET, target_start=target_start,
+        target_end=target_start + 100,
         record_count=100, batch_count=1, size_bytes=1,
     )  # fmt: skip
+    hole = Segment(source=ORDERS, source_start=200, source_end=230, kind=SegmentKind.GAP, target=TARGET)
     owner.settle()
     owner.next_decision()
-    owner.decide([DecidedSegment(segment, None)], highest_slot=-1)
+    owner.decide([DecidedSegment(segment, None), DecidedSegment(hole, None)], highest_slot=-1)
     owner.settle()
     return OffsetMap.open(str(folder / "restore"))
 
@@ -193,6 +195,22 @@ def test_offsets_are_clamped_to_the_range_translated_and_committed_for_groups_wi
     with caplog.at_level("INFO"):
         report_groups(groups.values())
     assert "group active: orders-0 was not committed: the group is active there" in caplog.text
+
+
+def test_with_preserved_offsets_groups_keep_their_numbers_also_where_no_record_follows(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    topics = {"offsets": {".*": "preserved"}}
+    config = restore_runs.config(tmp_path, archive.config, "127.0.0.1:1", topics=topics)
+    target = Groups({"east.orders": TARGET.topic_id}, end=230)
+    offsets = {"inside": 150, "before": 7, "in a hole": 220, "behind the cut": 250}
+    positions = [GroupPosition(group=group, source=ORDERS, offset=offset) for group, offset in offsets.items()]
+    client: Any = target
+    owner_map = restored_map(tmp_path, target_start=100)
+    ranges = {ORDERS: OffsetRange(100, 230)}
+    groups = restore_groups(config, positions, ranges, owner_map, client)
+    assert all(group.partitions[0].step is Step.COMMITTED for group in groups)
+    reached = {name: [offset.offset for offset in of_group] for name, of_group in target.offsets_of.items()}
+    assert reached == {"inside": [150], "before": [100], "in a hole": [220], "behind the cut": [230]}
 
 
 def restored_map_of(folder: Path) -> OffsetMap:

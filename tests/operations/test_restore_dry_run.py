@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.strict_broker import StrictCluster
 from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
-from tests.support.record_batches import batch
+from tests.support.record_batches import batch, marker
 
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -47,6 +47,7 @@ class Archived:
 @pytest.fixture
 def archived(tmp_path: Path) -> Iterator[Archived]:
     with StrictCluster(cluster_id="west-id") as target:
+        target.broker_configs |= {"producer.id.expiration.ms": "86400000", "connections.max.idle.ms": "600000"}
         yield Archived(tmp_path, target)
 
 
@@ -128,6 +129,80 @@ def test_the_command_prints_it_and_its_options_override_the_cut_of_the_file(
         main(["restore", str(file), "--dry-run", "--until", "yesterday"])
     assert ended.value.code == 2
     assert "--until" in capsys.readouterr().err
+
+
+PRESERVED: dict[str, Any] = {"topics": {"offsets": {".*": "preserved"}}}
+
+
+def test_preserved_offsets_are_reported_with_their_fillers(archived: Archived, capsys: pytest.CaptureFixture[str]) -> None:
+    archived.archive.archive(
+        {
+            ORDERS: [
+                batch(30, 2),
+                batch(32, 4, attributes=0x10, producer_id=9, producer_epoch=0),
+                marker(36, 0, 9),
+                batch(37, deltas=[0, 5]),
+            ]
+        },
+        aborted={ORDERS: [(9, 32)]},
+    )
+    report = archived.dry_run(**PRESERVED, until={"offsets": {"orders": {0: 43, 1: 4}}})
+    (topic,) = report.topics
+    assert (topic.offsets, report.is_fine) == ("preserved", True)
+    assert topic.created_with is not None
+    assert topic.created_with["unclean.leader.election.enable"] == "false"
+    first, second = report.partitions
+    assert first.fillers is not None
+    assert second.fillers is not None
+    assert (first.fillers.leading, first.fillers.least, first.fillers.most) == (0, 5, 9)
+    assert (second.fillers.least, second.fillers.most) == (0, 0)
+    text = "\n".join(report.sentences())
+    assert "5 to 9 fillers for offsets without a record (99 bytes)" in text
+    assert "offsets preserved" in text
+    assert json.loads(json.dumps(report.document()))["partitions"][0]["fillers"]["most"] == 9
+    file = archived.folder / "restore.yaml"
+    file.write_text(json.dumps(archived.document()))
+    for offsets, code in (("preserved", 0), ("translated", 0), ("kept", 2)):
+        with pytest.raises(SystemExit) as ended:
+            main(["restore", str(file), "--dry-run", "--offsets", offsets])
+        assert ended.value.code == code
+        said = capsys.readouterr()
+        assert (
+            f"offsets {offsets}" in said.out if code == 0 else "--offsets: kept is neither preserved nor translated" in said.err
+        )
+
+
+def test_why_a_topic_cannot_be_preserved_is_reported(archived: Archived) -> None:
+    settings: dict[str, Any] = {"compression.type": "zstd", "cleanup.policy": "compact"}
+    archived.target.create_topic("east.orders", 2, **settings)
+    archived.target.seed(("east.orders", 1), batch(0, 1))
+    archived.target.log("east.orders", 1).delete_records_before(1)
+    report = archived.dry_run(**PRESERVED)
+    assert not report.is_fine
+    (topic,) = report.topics
+    problems = "\n".join(topic.problems)
+    assert "target partition east.orders-1 is not new (its log has offsets 1 to 1)" in problems
+    assert "has compression.type=zstd" in problems
+    assert "message.timestamp.after.max.ms" in problems
+    assert "both have to be compacted, or neither" in problems
+    assert archived.dry_run().topics[0].problems[0].startswith("target topic east.orders has compression.type=zstd")
+
+
+def test_a_first_offset_above_the_limit_of_fillers_is_reported(archived: Archived) -> None:
+    third = ORDERS._replace(partition=2)
+    archived.archive.archive({third: [batch(2_000_000_000, 1)]}, positions={third: 2_000_000_000})
+    report = archived.dry_run(**PRESERVED)
+    assert any("orders-2 begins at offset 2,000,000,000" in problem for problem in report.topics[0].problems)
+    assert report.partitions[2].fillers is not None
+    assert report.partitions[2].fillers.leading == 2_000_000_000
+
+
+def test_brokers_that_forget_producers_too_early_are_reported(archived: Archived) -> None:
+    archived.target.broker_configs["producer.id.expiration.ms"] = "60000"
+    report = archived.dry_run(**PRESERVED)
+    assert not report.is_fine
+    assert "producer.id.expiration.ms=60000" in "\n".join(report.problems)
+    assert report.problems[0] in report.sentences()
 
 
 def test_a_decision_that_the_archive_does_not_have_is_refused(archived: Archived) -> None:

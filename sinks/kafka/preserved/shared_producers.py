@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -13,7 +13,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.types import IsolationLevel, SourcePartition
+from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 MOST_LEADING_FILLERS = 10**9
 """The limit of the first offset of a partition: fillers take every offset below it, about 11 GB and 6 minutes for so many."""
@@ -40,25 +40,36 @@ def with_shared_producers(
 
 
 def _require_new(target: Cluster, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
-    keys = [row.segment.target.topic_partition for row in rows]
+    problems = used_log_problems(target, [row.segment.target.topic_partition for row in rows], deadline)
+    problems += first_offset_problems((row.segment.source.topic_partition, row.segment.source_start) for row in rows)
+    if problems:
+        raise ConfigError(problems)
+
+
+def used_log_problems(target: Cluster, keys: Sequence[TopicPartition], deadline: Deadline) -> list[str]:
+    """Return a sentence for each of these target partitions that is not new. Raises RetriableError, ConfigError."""
+    if not keys:
+        return []
     uncommitted = IsolationLevel.READ_UNCOMMITTED
     starts = target.list_offsets(dict.fromkeys(keys, _EARLIEST), uncommitted, deadline)
     ends = target.list_offsets(dict.fromkeys(keys, _LATEST), uncommitted, deadline)
-    problems = [
+    return [
         f"target partition {key} is not new (its log has offsets {starts[key].offset} to {ends[key].offset}): with preserved "
-        "offsets a mirror begins with an empty topic. Delete it, name another one (topics.target_name), or use "
+        "offsets the target topic has to be new. Delete it, name another one (topics.target_name), or use "
         "topics.offsets: translated"
         for key in keys
         if ends[key].offset > 0
     ]
-    problems += [
-        f"{row.segment.source.topic_partition} begins at offset {row.segment.source_start:,}: fillers would have to take every "
-        f"offset below it on the target, and the limit is {MOST_LEADING_FILLERS:,}. Use topics.offsets: translated for it"
-        for row in rows
-        if row.segment.source_start > MOST_LEADING_FILLERS
+
+
+def first_offset_problems(starts: Iterable[tuple[TopicPartition, int]]) -> list[str]:
+    """Return a sentence for each partition of the source whose first offset is too high for fillers."""
+    return [
+        f"{topic_partition} begins at offset {start:,}: fillers would have to take every offset below it on the target, and the "
+        f"limit is {MOST_LEADING_FILLERS:,}. Use topics.offsets: translated for it"
+        for topic_partition, start in starts
+        if start > MOST_LEADING_FILLERS
     ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def require_agreed(positions: Mapping[SourcePartition, Position], is_preserved: Callable[[str], bool]) -> None:

@@ -69,6 +69,7 @@ class TargetLogs:
                 try:
                     log, is_alone = self._checked(partition, log)
                 except RetriableError as error:
+                    self._require_own(partition, log)  # a person has to act on it: that need not wait
                     self._logs[partition] = error
                 else:
                     self._require_own(partition, log)

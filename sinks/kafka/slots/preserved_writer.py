@@ -111,7 +111,7 @@ class PreservedWriter:
     ) -> Sequence[QuarantinedBatch]:
         """Send what the target lacks of one response. Raises BatchRefusedError, PreservedLogDamagedError, RetriableError."""
         assert not self._has_stopped, "a slot that has stopped sends nothing more"
-        placed = [self._place(part, builder_of) for part in parts if len(part.index)]
+        placed = [self._place(part, builder_of) for part in parts if len(part.index) or part.fills_log]
         if placed:
             self._begin()
             queues = {self._target_of(sent.part.source): sent.placement.queue for sent in placed}

@@ -14,15 +14,7 @@ _EARLIEST, _LATEST = -2, -1
 
 def filled_partitions(cluster: Cluster, topics: Collection[str], deadline: Deadline) -> list[TopicPartition]:
     """Return the partitions of these topics whose log is not empty. Raises RetriableError, ConfigError (no permission)."""
-    if not topics:
-        return []
-    listed = cluster.metadata(sorted(topics), deadline).topics
-    partitions = [
-        TopicPartition(name, partition)
-        for name, topic in sorted(listed.items())
-        if topic.error_code == 0
-        for partition in sorted(topic.partitions)
-    ]
+    partitions = existing_partitions(cluster, topics, deadline)
     if not partitions:
         return []
     starts, ends = (
@@ -30,6 +22,19 @@ def filled_partitions(cluster: Cluster, topics: Collection[str], deadline: Deadl
         for timestamp in (_EARLIEST, _LATEST)
     )
     return [partition for partition in partitions if ends[partition].offset > starts[partition].offset]
+
+
+def existing_partitions(cluster: Cluster, topics: Collection[str], deadline: Deadline) -> list[TopicPartition]:
+    """Return the partitions of those topics that exist, in order. Raises RetriableError."""
+    if not topics:
+        return []
+    listed = cluster.metadata(sorted(topics), deadline).topics
+    return [
+        TopicPartition(name, partition)
+        for name, topic in sorted(listed.items())
+        if topic.error_code == 0
+        for partition in sorted(topic.partitions)
+    ]
 
 
 def refuse_filled_topics(cluster: Cluster, targets: Mapping[str, str], deadline: Deadline) -> None:

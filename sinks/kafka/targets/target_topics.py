@@ -145,7 +145,7 @@ class TargetTopics:
 
     def is_preserved(self, source: str) -> bool:
         """Return whether the records of a source topic keep their offsets."""
-        return isinstance(self._config, MirrorConfig) and self._config.topics.is_preserved(source)
+        return self._config.topics.is_preserved(source)
 
     def _preserving_problems(
         self, names: Mapping[str, str], settings: Mapping[str, Mapping[str, str]], deadline: Deadline

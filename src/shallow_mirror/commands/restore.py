@@ -34,6 +34,12 @@ def restore(
     whole_transactions: Annotated[
         bool, typer.Option("--whole-transactions", help="End earlier where a transaction would be split.")
     ] = False,
+    offsets: Annotated[
+        str | None,
+        typer.Option(
+            "--offsets", metavar="preserved|translated", help="Of the records of all topics. Overrides `topics.offsets`."
+        ),
+    ] = None,
     is_dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be restored. Nothing is written, and Spark is not started.")
     ] = False,
@@ -42,6 +48,7 @@ def restore(
 ) -> None:
     """Restore an archive up to the cut of the file. Ctrl-C stops it at a micro-batch boundary; the next call continues there."""
     config = load_restore(file, "restore").with_cut(time=until, decision=at_decision, is_whole_transactions=whole_transactions)
+    config = config.with_offsets(offsets)
     if as_json and not is_dry_run:
         raise ConfigError("--json requires --dry-run: a restore prints no result, it logs")
     if is_dry_run:

@@ -20,6 +20,7 @@ from shallow_mirror.config.sections import (
     StorageSettings,
     TopicSettings,
     WriteSettings,
+    preserving_problems,
 )
 from shallow_mirror.config.values import Duration, Name, Section, Tables, parse_duration
 from shallow_mirror.errors import ConfigError
@@ -107,7 +108,7 @@ class MirrorConfig(Section):
             write, interval_problems = config.write.with_fitting_interval()
             config = config.model_copy(update={"write": write})
             problems += interval_problems
-            problems += _preserving_problems(config)
+            problems += preserving_problems(config.topics, on_refused=write.on_refused, configs=config.topics.configs)
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)
@@ -121,22 +122,6 @@ class MirrorConfig(Section):
     @classmethod
     def from_json(cls, text: str) -> MirrorConfig:
         return cls.model_validate_json(text)
-
-
-def _preserving_problems(config: MirrorConfig) -> list[str]:
-    problems = []
-    if "preserved" in config.topics.offsets.values():
-        if config.write.on_refused == "quarantine":
-            problems.append(
-                "write.on_refused: quarantine leaves batches out, which topics.offsets: preserved cannot undo later: "
-                "use on_refused: stop, or translated offsets"
-            )
-        if config.topics.configs == "off":
-            problems.append(
-                "topics.configs: off creates target topics without the source's cleanup.policy, which topics.offsets: preserved "
-                "needs: use create or sync"
-            )
-    return problems
 
 
 def _catalog_problems(config: MirrorConfig) -> list[str]:

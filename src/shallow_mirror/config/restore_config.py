@@ -17,9 +17,11 @@ from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
     ClusterSettings,
     MetricsSettings,
+    OffsetSettings,
     RestoreGroupSettings,
     StorageSettings,
     WriteSettings,
+    preserving_problems,
 )
 from shallow_mirror.config.values import Isolation, LogAppendTime, Name, OrOff, Pattern, Section, Start, Tables, TargetName
 from shallow_mirror.errors import ConfigError
@@ -36,7 +38,7 @@ class ArchiveLocation(Section):
     alias: Name = "archive"
 
 
-class RestoreTopicSettings(Section):
+class RestoreTopicSettings(OffsetSettings):
     include: list[Pattern] = Field(default=[".*"], min_length=1)
     exclude: list[Pattern] = Field(default=[])
     target_name: TargetName = "{topic}"
@@ -178,6 +180,19 @@ class RestoreConfig(Section):
                 raise ConfigError([f"{option}: {problem['msg']}" for problem in error.errors()]) from error
         return self.model_copy(update={"until": cut})
 
+    def with_offsets(self, offsets: str | None) -> RestoreConfig:
+        """Return the settings with an option of the command line in the place of `topics.offsets`. Raise ConfigError."""
+        if offsets is None:
+            return self
+        try:
+            topics = RestoreTopicSettings.model_validate({**self.topics.model_dump(), "offsets": {".*": offsets}})
+        except ValidationError as error:
+            raise ConfigError(f"--offsets: {offsets} is neither preserved nor translated") from error
+        problems = preserving_problems(topics, on_refused=self.write.on_refused, configs=topics.configs)
+        if problems:
+            raise ConfigError([f"--offsets {offsets}: {problem}" for problem in problems])
+        return self.model_copy(update={"topics": topics})
+
     @classmethod
     def from_document(cls, document: object, *, folder: Path) -> RestoreConfig:
         """Return the settings of a parsed restore file. Raise ConfigError with every problem.
@@ -193,6 +208,7 @@ class RestoreConfig(Section):
             write, interval_problems = config.write.with_fitting_interval()
             config = config.model_copy(update={"write": write})
             problems += interval_problems
+            problems += preserving_problems(config.topics, on_refused=write.on_refused, configs=config.topics.configs)
             if config.tables.startswith("catalog:") and not config.checkpoint:
                 problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
         if problems or config is None:

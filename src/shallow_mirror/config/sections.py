@@ -69,17 +69,27 @@ class SourceTopicSettings(Section):
         return routing.is_included(topic, self.include, self.exclude)
 
 
-class TopicSettings(SourceTopicSettings):
+class OffsetSettings(Section):
+    """What becomes of the offsets of the topics that match each pattern, whatever is copied to a cluster."""
+
+    offsets: dict[Pattern, Literal["translated", "preserved"]] = Field(default={})
+
+    @property
+    def preserves_offsets(self) -> bool:
+        """Return whether records of some topic may keep their offsets."""
+        return "preserved" in self.offsets.values()
+
+    def is_preserved(self, topic: str) -> bool:
+        """Return whether the records of a source topic keep their offsets: the first pattern that matches counts."""
+        return routing.first_match(topic, self.offsets.items()) == "preserved"
+
+
+class TopicSettings(SourceTopicSettings, OffsetSettings):
     target_name: TargetName = "{topic}"
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
     configs: Annotated[Literal["create", "sync", "off"], OrOff] = "create"
     bytes_per_second: dict[Pattern, BytesPerSecond] = Field(default={})
-    offsets: dict[Pattern, Literal["translated", "preserved"]] = Field(default={})
-
-    def is_preserved(self, topic: str) -> bool:
-        """Return whether the records of a source topic keep their offsets: the first pattern that matches counts."""
-        return routing.first_match(topic, self.offsets.items()) == "preserved"
 
 
 class SourceReadSettings(Section):
@@ -146,6 +156,23 @@ class WriteSettings(Section):
         if self.on_refused == "stop":
             return None
         return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
+
+
+def preserving_problems(offsets: OffsetSettings, *, on_refused: str, configs: str) -> list[str]:
+    """Return which of the other settings exclude preserved offsets. `configs`: `topics.configs`."""
+    problems = []
+    if offsets.preserves_offsets:
+        if on_refused == "quarantine":
+            problems.append(
+                "write.on_refused: quarantine leaves batches out, which topics.offsets: preserved cannot undo later: "
+                "use on_refused: stop, or translated offsets"
+            )
+        if configs == "off":
+            problems.append(
+                "topics.configs: off creates target topics without the source's cleanup.policy, which topics.offsets: preserved "
+                "needs: set another value"
+            )
+    return problems
 
 
 class GroupPatterns(Section):

@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shallow_mirror.archive_reading.cuts import cut_batch
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.operations.restore_fillers import FillerCount
+from shallow_mirror.operations.restore_target_check import TargetCheck, TopicToRestore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.filled_topics import filled_partitions, filled_problems
 from shallow_mirror.streaming.planning.restore_planner import (
     OtherLineages,
     RestorePlanner,
     described_topics,
     require_same_restore,
 )
-from shallow_mirror.types import SegmentKind, SourcePartition
+from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition
 
-_ANSWER_MS = 30_000.0
 _OBJECTS_AT_ONCE = 16
 _SHOWN = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicToRestore:
-    """`created_with`: the settings of the topic that will be created; None where it exists, or is not created."""
-
-    topic: str
-    target: str
-    partitions: int
-    exists: bool
-    created_with: Mapping[str, str] | None
-    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +47,7 @@ class CutBatch:
 class PartitionToRestore:
     """`position`: up to which a former start has restored it. Bytes and records are of whole rows of the archive, so that where
     a range ends inside a row, or the next lineage begins there, they are an upper bound (`is_exact` False). Records count markers
-    and aborted ones too.
+    and aborted ones too. `fillers`: None where offsets are translated.
     """
 
     topic: str
@@ -79,6 +62,7 @@ class PartitionToRestore:
     is_exact: bool = True
     expired: list[tuple[int, int]] = field(default_factory=list)
     rebuilt: list[CutBatch] = field(default_factory=list)
+    fillers: FillerCount | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,10 +79,12 @@ class RestoreDryRun:
     micro_batches: int = 0
     object_count: int = 0
     damaged_objects: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Of the target cluster, whatever topic."""
 
     @property
     def is_fine(self) -> bool:
-        return not self.damaged_objects and not any(topic.problems for topic in self.topics)
+        return not self.damaged_objects and not self.problems and not any(topic.problems for topic in self.topics)
 
     @property
     def size_bytes(self) -> int:
@@ -118,6 +104,7 @@ class RestoreDryRun:
         ]
         if self.is_begun:
             lines.append("it has begun: the cut is that of its first start, and what is restored already is left out")
+        lines += self.problems
         lines += [line for topic in self.topics for line in _topic_lines(topic)]
         lines += [_partition_line(partition) for partition in self.partitions]
         lines += [others.sentence() for others in self.other_lineages]
@@ -150,10 +137,12 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
         decided = planner.decide_ranges()
     else:
         require_same_restore(decided, config, table.archive_id)
-    positions: dict[SourcePartition, int] = {}
+    positions: dict[SourcePartition, Position] = {}
     if is_begun:
-        offset_map = OffsetMap.open(storage, mirror=config.mirror)
-        positions = {source: position.offset for source, position in offset_map.positions().items()}
+        positions = OffsetMap.open(storage, mirror=config.mirror).positions()
+    described = described_topics(archive_storage, decided)
+    target = TargetCheck(config, {source: offsets.start for source, offsets in decided.ranges.items()}, positions)
+    topics, problems = target.topics(described)
     report = RestoreDryRun(
         restore=config.restore,
         archive=table.archive,
@@ -161,44 +150,52 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
         until=decided.until,
         last_decision=decided.last_decision,
         is_begun=is_begun,
-        topics=_topics(config, described_topics(archive_storage, decided), {source.topic for source in positions}),
+        topics=topics,
         partitions=[],
         other_lineages=planner.other_lineages(decided),
+        problems=problems,
     )
-    _add_ranges(report, planner, decided, positions, store)
+    _add_ranges(report, config, planner, decided, positions, described, store)
     return report
 
 
 def _add_ranges(
     report: RestoreDryRun,
+    config: RestoreConfig,
     planner: RestorePlanner,
     decided: RestoreRanges,
-    positions: Mapping[SourcePartition, int],
+    positions: Mapping[SourcePartition, Position],
+    described: Mapping[str, TopicDescription],
     store: ObjectStore,
 ) -> None:
+    reached = {source: position.offset for source, position in positions.items()}
     partitions = {
         source: PartitionToRestore(
-            *source, offsets.start, offsets.end, positions.get(source, offsets.start), decided.lineages[source]
+            *source, offsets.start, offsets.end, reached.get(source, offsets.start), decided.lineages[source]
         )
         for source, offsets in sorted(decided.ranges.items())
     }
+    for source, partition in partitions.items():
+        if config.topics.is_preserved(source.topic):
+            is_compacted = target_topic_policy.is_compacted(described[source.topic].configs)
+            partition.fillers = FillerCount(is_compacted=is_compacted, leading=0 if source in reached else partition.start)
     objects: dict[str, int] = {}
-    for step in planner.steps(decided, positions):
+    for step in planner.steps(decided, reached):
         report.micro_batches += 1
         for source, rows in step.rows.items():
             for row in rows:
-                _add_row(partitions[source], row, objects)
+                _add_row(partitions[source], row, objects, config.read.isolation_level)
     report.partitions = list(partitions.values())
     report.object_count = len(objects)
     report.damaged_objects = _damaged_objects(store, objects)
     if report.damaged_objects:
         return
-    for step in planner.steps(decided, positions):
+    for step in planner.steps(decided, reached):
         for source, rows in step.rows.items():
             _add_cut_batches(partitions[source], rows, store)
 
 
-def _add_row(partition: PartitionToRestore, row: ArchiveRow, objects: dict[str, int]) -> None:
+def _add_row(partition: PartitionToRestore, row: ArchiveRow, objects: dict[str, int], isolation: IsolationLevel) -> None:
     segment, stored = row.segment, row.stored
     if segment.kind is SegmentKind.EXPIRED:
         partition.expired.append((segment.source_start, segment.source_end))
@@ -207,6 +204,8 @@ def _add_row(partition: PartitionToRestore, row: ArchiveRow, objects: dict[str, 
     is_of_former_lineage = segment.lineage < partition.lineage  # its last row may be clipped
     if segment.source_end > partition.end or segment.source_start < partition.position or is_of_former_lineage:
         partition.is_exact = False
+    if partition.fillers is not None:
+        partition.fillers.add(row, partition.position, partition.end, isolation, is_clipped=is_of_former_lineage)
     if stored is not None and stored.index:
         end = max(run.position + run.size_bytes for run in stored.index)
         objects[stored.object_name] = max(end, objects.get(stored.object_name, 0))
@@ -238,47 +237,6 @@ def _damaged_objects(store: ObjectStore, objects: Mapping[str, int]) -> list[str
         return [line for line in pool.map(problem, sorted(objects)) if line is not None]
 
 
-def _topics(config: RestoreConfig, described: Mapping[str, TopicDescription], begun: Collection[str]) -> list[TopicToRestore]:
-    """Compare with the target cluster. `begun`: topics that a former start has registered."""
-    targets = {topic: config.target_topic(topic) for topic in sorted(described)}
-    with closing(Cluster(config.target.client)) as cluster:
-        deadline = Deadline.after_ms(_ANSWER_MS, time.monotonic)
-        reach(cluster, config.target_cluster_name, deadline)
-        listed = cluster.metadata(sorted(set(targets.values())), deadline).topics
-        existing = {name: topic for name, topic in listed.items() if topic.error_code == 0}
-        settings = cluster.topic_configs(sorted(existing), deadline) if existing else {}
-        filled = {partition.topic for partition in filled_partitions(cluster, set(existing), deadline)}
-    topics = []
-    for topic, target in targets.items():
-        partitions, is_there = described[topic].partitions, target in existing
-        problems = [] if topic in begun else filled_problems({topic: target}, filled)
-        if is_forbidden(listed[target].error_code):
-            problems.append(f"target topic {target}: {refusal(listed[target].error_code, 'Produce', topic=target)}")
-        elif is_there:
-            found = len(existing[target].partitions)
-            problems += [
-                f"target topic {target} {problem}"
-                for problem in target_topic_policy.problems_of(topic, partitions, found, settings[target])
-            ]
-        elif topic in begun:
-            problems.append(f"target topic {target} (for {topic}) was deleted, with what was restored: restore it anew")
-        elif not config.topics.create:
-            problems.append(f"target topic {target} {target_topic_policy.missing_problem(topic, partitions)}")
-        configs = {} if config.topics.configs == "off" else described[topic].configs
-        is_created = not is_there and config.topics.create and topic not in begun
-        topics.append(
-            TopicToRestore(
-                topic=topic,
-                target=target,
-                partitions=partitions,
-                exists=is_there,
-                created_with=target_topic_policy.configs_of_new(configs) if is_created else None,
-                problems=tuple(problems),
-            )
-        )
-    return topics
-
-
 def _topic_lines(topic: TopicToRestore) -> list[str]:
     name = topic.topic if topic.topic == topic.target else f"{topic.topic} as {topic.target}"
     if topic.created_with is None:
@@ -286,7 +244,7 @@ def _topic_lines(topic: TopicToRestore) -> list[str]:
     else:
         settings = ", ".join(f"{name}={value}" for name, value in sorted(topic.created_with.items()))
         how = f"will be created with {settings}"
-    return [f"topic {name}: {counted(topic.partitions, 'partition')}, {how}", *topic.problems]
+    return [f"topic {name}: {counted(topic.partitions, 'partition')}, {how}, offsets {topic.offsets}", *topic.problems]
 
 
 def _partition_line(partition: PartitionToRestore) -> str:
@@ -298,4 +256,5 @@ def _partition_line(partition: PartitionToRestore) -> str:
     ]
     parts += [f"offsets {start:,} to {end:,} had expired before they were archived" for start, end in partition.expired]
     parts += [f"the batch at {batch.base_offset:,} will be rebuilt" for batch in partition.rebuilt]
+    parts += [] if partition.fillers is None else partition.fillers.sentences()
     return ", ".join(parts)

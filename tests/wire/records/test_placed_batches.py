@@ -74,10 +74,12 @@ class Log:
 
 
 def placed(raw: bytes, *, position: int = 0, log_end: int = 0, limits: BatchLimits = LIMITS, aborted: Sequence[tuple[int, int]] = (),
-           key: bytes | None = None, range_end: int = 1 << 62) -> Placement:  # fmt: skip
+           key: bytes | None = None, range_end: int = 1 << 62, is_cut: bool = False) -> Placement:  # fmt: skip
     records = memoryview(bytearray(raw))
     index = index_batches(records)
-    admission = admit(index, records, topic_partition=T, position=position, range_end=range_end, aborted=aborted, limits=limits)
+    admission = admit(
+        index, records, topic_partition=T, position=position, range_end=range_end, aborted=aborted, limits=limits, is_cut=is_cut
+    )
     assert not admission.refusals
     placement = place(
         index,
@@ -117,6 +119,11 @@ def values(raw: bytes) -> dict[int, bytes]:
             assert value is not None
             found[int(header["base_offset"]) + delta] = bytes(value)
     return found
+
+
+def spans(raw: bytes) -> list[tuple[int, int]]:
+    index = index_batches(memoryview(raw))
+    return list(zip(index.headers["base_offset"].tolist(), (index.last_offset + 1).tolist(), strict=True))
 
 
 def test_raw_batches_keep_their_bytes_but_for_the_producer() -> None:
@@ -256,6 +263,37 @@ def test_a_log_continued_anywhere_holds_every_record_at_its_offset(source: tuple
     rest = sent_to(Log(end=cut), placed(raw, position=position, log_end=cut, key=FILLER_KEY))
     assert rest.values == {offset: value for offset, value in whole.values.items() if offset >= cut}
     assert rest.end == whole.end
+
+
+@given(sources(), st.data())
+def test_a_cut_anywhere_leaves_the_records_below_it_also_in_a_log_continued_anywhere(
+    source: tuple[bytes, int], data: st.DataObject
+) -> None:
+    raw, position = source
+    cut = data.draw(st.integers(position, max(values(raw)) + 3))
+    log = sent_to(Log(), placed(raw, position=position, key=FILLER_KEY, range_end=cut, is_cut=True))
+    assert log.values == {offset: value for offset, value in values(raw).items() if offset < cut}
+    assert log.end <= cut
+    assert log.end == cut or not any(start < cut <= end for start, end in spans(raw))
+    log_end = data.draw(st.integers(0, log.end))
+    rest = sent_to(Log(end=log_end), placed(raw, position=position, log_end=log_end, key=FILLER_KEY, range_end=cut, is_cut=True))
+    assert rest.values == {offset: value for offset, value in log.values.items() if offset >= log_end}
+    assert rest.end == log.end
+
+
+def test_a_cut_in_a_compressed_batch_keeps_its_codec() -> None:
+    payload = b"".join(record(delta, None, b"x" * 100) for delta in range(10))
+    raw = batch(4, 10, payload=gzip.compress(payload), attributes=1)
+    log = sent_to(Log(end=4), placement := placed(raw, position=4, log_end=4, range_end=7, is_cut=True))
+    assert sorted(log.values) == [4, 5, 6]
+    (cut,) = placement.queue
+    assert isinstance(cut, memoryview)
+    assert int(index_batches(cut).headers[0]["attributes"]) & 7 == 1
+
+
+def test_a_part_without_batches_fills_the_log_up_to_the_position() -> None:
+    placement = placed(b"", position=7, log_end=3)
+    assert sent_to(Log(end=3), placement).end == 7
 
 
 def test_an_empty_part_sends_nothing() -> None:

@@ -156,6 +156,7 @@ def place(
             limits=limits,
             max_opened_bytes=max_opened_bytes,
             filler_key=fillers.key,
+            cut=admission.cut,
         )
 
     for i, verdict in enumerate(admission.verdicts.tolist()):

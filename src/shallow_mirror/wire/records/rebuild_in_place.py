@@ -50,17 +50,19 @@ def rebuild_in_place(
     limits: BatchLimits,
     max_opened_bytes: int,
     filler_key: bytes | None,
+    cut: int | None = None,
 ) -> list[PlacedBatch]:
     """Return the records of `batch` from offset `position` on, in batches within the target's size limit.
 
-    Each batch begins and ends with a record of the source; offsets between two batches hold none.
+    `cut`: only those below this offset. Each batch begins and ends with a record of the source; offsets between two batches
+    hold none.
 
     Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for what no rebuild can save, ConfigError.
     """
     header = index_batches(batch).headers[0]
     if int(header["records_count"]) != int(header["last_offset_delta"]) + 1:
-        return list(_with_fillers(batch, topic_partition, position, limits, max_opened_bytes, filler_record(filler_key)))
-    rebuilt = rebuild(batch, topic_partition, position=position, limits=limits, max_opened_bytes=max_opened_bytes)
+        return list(_with_fillers(batch, topic_partition, position, cut, limits, max_opened_bytes, filler_record(filler_key)))
+    rebuilt = rebuild(batch, topic_partition, position=position, cut=cut, limits=limits, max_opened_bytes=max_opened_bytes)
     ends = np.cumsum(rebuilt.counts).tolist()
     return [
         PlacedBatch(int(rebuilt.offsets[start]), new_batch, rebuilt.offsets[start:end])
@@ -72,6 +74,7 @@ def _with_fillers(
     batch: memoryview,
     topic_partition: TopicPartition,
     position: int,
+    cut: int | None,
     limits: BatchLimits,
     max_opened_bytes: int,
     filler: bytes,
@@ -83,7 +86,8 @@ def _with_fillers(
     base_offset = opened.header["base_offset"]
     is_stamped, (base_timestamp,) = times_of(np.array([tuple(opened.header.values())], NATIVE_HEADER), limits)
     for spans in find_spans(opened):
-        kept = spans.part(int(np.searchsorted(spans.offset_delta, position - base_offset)), len(spans))
+        behind_last = len(spans) if cut is None else int(np.searchsorted(spans.offset_delta, cut - base_offset))
+        kept = spans.part(min(int(np.searchsorted(spans.offset_delta, position - base_offset)), behind_last), behind_last)
         first = 0
         while first < len(kept):
             end = _end_of_batch(kept, first, len(filler), limits.max_message_bytes)
