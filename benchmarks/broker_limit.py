@@ -38,7 +38,8 @@ from benchmarks.topics import create_topic, delete_topic
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.transactions import add_partitions, end_txn, init_producer_id
+from shallow_mirror.broker.produce.transactions import end_txn, init_producer_id
+from shallow_mirror.broker.produce.txn_additions import add_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.types import SlotTxn, TopicPartition

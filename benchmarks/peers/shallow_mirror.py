@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from typing import Any
 
@@ -14,6 +15,9 @@ from benchmarks.window import MicroBatchEnd
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.local_kafka.jars import delta_jars
+
+_SHOWN_MS = 10.0
+"""Steps of a micro-batch that took less are not shown."""
 
 
 class ShallowMirror(Peer):
@@ -50,13 +54,18 @@ class ShallowMirror(Peer):
         return ends
 
     def remarks(self, job: Job) -> list[str]:
-        """Report the bytes read in vain, beyond the ends of ranges, where nothing is dropped."""
-        if job.corpus.is_messy:
-            return []
+        """Report the bytes read in vain, beyond the ends of ranges, where nothing is dropped, and the time without slots."""
         rows = self._rows(job)
         fetched, copied = (sum(row[name] for row in rows) for name in ("fetched_bytes", "size_bytes"))
-        return [f"read {fetched / copied - 1:.2%} more than it copied"]
+        in_vain = [] if job.corpus.is_messy else [f"read {fetched / copied - 1:.2%} more than it copied"]
+        return [*in_vain, _largest_steps(max(rows, key=lambda row: int(row["size_bytes"])))]
 
     def _rows(self, job: Job) -> list[dict[str, Any]]:
         table = DeltaTable(str(job.folder / "tables" / MICRO_BATCHES_TABLE)).to_pyarrow_table()
         return sorted(table.to_pylist(), key=lambda row: int(row["micro_batch"]))
+
+
+def _largest_steps(row: dict[str, Any]) -> str:
+    """Say what the steps of a micro-batch took."""
+    steps = [f"{step} {ms:.0f}" for step, ms in json.loads(row["duration_ms"]).items() if ms >= _SHOWN_MS]
+    return f"largest micro-batch ({row['size_bytes'] / 1e6:.0f} MB): {', '.join(steps)} ms"

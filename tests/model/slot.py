@@ -18,13 +18,13 @@ from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import (
+from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.broker.produce.txn_additions import (
     BegunAddition,
     add_partitions,
     add_partitions_and_offsets,
     begin_addition,
     finish_addition,
-    init_producer_id,
 )
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import add_offsets
+from shallow_mirror.broker.produce.txn_additions import add_offsets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import SlotTxn, TopicPartition
 

@@ -15,13 +15,13 @@ from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import (
+from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.broker.produce.txn_additions import (
     BegunAddition,
     add_partitions,
     add_partitions_and_offsets,
     begin_addition,
     finish_addition,
-    init_producer_id,
 )
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder

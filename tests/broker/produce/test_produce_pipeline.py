@@ -40,7 +40,8 @@ from shallow_mirror.broker.net.transport import Part
 from shallow_mirror.broker.produce.leader_pipeline import SMALL_BYTES
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
 from shallow_mirror.broker.produce.produce_pipeline import REQUEST_BYTES, ProducePipeline
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_partitions, end_txn, init_producer_id
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
+from shallow_mirror.broker.produce.txn_additions import add_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition

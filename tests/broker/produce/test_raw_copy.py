@@ -20,7 +20,8 @@ from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import Receipt, read_receipt
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, add_partitions, end_txn, init_producer_id
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
+from shallow_mirror.broker.produce.txn_additions import add_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, ProducerEpochFencedError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition

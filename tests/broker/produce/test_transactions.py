@@ -37,14 +37,8 @@ from shallow_mirror.broker.produce.receipts import (
     finish_receipt,
     read_receipt,
 )
-from shallow_mirror.broker.produce.transactions import (
-    EndTxnAnswer,
-    add_offsets,
-    add_partitions,
-    add_partitions_and_offsets,
-    end_txn,
-    init_producer_id,
-)
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
+from shallow_mirror.broker.produce.txn_additions import add_offsets, add_partitions, add_partitions_and_offsets
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition
 

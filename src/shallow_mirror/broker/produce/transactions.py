@@ -1,4 +1,4 @@
-"""Everywhere: the transaction protocol of one transactional id (the versions before KIP-890 part 2).
+"""Everywhere: transactions of one transactional id, begun and ended (the versions of the protocol before KIP-890 part 2).
 
 Each function repeats its request until a definite answer or the deadline. Repeating is safe: all of them are idempotent
 for one (transactional id, producer id, producer epoch).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,11 @@ from shallow_mirror.broker.net.error_codes import (
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_TRANSACTION_TIMEOUT,
     INVALID_TXN_STATE,
-    OPERATION_NOT_ATTEMPTED,
     PRODUCER_FENCED,
-    TOPIC_AUTHORIZATION_FAILED,
     TRANSACTIONAL_ID_NOT_FOUND,
     error_name,
-    refusal,
 )
-from shallow_mirror.broker.net.requests import call, request_class
+from shallow_mirror.broker.net.requests import call
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -35,10 +32,9 @@ from shallow_mirror.errors import (
     ConfigError,
     OutcomeUnknownError,
     RetriableError,
-    TopicAccessError,
     TransactionBlockedError,
 )
-from shallow_mirror.types import SlotTxn, TopicPartition
+from shallow_mirror.types import SlotTxn
 
 _log = logging.getLogger(__name__)
 
@@ -165,118 +161,6 @@ def new_producer_id(cluster: Cluster, deadline: Deadline) -> ProducerIdentity:
     return cluster.retrying("asking for a producer id", attempt, deadline)
 
 
-def _added_partitions(txn: SlotTxn, topic_partitions: Sequence[TopicPartition]) -> dict[str, Any]:
-    topic = request_class("AddPartitionsToTxn").AddPartitionsToTxnTopic
-    by_topic: dict[str, list[int]] = {}
-    for topic_partition in topic_partitions:
-        by_topic.setdefault(topic_partition.topic, []).append(topic_partition.partition)
-    return {
-        "v3_and_below_transactional_id": txn.transactional_id,
-        "v3_and_below_producer_id": txn.producer_id,
-        "v3_and_below_producer_epoch": txn.producer_epoch,
-        "v3_and_below_topics": [topic(name=name, partitions=partitions) for name, partitions in by_topic.items()],
-    }
-
-
-def _added_offsets(txn: SlotTxn) -> dict[str, Any]:
-    return {
-        "transactional_id": txn.transactional_id,
-        "producer_id": txn.producer_id,
-        "producer_epoch": txn.producer_epoch,
-        "group_id": txn.transactional_id,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class BegunAddition:
-    """Partitions, and the receipt's group, that are on their way into a transaction."""
-
-    txn: SlotTxn
-    topic_partitions: Sequence[TopicPartition]
-    partitions: BegunRequest
-    offsets: BegunRequest
-
-
-def begin_addition(
-    cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline
-) -> BegunAddition:
-    """Send the requests that add partitions and the receipt's group to a transaction. `finish_addition` comes before Produce."""
-    # A broker reads the second request of a connection when it has answered the first one: they do not meet at the coordinator.
-    name, kind = txn.transactional_id, CoordinatorKind.TXN
-    partitions = _added_partitions(txn, topic_partitions)
-    return BegunAddition(
-        txn,
-        topic_partitions,
-        BegunRequest(cluster, kind, name, "AddPartitionsToTxn", partitions, deadline),
-        BegunRequest(cluster, kind, name, "AddOffsetsToTxn", _added_offsets(txn), deadline),
-    )
-
-
-def finish_addition(cluster: Cluster, begun: BegunAddition, deadline: Deadline) -> None:
-    """Wait until everything is in the transaction. Raises as `add_partitions` and `add_offsets`."""
-    attempt = deadline.sooner(cluster.config.request_timeout_ms)
-    try:
-        partitions_code = _worst_code(begun.partitions.receive(attempt))
-        offsets_code = begun.offsets.receive(attempt).error_code
-    except RetriableError:
-        cluster.forget_coordinator(CoordinatorKind.TXN, begun.txn.transactional_id)
-    else:
-        if not partitions_code and not offsets_code:
-            return
-    # One by one, with retries, and with the errors of each. Whatever was added is added again, which changes nothing.
-    add_partitions(cluster, begun.txn, begun.topic_partitions, deadline)
-    add_offsets(cluster, begun.txn, deadline)
-
-
-def add_partitions_and_offsets(
-    cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline
-) -> None:
-    """Do `add_partitions` and `add_offsets` in one round trip. Raises as they do."""
-    finish_addition(cluster, begin_addition(cluster, txn, topic_partitions, deadline), deadline)
-
-
-def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline) -> None:
-    """Add partitions to the transaction, all or none, before the first Produce to them. Raises TopicAccessError."""
-    response = ask_coordinator(
-        cluster,
-        CoordinatorKind.TXN,
-        txn.transactional_id,
-        "AddPartitionsToTxn",
-        _worst_code,
-        deadline,
-        **_added_partitions(txn, topic_partitions),
-    )
-    code = _worst_code(response)
-    if code:
-        topics, action = _topics_with_code(code, response), f"AddPartitionsToTxn of {txn}"
-        if code == TOPIC_AUTHORIZATION_FAILED:
-            forbidden = refusal(code, "AddPartitionsToTxn", topic=", ".join(topics))
-            raise TopicAccessError(f"{action}: the target answered {forbidden}", topics)
-        raise_for_code(code, "AddPartitionsToTxn", f"{action}: {', '.join(topics)}", key=txn.transactional_id)
-
-
-def _topics_with_code(code: int, response: Any) -> list[str]:
-    return sorted(
-        topic.name
-        for topic in response.results_by_topic_v3_and_below
-        if any(partition.partition_error_code == code for partition in topic.results_by_partition)
-    )
-
-
-def add_offsets(cluster: Cluster, txn: SlotTxn, deadline: Deadline) -> None:
-    """Make the receipt's group part of the transaction."""
-    response = ask_coordinator(
-        cluster,
-        CoordinatorKind.TXN,
-        txn.transactional_id,
-        "AddOffsetsToTxn",
-        lambda response: response.error_code,
-        deadline,
-        **_added_offsets(txn),
-    )
-    raise_for_code(response.error_code, "AddOffsetsToTxn", f"AddOffsetsToTxn of {txn}", key=txn.transactional_id)
-
-
 def begin_end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> BegunRequest:
     """Send the request that ends a transaction. `end_txn` says what became of it."""
     return BegunRequest(cluster, CoordinatorKind.TXN, txn.transactional_id, "EndTxn", _ended(txn, commit), deadline)
@@ -393,17 +277,3 @@ def _retry_unless_blocked(cluster: Cluster, transactional_id: str, ask: Callable
                 raise blocked from error
             if type(error) is not RetriableError or deadline.is_over():
                 raise
-
-
-def _worst_code(response: Any) -> int:
-    """Return the code that is the reason of a failure.
-
-    55 (OPERATION_NOT_ATTEMPTED) says that another partition of the request failed: the code of that partition is the reason,
-    but 55 alone is no success.
-    """
-    codes = {
-        partition.partition_error_code
-        for topic in response.results_by_topic_v3_and_below
-        for partition in topic.results_by_partition
-    }
-    return max(codes - {0, OPERATION_NOT_ATTEMPTED}, key=abs, default=max(codes, default=0))

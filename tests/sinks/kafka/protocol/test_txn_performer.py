@@ -15,7 +15,8 @@ from tests.fakes.peers import NOW_MS, transactional
 from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, planned
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import add_partitions, init_producer_id
+from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.broker.produce.txn_additions import add_partitions
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
