@@ -42,7 +42,7 @@ from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slots.slot_task import fill_slot
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
 
-IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 16 << 20, 1000
+IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 32 << 20, 1000
 """The defaults of the mirror file."""
 
 MOST_MESSAGE_BYTES = 1 << 20

@@ -24,7 +24,7 @@ from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
@@ -152,6 +152,7 @@ class KafkaSink:
             left_out=round_.left_out,
             shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
+            responses_in_flight=FAR_RESPONSES if self._is_target_far() else NEAR_RESPONSES,
             follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,
             prepared=prepared,
             known_target=self._performer.next_round.take_target(names, self._target_speeds, deadline),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
@@ -30,10 +29,9 @@ class SlotJob:
     `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
 
     `follow_ms`: how long after its start a task reads on behind its planned ends, for records that appear meanwhile.
+    `responses_in_flight`: so many responses of a reading may be written and not be recorded while the next one is read; each has
+    a receive buffer.
     """
-
-    responses_in_flight: ClassVar[int] = 0
-    """So many responses of a reading may be written and not be recorded while the next one is read; each has a buffer."""
 
     decision: int
     source: ClientConfig | None
@@ -53,4 +51,5 @@ class SlotJob:
     lineages: Mapping[SourcePartition, int] = field(default_factory=dict)
     follow_ms: float = 0.0
     known_source: KnownCluster | None = None
+    responses_in_flight: int = 0
     observer: Observer = observe_nothing

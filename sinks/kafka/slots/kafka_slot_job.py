@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
@@ -17,6 +17,10 @@ from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig, RestoreConfig  # not at run time: workers need none of pydantic
+
+NEAR_RESPONSES, FAR_RESPONSES = 1, 2
+"""In flight while the next one is read. Where the target is far away a response takes a round trip longer to be acknowledged:
+with a single one the path would be empty while its buffer is filled again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +35,6 @@ class KafkaSlotJob(SlotJob):
     `prepared`: producer epochs that were taken ahead, for the first attempt of a slot. `known_target`: what the driver has found
     out about the target a moment ago; None: the task asks itself.
     """
-
-    responses_in_flight: ClassVar[int] = 1
 
     mirror: str
     map_id: str
@@ -49,6 +51,7 @@ class KafkaSlotJob(SlotJob):
     quiet_for_ms: float = 0.0
     prepared: Mapping[str, SlotTxn] = field(default_factory=dict)
     known_target: KnownCluster | None = None
+    responses_in_flight: int = NEAR_RESPONSES
 
     @classmethod
     def of_mirror(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:

@@ -15,6 +15,7 @@ from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.types import SegmentKind
@@ -40,16 +41,17 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_the_source_is_read_on_while_the_target_has_not_acknowledged(clusters: Clusters) -> None:
+@pytest.mark.parametrize("in_flight", [NEAR_RESPONSES, FAR_RESPONSES])
+def test_the_source_is_read_on_while_the_target_has_not_acknowledged(clusters: Clusters, in_flight: int) -> None:
     written = write_large(clusters, 12)
     acknowledged = threading.Event()
     clusters.target.change("Produce", held(acknowledged))
-    job = clusters.job({A: 0}, routes=ROUTES, fetch_bytes=SMALL_FETCH)
+    job = clusters.job({A: 0}, routes=ROUTES, fetch_bytes=SMALL_FETCH, responses_in_flight=in_flight)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(clusters.run, job, planned(A, 12))
         try:
-            # The first response is being written, the second one is read, and the third one is on the wire.
-            wait_until(lambda: clusters.source.asked("Fetch") >= 3)
+            # Near, the first response is being written, the second one is read, and the third one is on the wire.
+            wait_until(lambda: clusters.source.asked("Fetch") >= in_flight + 2)
             assert not running.done()
         finally:
             acknowledged.set()
@@ -60,15 +62,24 @@ def test_the_source_is_read_on_while_the_target_has_not_acknowledged(clusters: C
     ]
 
 
+@pytest.mark.parametrize("in_flight", [NEAR_RESPONSES, FAR_RESPONSES])
 @pytest.mark.parametrize("refused", [0, 3, 7])
-def test_a_batch_that_is_refused_after_others_were_sent_behind_it_is_quarantined_alone(clusters: Clusters, refused: int) -> None:
+def test_a_batch_that_is_refused_after_others_were_sent_behind_it_is_quarantined_alone(
+    clusters: Clusters, refused: int, in_flight: int
+) -> None:
     written = write_large(clusters, 8)
     invalid_timestamp = error(32, ("copy", 0))
     clusters.target.change("Produce", *[AS_IT_SHOULD] * refused, invalid_timestamp)
     positions, committed = {A: 0}, list[bytes]()
     quarantined = list[QuarantinedBatch]()
     for _ in range(10):
-        job = clusters.job(dict(positions), routes=ROUTES, fetch_bytes=SMALL_FETCH, quarantine=UNLIMITED_QUARANTINE)
+        job = clusters.job(
+            dict(positions),
+            routes=ROUTES,
+            fetch_bytes=SMALL_FETCH,
+            quarantine=UNLIMITED_QUARANTINE,
+            responses_in_flight=in_flight,
+        )
         result = clusters.run(job, planned(A, 8))
         quarantined += result.quarantined
         if result.txn is not None:
