@@ -1,4 +1,4 @@
-"""Since when nothing of another writer, and nothing without an answer, may be on its way to the target."""
+"""What a sink hands to the tasks of a round of what it has seen in those before."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 from tests.sinks.two_strict_clusters import Clusters
 
+from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds, SendSpeed
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.base import SlotRound, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 
@@ -47,8 +48,12 @@ class ClockedSink:
             clock=lambda: self.now_s,
         )
 
+    @property
+    def job(self) -> KafkaSlotJob:
+        return cast(KafkaSlotJob, cast(SlotTask, self.sink.task_of(ROUND)).job)
+
     def quiet_for_s(self) -> float:
-        return cast(KafkaSlotJob, cast(SlotTask, self.sink.task_of(ROUND)).job).quiet_for_ms / 1000
+        return self.job.quiet_for_ms / 1000
 
     def run(self, run_slots: Callable[[int], tuple[SlotResult, ...]]) -> None:
         deadline = Deadline.after_ms(1_000, time.monotonic)
@@ -83,3 +88,13 @@ def test_nor_does_a_round_that_failed(clocked: ClockedSink) -> None:
         clocked.run(fail)
     clocked.now_s += 30
     assert clocked.quiet_for_s() == 30
+
+
+@pytest.mark.parametrize(("round_trips_s", "responses"), [((0.001, 0.019), NEAR_RESPONSES), ((0.001, 0.08), FAR_RESPONSES)])
+def test_more_responses_are_in_flight_where_a_broker_of_the_target_is_far(
+    clocked: ClockedSink, round_trips_s: tuple[float, ...], responses: int
+) -> None:
+    assert clocked.job.responses_in_flight == NEAR_RESPONSES
+    speeds = PathSpeeds({node: SendSpeed(1e8, round_trip_s) for node, round_trip_s in enumerate(round_trips_s)})
+    clocked.run(lambda _decision: (SlotResult(0, None, (), target_speeds=speeds),))
+    assert clocked.job.responses_in_flight == responses
