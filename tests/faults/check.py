@@ -14,6 +14,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
+from tests.faults.offset_audit import OffsetAudit
 from tests.faults.writers import Outcome, Written
 
 from shallow_mirror.demo.checker import end_offsets, partitions_of, read_histories
@@ -118,10 +119,12 @@ class Checker:
         tables: Path,
         take_written: Callable[[], list[Written]],
         *,
-        keeps_offsets: bool = False,
+        audit: OffsetAudit | None = None,
     ) -> None:
-        """`keeps_offsets`: the target is read with read_uncommitted, and every record has to be at its own offset."""
-        self._keeps_offsets = keeps_offsets
+        """`audit`: of preserved offsets. The target is read with read_uncommitted then, and every record has to be at its own
+        offset."""
+        self._audit = audit
+        self._keeps_offsets = audit is not None
         self._source, self._target, self._topics, self._tables = source, target, tuple(topics), tables
         self._take_written = take_written
         self._source_until: dict[TopicPartition, int] = {}
@@ -157,6 +160,8 @@ class Checker:
         for piece in pieces:
             differences += differences_of(piece)
             self._source_until[piece.place] = piece.end
+        if self._audit is not None:
+            differences += self._audit.differences(self._source_until)
         self._target_until.update(self._source_until if self._keeps_offsets else moment.target_ends)
         self._micro_batch = moment.micro_batch
         outcomes = [written_record.outcome for piece in pieces for written_record in piece.written]
@@ -192,6 +197,10 @@ class Checker:
             )
             for place, end in sorted(ends.items())
         ]
+
+    def audit_everything(self) -> list[str]:
+        """Audit preserved offsets from the first record on. To be called after the last check."""
+        return [] if self._audit is None else self._audit.differences_of_everything(self._source_until)
 
     def not_found(self) -> list[str]:
         """Return a difference for each acknowledged record that no check has found. To be called after the last one."""

@@ -15,6 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.faults.check import Checked, Checker
 from tests.faults.gate import Gate, PausedProcess
 from tests.faults.mirror_process import SPARK, MirrorProcess, survivors
+from tests.faults.offset_audit import OffsetAudit
+from tests.faults.range_readers import JavaReader, read_with_librdkafka
 from tests.faults.steps import DECIDED, SLOTS, Step
 from tests.faults.writers import LIGHT, WriteLoad, Writers
 
@@ -106,6 +108,7 @@ class Scene:
     tables_folder: Path | None = None
     _gate: Gate = field(init=False)
     _writers: Writers = field(init=False)
+    _java: JavaReader = field(init=False)
     _checker: Checker = field(init=False)
     _checks: ThreadPoolExecutor = field(init=False)
 
@@ -115,9 +118,10 @@ class Scene:
         self.conf.write_text(yaml.safe_dump(self._document()), encoding="utf-8")
         self._gate = Gate(self.folder).__enter__()
         self._writers = Writers(self.source, places, load=self.load, seed=self.seed).__enter__()
-        self._checker = Checker(
-            self.source, self.target, list(self.topics), self.tables, self._writers.take, keeps_offsets=self.keeps_offsets
-        )
+        self._java = JavaReader(self.folder)
+        readers = {"librdkafka": read_with_librdkafka, "Java client": self._java.read}
+        audit = OffsetAudit(self.source, self.target, readers) if self.keeps_offsets else None
+        self._checker = Checker(self.source, self.target, list(self.topics), self.tables, self._writers.take, audit=audit)
         self._checks = ThreadPoolExecutor(1, "check")
         return self
 
@@ -125,6 +129,7 @@ class Scene:
         if self.mirror is not None:
             self.mirror.kill()
         self._checks.shutdown()
+        self._java.__exit__(kind, error, trace)
         self._writers.__exit__(kind, error, trace)
         self._gate.__exit__(kind, error, trace)
 
@@ -239,6 +244,7 @@ class Scene:
         ]
         wait([self._checks.submit(_nothing)])
         differences += [*self._checker.check(self._checker.look()).differences, *self._checker.not_found()]
+        differences += self._checker.audit_everything()
         if code != 0:
             differences.append(f"the mirror's exit code is {code}:\n{mirror.log()[-2000:]}")
         return Finish(

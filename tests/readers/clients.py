@@ -39,12 +39,14 @@ def _with_this_python(program: str) -> Callable[[Path], list[str]]:
     return lambda folder: [sys.executable, str(PROGRAMS / program)]
 
 
-def _java(program: str) -> Callable[[Path], list[str]]:
-    def prepare(folder: Path) -> list[str]:
-        jars = kafka_jars(KAFKA_VERSION)
-        return [java_executable(), "-XX:TieredStopAtLevel=1", "-cp", f"{jars[0].parent}/*", str(PROGRAMS / program)]
+def java_command(program: str) -> list[str]:
+    """Return the command of a Java program: one source file, which the JDK compiles at its start."""
+    jars = kafka_jars(KAFKA_VERSION)
+    return [java_executable(), "-XX:TieredStopAtLevel=1", "-cp", f"{jars[0].parent}/*", str(PROGRAMS / program)]
 
-    return prepare
+
+def _java(program: str) -> Callable[[Path], list[str]]:
+    return lambda folder: java_command(program)
 
 
 def _aiokafka(folder: Path) -> list[str]:
