@@ -15,6 +15,7 @@ from tests.faults import (
     network_faults,
     preserved_offsets,
     process_faults,
+    several_mirrors,
     steps,
     storage_faults,
     table_store,
@@ -270,11 +271,19 @@ PRESERVED_BROKERS = Campaign(
         WITHOUT_SPARK, target_brokers=3, checks_meanwhile=False, groups=preserved_offsets.GROUPS, keeps_offsets=True
     ),
 )
+PRESERVED_MIRRORS = Campaign(
+    name="preserved-mirrors",
+    engine=WITHOUT_SPARK,
+    rounds=100,
+    cases=several_mirrors.CASES,
+    open=PlainScene(WITHOUT_SPARK, preserved_offsets.GROUPS, keeps_offsets=True),
+)
 
 ALL = (
     PRESERVED_KILLS,
     PRESERVED_NETWORK,
     PRESERVED_BROKERS,
+    PRESERVED_MIRRORS,
     KILLS,
     SPARK_KILLS,
     CHECKPOINTS,

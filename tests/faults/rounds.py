@@ -106,6 +106,7 @@ class Scene:
     mirror: MirrorProcess | None = None
     tables_uri: str = ""
     tables_folder: Path | None = None
+    _runs: list[MirrorProcess] = field(default_factory=list, init=False)
     _gate: Gate = field(init=False)
     _writers: Writers = field(init=False)
     _java: JavaReader = field(init=False)
@@ -126,8 +127,8 @@ class Scene:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.mirror is not None:
-            self.mirror.kill()
+        for run in self._runs:
+            run.kill()
         self._checks.shutdown()
         self._java.__exit__(kind, error, trace)
         self._writers.__exit__(kind, error, trace)
@@ -167,15 +168,23 @@ class Scene:
     def running(self) -> MirrorProcess:
         """Return the mirror, which is started when it does not run."""
         if self.mirror is None or self.mirror.exit_code is not None:
-            self.mirror = MirrorProcess(
-                self.conf,
-                self._gate.address,
-                self.folder / "mirror.log",
-                self.folder / "scratch",
-                self.engine,
-                self.environment,
-            )
+            self.mirror = self._start(self.conf, "mirror.log")
         return self.mirror
+
+    def supersede(self) -> MirrorProcess:
+        """Start a run beside the one that runs: from now on it is the scene's. Return the older one."""
+        older = self.running()
+        self.mirror = self.start_beside(self.conf)
+        return older
+
+    def start_beside(self, conf: Path) -> MirrorProcess:
+        """Start a run of `conf` beside the one that runs. What still runs of it is killed with the scene."""
+        return self._start(conf, f"mirror-{len(self._runs) + 1}.log")
+
+    def _start(self, conf: Path, log: str) -> MirrorProcess:
+        run = MirrorProcess(conf, self._gate.address, self.folder / log, self.folder / "scratch", self.engine, self.environment)
+        self._runs.append(run)
+        return run
 
     def running_or_ended(self) -> MirrorProcess:
         """Return the mirror that was started last."""
@@ -285,8 +294,11 @@ class Scene:
         code = harmed.exit_code
         if code is None:
             raise RoundFailedError(f"the mirror neither went on nor ended in {PATIENCE_S:.0f} s:\n{harmed.log()[-4000:]}")
+        is_superseded = self.mirror is not harmed
         self._gate.await_step(self.between)
         self._wait_for(self.between, self.running())
+        if is_superseded:
+            return "superseded and killed" if code == -9 else f"superseded, ended with exit code {code}"
         return "killed, started again" if code == -9 else f"ended with exit code {code}, started again"
 
     def _create_topics(self) -> Sequence[TopicPartition]:

@@ -120,7 +120,7 @@ class _Checkpoint:
         return (self._commits / str(number)).exists()
 
     def plan(self, number: int, start: dict[str, Any], end: dict[str, Any]) -> None:
-        unfinished = self._offsets / f".{number}"
+        unfinished = self._offsets / f".{number}-{os.getpid()}"  # another run may plan the same one
         unfinished.write_text(json.dumps([start, end]))
         unfinished.rename(self._offsets / str(number))
 
