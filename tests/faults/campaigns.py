@@ -268,7 +268,12 @@ PRESERVED_BROKERS = Campaign(
     rounds=100,
     cases=preserved_offsets.ONE_OF_THREE,
     open=NetworkScene(
-        WITHOUT_SPARK, target_brokers=3, checks_meanwhile=False, groups=preserved_offsets.GROUPS, keeps_offsets=True
+        WITHOUT_SPARK,
+        target_brokers=3,
+        checks_meanwhile=False,
+        groups=preserved_offsets.GROUPS,
+        keeps_offsets=True,
+        properties=preserved_offsets.QUICK_ELECTIONS,
     ),
 )
 PRESERVED_MIRRORS = Campaign(

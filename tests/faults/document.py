@@ -4,22 +4,73 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from tests.faults.results import NO_FAULT, Result, commands, replace_generated
+from tests.faults.results import END, NO_FAULT, Result, commands, replace_generated
+from tests.faults.starts import STARTS_HEAD
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
 ROWS = PAGE.with_name("fault-results.csv")
 COLUMNS = ("campaign", "engine", "fault", "step", "outcome", "rounds", "records", "differences", "left_behind")
 
 
-def write_document(page: Path, rows: Path, results: Sequence[Result], starts: str) -> None:
-    """Write every row into `rows` and replace the generated part of `page`, with `starts` as its last table."""
-    generated = "\n".join((f"```bash\n{_plain(commands(results))}```\n", summary_table(results), starts))
-    page.write_text(replace_generated(page.read_text(encoding="utf-8"), generated), encoding="utf-8")
+def write_document(page: Path, rows: Path, results: Sequence[Result], starts: str | None) -> None:
+    """Write every row into `rows` and replace the generated part of `page`, with `starts` as its last table.
+
+    None: no start was measured, and the page keeps the table that it has.
+    """
+    before = page.read_text(encoding="utf-8")
+    last_table = published_starts(before) if starts is None else starts
+    generated = "\n".join((f"```bash\n{_plain(commands(results))}```\n", summary_table(results), last_table))
+    page.write_text(replace_generated(before, generated), encoding="utf-8")
     rows.write_text(csv_rows(results), encoding="utf-8")
+
+
+def published_starts(page: str) -> str:
+    """Pure: return the table of starts of a page that was written before."""
+    return page[page.index(STARTS_HEAD) : page.index(f"\n{END}")]
+
+
+def published_results(rows: Path) -> list[Result]:
+    """Return a result for each round of a file of rows. The first one of a row has its records, differences and files left."""
+    with rows.open(encoding="utf-8", newline="") as file:
+        return [result for row in csv.DictReader(file) for result in _results_of(row)]
+
+
+def _results_of(row: Mapping[str, str]) -> list[Result]:
+    nothing = Result(
+        campaign=row["campaign"],
+        engine=row["engine"],
+        fault=row["fault"],
+        step=row["step"],
+        ending="",
+        records=0,
+        acknowledged=0,
+        unknown=0,
+        differences=(),
+        left_behind=(),
+        seconds=0.0,
+    )
+    results = [replace(nothing, ending=ending) for ending in _endings(row["outcome"], int(row["rounds"]))]
+    results[0] = replace(
+        results[0],
+        records=int(row["records"]),
+        differences=("published",) * int(row["differences"]),
+        left_behind=("published",) * int(row["left_behind"]),
+    )
+    return results
+
+
+def _endings(outcome: str, rounds: int) -> list[str]:
+    """Return the ending of each round from what `outcomes` made of them."""
+    counted = [re.fullmatch(r"(.*) \((\d+)\)", part) for part in outcome.split("; ")]
+    if sum(int(part[2]) for part in counted if part) != rounds:
+        return [outcome] * rounds
+    return [part[1] for part in counted if part for _ in range(int(part[2]))]
 
 
 def csv_rows(results: Iterable[Result]) -> str:

@@ -64,6 +64,8 @@ class NetworkScene:
     checks_meanwhile: bool = True
     groups: Mapping[str, Any] = field(default_factory=dict)
     keeps_offsets: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Of all brokers."""
 
     @contextmanager
     def __call__(self, folder: Path, name: str, seed: int) -> Iterator[Scene]:
@@ -71,7 +73,12 @@ class NetworkScene:
         with ExitStack() as opened:
             ports = {side: [opened.enter_context(HeldPort()) for _ in range(count)] for side, count in counts.items()}
             clusters = {
-                side: LocalKafkaCluster(folder / side, len(side_ports), proxies=[port.number for port in side_ports])
+                side: LocalKafkaCluster(
+                    folder / side,
+                    len(side_ports),
+                    properties=self.properties,
+                    proxies=[port.number for port in side_ports],
+                )
                 for side, side_ports in ports.items()
             }
             network = Network(clusters, random.Random(seed))

@@ -16,6 +16,15 @@ from tests.faults.steps import ANSWERED, COMMITTED, DECIDED, OWNER_CHECKED, PLAN
 GROUPS: Mapping[str, Any] = {"topics": {"offsets": {".*": "preserved"}}}
 """Of the mirror file."""
 
+QUICK_ELECTIONS: Mapping[str, str] = {
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "leader.imbalance.check.interval.seconds": "1",
+    "leader.imbalance.per.broker.percentage": "0",
+}
+"""Of brokers: a killed one has successors in seconds, and leads its partitions again soon after its start. Both are failovers,
+the second one to a leader that has read the producer's state from its disk."""
+
 STEPS = (PLANNED, OWNER_CHECKED, PRODUCED, ANSWERED, DECIDED, RETURNED, COMMITTED)
 
 KILLS: list[tuple[Fault, Step]] = [

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.faults import campaigns, starts, storage_faults
 from tests.faults.campaigns import Campaign, PlainScene
-from tests.faults.document import PAGE, ROWS, write_document
+from tests.faults.document import PAGE, ROWS, published_results, write_document
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.faults.results import NO_FAULT, Result, commands, mean_rate, read_results, table, too_slow
 from tests.faults.rounds import Fault, Round, RoundFailedError, Scene
@@ -129,6 +129,9 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, default=Path("build/faults.jsonl"), help="where the lines go, and where older ones are"
     )
+    parser.add_argument(
+        "--published", action="store_true", help="begin a new file of --results with the rounds of fault-results.csv"
+    )
     parser.add_argument("--starts", type=int, default=0, metavar="N", help="measure N starts of each kind as well")
     parser.add_argument("--write", action="store_true", help="write docs/reference/faults.md and fault-results.csv")
     parser.add_argument("--folder", type=Path, help="where clusters and mirrors live; kept. A temporary folder by default")
@@ -138,6 +141,8 @@ def main() -> int:
         parser.error(f"no such campaign: {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen.results.parent.mkdir(parents=True, exist_ok=True)
+    if chosen.published and not chosen.results.exists():
+        chosen.results.write_text("".join(result.line() for result in published_results(ROWS)), encoding="utf-8")
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="faults-"))
     is_clean = True
     for campaign in campaigns.ALL:
@@ -157,7 +162,7 @@ def main() -> int:
     shown = "\n".join((commands(results), table(results), starts.starts_table(measured)))
     print(shown)
     if chosen.write:
-        write_document(PAGE, ROWS, results, starts.starts_table(measured))
+        write_document(PAGE, ROWS, results, starts.starts_table(measured) if measured else None)
     if chosen.folder is None and is_clean:
         shutil.rmtree(folder)
     return 0 if is_clean else 1

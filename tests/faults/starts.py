@@ -95,15 +95,15 @@ def read_starts(path: Path) -> list[Start]:
     return [Start(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+STARTS_HEAD = "| runs on | start after | runs | seconds until a new record is visible (median, least to most) | ratio |"
+
+
 def starts_table(starts: Sequence[Start]) -> str:
     """Pure: medians, and their ratio to that of the same engine after a clean stop."""
     seconds_of: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for start in starts:
         seconds_of[start.engine, start.after].append(start.seconds)
-    lines = [
-        "| runs on | start after | runs | seconds until a new record is visible (median, least to most) | ratio |",
-        "|---|---|---|---|---|",
-    ]
+    lines = [STARTS_HEAD, "|---|---|---|---|---|"]
     for (engine, after), seconds in seconds_of.items():
         median, clean = statistics.median(seconds), seconds_of.get((engine, CLEAN))
         ratio = f"{median / statistics.median(clean):.2f}" if clean else ""

@@ -4,8 +4,9 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
-from tests.faults.document import COLUMNS, PAGE, ROWS, csv_rows, kind_of, summary_table, write_document
+from tests.faults.document import COLUMNS, PAGE, ROWS, csv_rows, kind_of, published_results, summary_table, write_document
 from tests.faults.results import BEGIN, END, NO_FAULT
+from tests.faults.starts import Start, starts_table
 from tests.support.fault_results import KILLED
 
 CUT = replace(
@@ -44,6 +45,25 @@ def test_page_and_file_are_written_together(tmp_path: Path) -> None:
     assert '```bash\nmake faults FAULTS="network --rounds 1"\n```' in written
     assert written.index("| network |") < written.index("| starts |") < written.index(END)
     assert rows.read_text(encoding="utf-8") == csv_rows([CUT])
+
+
+def test_a_page_keeps_its_table_of_starts_when_none_was_measured(tmp_path: Path) -> None:
+    page, rows = tmp_path / "faults.md", tmp_path / "rows.csv"
+    page.write_text(f"{BEGIN}\n{END}", encoding="utf-8")
+    write_document(page, rows, [CUT], starts_table([Start(engine="Spark", after="clean stop", seconds=2.0)]))
+    before = page.read_text(encoding="utf-8")
+    write_document(page, rows, [CUT], None)
+    assert page.read_text(encoding="utf-8") == before
+    assert "| Spark | clean stop | 1 |" in before
+
+
+def test_rounds_that_were_published_make_the_same_file_and_page(tmp_path: Path) -> None:
+    results = published_results(ROWS)
+    assert csv_rows(results) == ROWS.read_text(encoding="utf-8")
+    assert summary_table(results) in PAGE.read_text(encoding="utf-8")
+    rows = tmp_path / "rows.csv"
+    rows.write_text(csv_rows([LOST, CUT, CUT, LATER]), encoding="utf-8")
+    assert csv_rows(published_results(rows)) == csv_rows([LOST, CUT, CUT, LATER])
 
 
 def test_the_sums_of_the_published_page_are_those_of_the_published_file() -> None:
