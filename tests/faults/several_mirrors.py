@@ -7,7 +7,7 @@ import enum
 import itertools
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import psutil
@@ -23,6 +23,7 @@ from tests.faults.steps import ANSWERED, DECIDED, OWNER_CHECKED, PLANNED, PRODUC
 _SLICES = 60
 _RUNS_S, _STOPS_S = 0.03, 0.15
 _GONE_WITHIN_S = 30.0
+_POLL_S = 0.05
 
 FENCED = "FencedError"
 NOT_NEW = "is not new"
@@ -36,26 +37,39 @@ class Stopped(enum.Enum):
     ALL = "all of it stopped"
 
 
+@dataclass(frozen=True, slots=True)
+class OlderRun:
+    """A run that a newer one has superseded, with its processes of that moment."""
+
+    run: MirrorProcess
+    processes: list[psutil.Process]
+
+    @classmethod
+    def supersede(cls, scene: Scene) -> OlderRun:
+        """Start a newer run beside the scene's."""
+        processes = scene.running().everything()
+        return cls(scene.supersede(), processes)
+
+    def require_fenced(self) -> None:
+        """Wait until it has ended because a newer run has taken over, and nothing is left of it. Raises RoundFailedError."""
+        code = self.run.wait(PATIENCE_S)
+        if code is None or FENCED not in self.run.log():
+            raise RoundFailedError(f"an older run was not fenced (exit code {code}):\n{self.run.log()[-4000:]}")
+        left = survivors(self.processes, _GONE_WITHIN_S)
+        if left:
+            raise RoundFailedError(f"an older run has left processes behind: {[process.pid for process in left]}")
+
+
+def _require_fenced(older: Iterable[OlderRun]) -> None:
+    for run in older:
+        run.require_fenced()
+
+
 def _processes(run: MirrorProcess, stopped: Stopped) -> list[psutil.Process]:
     if stopped is Stopped.NOTHING:
         return []
     everything = run.everything()
     return everything if stopped is Stopped.ALL else everything[1:]
-
-
-def require_fenced(runs: Sequence[MirrorProcess]) -> None:
-    """Wait until older runs have ended, because a newer one has taken over, and nothing is left of them.
-
-    Raises RoundFailedError.
-    """
-    for run in runs:
-        processes = run.everything()
-        code = run.wait(PATIENCE_S)
-        if code is None or FENCED not in run.log():
-            raise RoundFailedError(f"an older run was not fenced (exit code {code}):\n{run.log()[-4000:]}")
-        left = survivors(processes, _GONE_WITHIN_S)
-        if left:
-            raise RoundFailedError(f"an older run has left processes behind: {[process.pid for process in left]}")
 
 
 @dataclass(slots=True)
@@ -67,7 +81,7 @@ class OlderContinues:
 
     stopped: Stopped
     count: int = 1
-    older: list[MirrorProcess] = field(default_factory=list, init=False)
+    older: list[OlderRun] = field(default_factory=list, init=False)
 
     @property
     def name(self) -> str:
@@ -82,12 +96,12 @@ class OlderContinues:
             own = _processes(scene.running(), how)
             mirror_process.kill(own, signal.SIGSTOP)
             stopped += own
-            self.older.append(scene.supersede())
+            self.older.append(OlderRun.supersede(scene))
             wait_for_progress(scene)
         mirror_process.kill(stopped, signal.SIGCONT)
 
     def heal(self, scene: Scene) -> None:
-        require_fenced(self.older)
+        _require_fenced(self.older)
 
 
 @dataclass(slots=True)
@@ -95,13 +109,13 @@ class OlderInSlices:
     """An older run continues for moments only, in which it sends, while the newer one copies: it is there for seconds."""
 
     name: str = "2 runs at once: the older one continues in slices of 30 ms"
-    older: list[MirrorProcess] = field(default_factory=list, init=False)
+    older: list[OlderRun] = field(default_factory=list, init=False)
 
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         older = scene.running()
         own = older.everything()
         mirror_process.kill(own, signal.SIGSTOP)
-        self.older = [scene.supersede()]
+        self.older = [OlderRun.supersede(scene)]
         wait_for_progress(scene)
         paused.release()
         for _ in range(_SLICES):
@@ -114,7 +128,7 @@ class OlderInSlices:
         mirror_process.kill(own, signal.SIGCONT)
 
     def heal(self, scene: Scene) -> None:
-        require_fenced(self.older)
+        _require_fenced(self.older)
 
 
 @dataclass(slots=True)
@@ -122,7 +136,7 @@ class StartedAtOnce:
     """Newer runs start while the older one copies at full speed; nothing is held. Each start fences those before it."""
 
     count: int
-    older: list[MirrorProcess] = field(default_factory=list, init=False)
+    older: list[OlderRun] = field(default_factory=list, init=False)
 
     @property
     def name(self) -> str:
@@ -130,19 +144,19 @@ class StartedAtOnce:
 
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         paused.release()
-        self.older = [scene.supersede() for _ in range(self.count)]
+        self.older = [OlderRun.supersede(scene) for _ in range(self.count)]
 
     def heal(self, scene: Scene) -> None:
         """Wait for the run that took over last, which is not always the one that was started last."""
-        runs = [*self.older, scene.running_or_ended()]
+        last = scene.running_or_ended()
+        runs = [*self.older, OlderRun(last, last.everything())]
         give_up_at = time.monotonic() + PATIENCE_S
-        while len(alive := [run for run in runs if run.exit_code is None]) > 1:
+        while len(alive := [older.run for older in runs if older.run.exit_code is None]) > 1:
             if time.monotonic() > give_up_at:
                 raise RoundFailedError(f"{len(alive)} runs neither ended nor were fenced:\n{alive[0].log()[-4000:]}")
-            time.sleep(0.05)
-        require_fenced([run for run in runs if run not in alive])
-        if alive:
-            scene.mirror = alive[0]
+            time.sleep(_POLL_S)
+        _require_fenced(older for older in runs if older.run not in alive)
+        scene.mirror = alive[0] if alive else None
 
 
 @dataclass(slots=True)
@@ -151,7 +165,7 @@ class NewerKilled:
     fenced by the take-over of a dead one, and a third one starts."""
 
     with_its_tasks: bool
-    older: list[MirrorProcess] = field(default_factory=list, init=False)
+    older: list[OlderRun] = field(default_factory=list, init=False)
 
     @property
     def name(self) -> str:
@@ -161,14 +175,14 @@ class NewerKilled:
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         own = scene.running().everything()
         mirror_process.kill(own, signal.SIGSTOP)
-        self.older = [scene.supersede()]
+        self.older = [OlderRun.supersede(scene)]
         wait_for_progress(scene)
         mirror_process.kill(own, signal.SIGCONT)
         newer = scene.running()
         (newer.kill if self.with_its_tasks else newer.kill_driver)()
 
     def heal(self, scene: Scene) -> None:
-        require_fenced(self.older)
+        _require_fenced(self.older)
 
 
 @dataclass(slots=True)
