@@ -31,7 +31,7 @@ from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.sinks.archive import expiry
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.runner import spark_session
+from shallow_mirror.streaming.runner import mirror_query, spark_session
 from shallow_mirror.streaming.runner.archive_run import Archive
 from shallow_mirror.streaming.runner.mirror import Mirror
 from shallow_mirror.streaming.runner.restore_run import Restore
@@ -60,6 +60,11 @@ def let_archives_hurry() -> None:
         return replace(of_archive(config, **more), slot_bytes=1024)
 
     PlannerConfig.of_archive = with_small_slots  # type: ignore[method-assign]
+
+
+def let_mirrors_hurry() -> None:
+    """End a micro-batch of preserved topics after a second of reading on, not after ten."""
+    mirror_query.FOLLOW_MS = 1_000.0
 
 
 def command_of(conf: str) -> list[str]:
@@ -107,6 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     os.cpu_count = lambda: int(cores)  # a slot is used only where Spark has a core for it
     knock_at_every_point(Knock(gate))
     let_archives_hurry()
+    let_mirrors_hurry()
     given = session_of(engine, conf, int(cores))
     sessions.submitted_session = lambda: given
     threading.Thread(target=end_with, args=(os.getppid(),), name="harness", daemon=True).start()

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from tests.faults.offset_audit import OffsetAudit
 from tests.faults.range_readers import JavaReader, JavaReaderError, read_with_librdkafka
 from tests.readers.written_log import WrittenLog
+from tests.support.mirror_runs import create_topic
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -48,6 +49,7 @@ def test_a_target_with_one_more_record_is_found_by_both_readers_in_both_levels(t
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     key = TopicPartition(f"audited-{time.time_ns()}", 0)
     for bootstrap, names in ((source, ["a", "b", "c"]), (target, ["a", "foreign", "b", "c"])):
+        create_topic(bootstrap, key.topic)
         producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         for name in names:
             producer.produce(key.topic, name, partition=0, timestamp=1_700_000_000_000, headers=[("h", None), ("h", b"x")])
