@@ -31,7 +31,7 @@ def test_older_runs_behind_the_newest_one_s_back_change_no_offset(tmp_path: Path
     ]
     with PRESERVED_MIRRORS.open(tmp_path, "several", 1) as scene:
         endings = assert_nothing_differs(scene, cases)
-    assert endings == [*["superseded, ended with exit code 1"] * 4, "went on"]
+    assert endings == [*["superseded, ended with exit code 3"] * 4, "went on"]
 
 
 @pytest.mark.brokers

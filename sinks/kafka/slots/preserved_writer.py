@@ -129,12 +129,12 @@ class PreservedWriter:
         return ()
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
-        stamped = () if self._window is None else tuple(sorted({target.topic for target in self._window.stamped}))
         sources = {segment.source for segment in segments}
+        # Without `stamped_topics`: a batch that another run has appended is answered with its time there, as if the topic had
+        # LogAppendTime. Topics that have it are rejected at the start.
         return SlotWrite(
             txn=None,
             fetched_bytes=self._fetched_bytes,
-            stamped_topics=stamped,
             early_end=self._early_end() if is_partial else None,
             shared_producers={source: id_ for source in sources if (id_ := self._job.shared_producers.get(source)) is not None},
             has_unanswered=self._has_unanswered,

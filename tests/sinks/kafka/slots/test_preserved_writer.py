@@ -140,6 +140,17 @@ def test_two_tasks_that_write_at_once_leave_one_copy(clusters: Clusters) -> None
     assert ranges(result) == [(SegmentKind.DATA, 0, 6, 0)]
 
 
+def test_a_batch_that_another_task_has_written_before_is_no_sign_of_append_times(clusters: Clusters) -> None:
+    """A broker answers a repeated batch with the time of the first one."""
+    clusters.write(A, 2, 3)
+    same = batch(0, 2, producer_id=P, producer_epoch=0, base_sequence=0, timestamp=int(time.time() * 1000))
+    clusters.target.change("Produce", Change(first=lambda: clusters.target.seed(("copy", 0), same)))
+    result = clusters.run(preserving(clusters, {A: 0}), planned(A, 5))
+    assert placed(clusters) == [(0, 0, 2), (2, 2, 3)]
+    assert not result.retried
+    assert result.stamped_topics == ()
+
+
 def test_a_foreign_record_behind_the_end_is_found_before_anything_is_sent(clusters: Clusters) -> None:
     clusters.write(A, 2)
     clusters.run(preserving(clusters, {A: 0}), planned(A, 2))
