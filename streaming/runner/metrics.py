@@ -1,4 +1,4 @@
-"""Driver: the Prometheus metrics of a running mirror, and the port that serves them. What each means: docs/reference/metrics.md.
+"""Driver: the Prometheus metrics of a running mirror. What each means: docs/reference/metrics.md.
 
 A new metric also needs a row in docs/reference/metrics.md and, where it helps operators, a panel in conf/grafana-dashboard.json.
 Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
@@ -9,18 +9,15 @@ from __future__ import annotations
 import math
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation
-from shallow_mirror.config import MetricsSettings
-from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
@@ -111,7 +108,6 @@ class Metrics:
             self._dropped.labels(mirror, dropped.value)
         self.clusters = _ClustersCollector(mirror, max_topics)
         self.registry.register(self.clusters)
-        ProcessCollector(registry=self.registry)
 
     def on_decision(self, at_ms: int) -> None:
         self._last_decision.set(at_ms / 1000)
@@ -246,22 +242,3 @@ class _ClustersCollector(Collector):
         if value is not None:
             family.add_metric([self._mirror], value)
         return family
-
-
-@contextmanager
-def serving(metrics: Metrics, settings: MetricsSettings) -> Iterator[None]:
-    """Serve metrics while the block runs. Raises ConfigError where the port is not available."""
-    assert settings.port is not None
-    try:
-        server, thread = start_http_server(settings.port, settings.host, metrics.registry)
-    except OSError as error:
-        raise ConfigError(
-            f"metrics.port: {settings.host}:{settings.port} cannot be listened on: {error.strerror or error}: choose another "
-            "port, or end the process that uses it"
-        ) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

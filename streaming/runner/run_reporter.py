@@ -151,7 +151,7 @@ class RunReporter:
             yield
             return
         try:
-            from shallow_mirror.streaming.runner import metrics
+            from shallow_mirror.streaming.runner import metrics, metrics_port
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"metrics.port needs the package {error.name}: pip install 'shallow-mirror[metrics]', or leave metrics.port out"
@@ -162,7 +162,7 @@ class RunReporter:
         if run.open_lag_monitor is not None:
             self._lag_monitor = run.open_lag_monitor(self._metrics.clusters)
         monitoring = contextlib.nullcontext() if self._lag_monitor is None else self._lag_monitor.running()
-        with metrics.serving(self._metrics, settings), monitoring:
+        with metrics_port.serving(run.name, self._metrics.registry, settings), monitoring:
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ import yaml
 from tests.support.observed import OBSERVED
 
 from shallow_mirror.checkpoints.problems import ProblemKind
-from shallow_mirror.config import MetricsSettings
-from shallow_mirror.errors import ConfigError
-from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.sinks.slot_results import Side
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.lag import PartitionStatus
-from shallow_mirror.streaming.runner.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClusterSnapshot, Metrics, serving
+from shallow_mirror.streaming.runner.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClusterSnapshot, Metrics
+from shallow_mirror.streaming.runner.metrics_port import RunRegistries
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
 from shallow_mirror.types import SourcePartition
 
@@ -125,25 +122,11 @@ def test_what_the_source_does_not_say_is_no_zero() -> None:
     assert (value(metrics, "partitions"), value(metrics, "cluster_up", cluster="source")) == (None, None)
 
 
-def test_a_port_serves_the_metrics_and_one_that_is_taken_is_a_clear_error() -> None:
-    settings = MetricsSettings(port=free_ports(1)[0])
-    with serving(metrics_of(), settings):
-        with urllib.request.urlopen(f"http://127.0.0.1:{settings.port}/metrics", timeout=10) as answer:
-            exposition = answer.read().decode()
-        with (
-            pytest.raises(ConfigError, match=rf"metrics.port: 127.0.0.1:{settings.port} cannot be listened on: .*in use"),
-            serving(metrics_of(), settings),
-        ):
-            pass
-    assert 'shallow_mirror_info{mirror="m",source="east",target="west",version="1"} 1.0' in exposition
-    assert "process_resident_memory_bytes" in exposition
-    with serving(metrics_of(), settings):
-        pass  # the port is free again
-
-
 def names() -> set[str]:
     names = set()
-    for family in metrics_of().registry.collect():
+    registries = RunRegistries()
+    registries.add("m", metrics_of().registry)
+    for family in registries.collect():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         names |= {family.name + ending for ending in endings}
     return names
