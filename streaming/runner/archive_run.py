@@ -226,6 +226,7 @@ class _ArchiveRun:
                 trigger_s=None if self._available_now else config.trigger_s,
                 settle_after_s=config.trigger_s,
                 supervisor=self._supervisor,
+                health=self._reporter.health,
                 check=lambda: self._reporter.check_stalls(None),
             )
         except LogTruncatedError as truncated:
@@ -270,10 +271,15 @@ class _ArchiveRun:
                 ObjectStore.open(config.objects, config.storage_options),
                 retention_of(config.retention),
                 now_ms=_now_ms,
-                observer=self._observer,
+                observer=self._observe_deletion,
                 group_notes=GroupNoteExpiry(self._storage.background_tables(), table, config.groups.keep_s, _now_ms),
             )
         self._expiry.run_if_due()
+
+    def _observe_deletion(self, step: str) -> None:
+        """Show the probes that a deletion moves: one of many objects takes longer than a micro-batch."""
+        self._reporter.health.on_move()
+        self._observer(step)
 
     def _register_partitions(self, owner: OffsetMapOwner) -> dict[str, str]:
         """Register every partition of the source before anything is planned. Return the id of every topic that the source has."""

@@ -1,4 +1,4 @@
-"""Driver: the ports of this process that serve metrics. Runs with the same `metrics.port` share one, each with its own label.
+"""Driver: the ports of this process that serve metrics and probes. Runs with the same `metrics.port` share one.
 
 Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.streaming.runner.health import RunHealth, Verdict, verdict_of_runs
+from shallow_mirror.streaming.runner.metrics_server import listen, with_probes
 
 
 class RunRegistries(Collector):
@@ -67,26 +69,49 @@ class _SelectedSeries(Collector):
                 yield family
 
 
+class RunHealths:
+    """The health of the runs that share a port: it is that of the process. For any thread."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, RunHealth] = {}
+
+    def add(self, name: str, health: RunHealth) -> None:
+        self._by_name = {**self._by_name, name: health}  # replaced as a whole: a probe may be reading the other one
+
+    def remove(self, name: str) -> None:
+        self._by_name = {other: health for other, health in self._by_name.items() if other != name}
+
+    def live(self) -> Verdict:
+        return verdict_of_runs({name: health.live() for name, health in self._by_name.items()})
+
+    def ready(self) -> Verdict:
+        return verdict_of_runs({name: health.ready() for name, health in self._by_name.items()})
+
+
 @dataclass(frozen=True, slots=True)
 class _Port:
     """A port that is listened on, while at least one run is served."""
 
     registries: RunRegistries
+    healths: RunHealths
     server: WSGIServer
     thread: threading.Thread
 
     @classmethod
     def listen(cls, host: str, port: int) -> _Port:
         """Raise ConfigError where the port is not available."""
-        registries = RunRegistries()
+        registries, healths = RunRegistries(), RunHealths()
+        application = with_probes(make_wsgi_app(registries), healths.live, healths.ready)
         try:
-            server, thread = start_http_server(port, host, registries)
+            server = listen(application, host, port)
         except OSError as error:
             raise ConfigError(
                 f"metrics.port: {host}:{port} cannot be listened on: {error.strerror or error}: choose another "
                 "port, or end the process that uses it"
             ) from error
-        return cls(registries, server, thread)
+        thread = threading.Thread(target=server.serve_forever, name="metrics server", daemon=True)
+        thread.start()
+        return cls(registries, healths, server, thread)
 
     def close(self) -> None:
         self.server.shutdown()
@@ -100,19 +125,21 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def serving(name: str, registry: CollectorRegistry, settings: MetricsSettings) -> Iterator[None]:
-    """Serve the metrics of a run while the block runs. Raises ConfigError where the port is not available."""
+def serving(name: str, registry: CollectorRegistry, health: RunHealth, settings: MetricsSettings) -> Iterator[None]:
+    """Serve metrics and probes of a run while the block runs. Raises ConfigError where the port is not available."""
     assert settings.port is not None
     address = settings.host, settings.port
     with _lock:
         port = _ports.get(address) or _Port.listen(*address)
         port.registries.add(name, registry)
+        port.healths.add(name, health)
         _ports[address] = port
     try:
         yield
     finally:
         with _lock:
             port.registries.remove(name)
+            port.healths.remove(name)
             if not port.registries.has_runs:
                 del _ports[address]
                 port.close()

@@ -274,6 +274,7 @@ class MirrorQuery:
             trigger_s=None if self.available_now else self.config.trigger_s,
             settle_after_s=self.config.trigger_s,
             supervisor=self.supervisor,
+            health=self.reporter.health,
             check=lambda: self.reporter.check_stalls(steps.stalled_step()),
         )
 

@@ -13,6 +13,7 @@ from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import find_unfit_python, lost_worker, raising_unfit_python
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
+from shallow_mirror.streaming.runner.health import RunHealth
 from shallow_mirror.streaming.runner.planning_daemons import PlanningDaemons
 from shallow_mirror.streaming.runner.supervisor import Supervisor
 from shallow_mirror.streaming.sources import kafka_batches, planned_ranges
@@ -35,6 +36,7 @@ def run_query(
     trigger_s: float | None,
     settle_after_s: float,
     supervisor: Supervisor,
+    health: RunHealth,
     check: Callable[[], None],
 ) -> None:
     """Run the query. `trigger_s` None: until the offsets of its start. `check` is called several times a second.
@@ -50,7 +52,8 @@ def run_query(
 
     def copy(planned: DataFrame, spark_batch_id: int) -> None:
         daemons.end_of_planning()  # Spark has made the plan of the micro-batch, which holds how to read
-        sink(planned, spark_batch_id)
+        with health.micro_batch():
+            sink(planned, spark_batch_id)
 
     writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", checkpoint)
     trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}

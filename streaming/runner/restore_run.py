@@ -280,7 +280,8 @@ class _RestoreRun:
         copying.kafka.open_input = slots_input
         count = len(slots_input.slots)
         # Not a Python data source: Spark would start processes of its own to plan each micro-batch, and one more for each slot.
-        copying.sink(copying.spark.range(0, count, 1, count), number)
+        with self._reporter.health.micro_batch():
+            copying.sink(copying.spark.range(0, count, 1, count), number)
         return not self._left_out or not self._supervisor.wait(_LEFT_OUT_PAUSE_S)
 
     def _fill_logs(self, copying: _Copying, owner: OffsetMapOwner, decided: RestoreRanges) -> bool:

@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.topic_offsets import decided_fillers, preserved_topics
 from shallow_mirror.config import ArchiveConfig, LagMetricsSettings, MetricsSettings, MirrorConfig, RestoreConfig
+from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
@@ -35,6 +36,7 @@ from shallow_mirror.streaming.runner.error_hints import (
     problem_of_truncation,
     problem_of_wait,
 )
+from shallow_mirror.streaming.runner.health import HealthLimits, RunHealth
 from shallow_mirror.streaming.runner.left_out_reporter import LeftOutReporter
 from shallow_mirror.streaming.runner.supervisor import StoppedError
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
@@ -68,6 +70,7 @@ class ReportedRun:
     checkpoint: str
     commit_interval: str
     metrics: MetricsSettings
+    health_limits: HealthLimits
     open_lag_monitor: Callable[[ClusterObserver], LagMonitor] | None = None
 
     @classmethod
@@ -84,6 +87,11 @@ class ReportedRun:
             checkpoint=config.checkpoint,
             commit_interval=config.write.commit_interval,
             metrics=config.metrics,
+            health_limits=HealthLimits.of_run(
+                trigger_s=config.trigger_s,
+                commit_interval_s=config.write.commit_interval_s,
+                round_timeout_ms=config.write.transaction_timeout_ms,
+            ),
             open_lag_monitor=open_lag_monitor,
         )
 
@@ -96,6 +104,11 @@ class ReportedRun:
             checkpoint=config.checkpoint,
             commit_interval=config.trigger,
             metrics=config.metrics,
+            health_limits=HealthLimits.of_run(
+                trigger_s=config.trigger_s,
+                commit_interval_s=config.most_writing_ms / 1000,
+                round_timeout_ms=ROUND_TIMEOUT_MS,
+            ),
         )
 
     @classmethod
@@ -107,6 +120,11 @@ class ReportedRun:
             checkpoint=config.checkpoint,
             commit_interval=config.write.commit_interval,
             metrics=config.metrics,
+            health_limits=HealthLimits.of_run(
+                trigger_s=0.0,
+                commit_interval_s=config.write.commit_interval_s,
+                round_timeout_ms=config.write.transaction_timeout_ms,
+            ),
         )
 
 
@@ -123,6 +141,7 @@ class RunReporter:
     def __init__(self, run: ReportedRun, identity: RunIdentity) -> None:
         self._run = run
         self._identity = identity
+        self.health = RunHealth(run.health_limits)
         self._problems = ProblemLog()
         self._observations: RunHistory | None = None
         self._metrics: Metrics | None = None
@@ -131,6 +150,7 @@ class RunReporter:
         self._reported_stall: str | None = None
         self._reported_wait_ms: int | None = None
         self._state_read_at = 0.0
+        self._planned_at_ms: int | None = None
         self._micro_batch_count = 0
         self._logged_steps: set[str] = set()
         self._early_ends_in_a_row = 0
@@ -145,7 +165,7 @@ class RunReporter:
 
     @contextlib.contextmanager
     def serve_metrics(self) -> Iterator[None]:
-        """Serve metrics while the block runs, where `metrics.port` is set. Raises ConfigError."""
+        """Serve metrics and probes while the block runs, where `metrics.port` is set. Raises ConfigError."""
         settings = self._run.metrics
         if settings.port is None:
             yield
@@ -162,13 +182,14 @@ class RunReporter:
         if run.open_lag_monitor is not None:
             self._lag_monitor = run.open_lag_monitor(self._metrics.clusters)
         monitoring = contextlib.nullcontext() if self._lag_monitor is None else self._lag_monitor.running()
-        with metrics_port.serving(run.name, self._metrics.registry, settings), monitoring:
+        with metrics_port.serving(run.name, self._metrics.registry, self.health, settings), monitoring:
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 
     def on_takeover(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
         """Record the start of the run, and from now on problems."""
         self._run_epoch = owner.run_epoch
+        self.health.on_take_over()
         self._observations = RunHistory(tables)
         self._observations.run_started(owner.run_epoch, self._identity, __version__)
         self._problems.begin(tables, owner.run_epoch)
@@ -179,6 +200,7 @@ class RunReporter:
 
     def start_step(self, step: str, detail: str = "") -> None:
         """Write for `status` what the start does now. Logged once per run: the supervisor may start the query often."""
+        self.health.on_step(f"start: {step}{detail}")
         if step not in self._logged_steps:
             self._logged_steps.add(step)
             _log.info("start: %s%s", step, detail)
@@ -200,6 +222,7 @@ class RunReporter:
 
     def on_retry(self, step: str, error: MirrorError, since_ms: int, pause_s: float) -> None:
         """Report that the supervisor tries `step` again after a pause. `since_ms`: when it failed first."""
+        self.health.on_step(f"{step}: {error}")
         self.write_waiting(f"{step}: {error}", since_ms)
         _log.warning("%s: %s; next attempt in %.0f s (%s)", step, error, pause_s, type(error).__name__)
         self._add_problem(problem_of_retry(step, error))
@@ -212,6 +235,7 @@ class RunReporter:
             self._metrics.waiting.set(1)
         self._reported_wait_ms = since_ms
         state = PlannerState(at_ms=_now_ms(), waiting_for=waiting_for, since_ms=since_ms)
+        self._planned_at_ms = state.at_ms  # no outcome of a plan: a probe must not take it for one that follows a decision
         try:
             planner_state.write_planner_state(planner_state.planner_state_path(self._run.checkpoint), state)
         except OSError as error:
@@ -226,6 +250,10 @@ class RunReporter:
             text = f"the micro-batch has waited {stalled.seconds:.0f} s for {waits_for}"
             self.record_problem(Problem(kind=ProblemKind.WAIT, text=text, remedy=remedy))
         self._reported_stall = waits_for
+        if waits_for is not None:
+            self.health.on_wait(waits_for)
+        has_planner_state = planner_state.planner_state_path(self._run.checkpoint) is not None
+        self.health.on_idle_loop(is_progress=not has_planner_state)
         if time.monotonic() - self._state_read_at >= _READ_STATE_EVERY_S:
             self._state_read_at = time.monotonic()
             self._check_planner(is_stalled=stalled is not None)
@@ -237,6 +265,7 @@ class RunReporter:
             state = None  # the last run's planner wrote it
         if state is not None:
             self.left_out.on_plan(state)
+            self._record_plan(state)
         waiting = state if state is not None and state.waiting_for is not None else None
         if self._metrics is not None:
             self._metrics.waiting.set(int(is_stalled or waiting is not None))
@@ -244,8 +273,19 @@ class RunReporter:
             self._reported_wait_ms = waiting.since_ms
             self.record_problem(problem_of_wait(f"nothing new is planned: {waiting.waiting_for}", waiting.error_name))
 
+    def _record_plan(self, state: PlannerState) -> None:
+        """Record for the probes what the planner has done since the state that was read before."""
+        if state.at_ms == self._planned_at_ms:
+            return
+        self._planned_at_ms = state.at_ms
+        if state.waiting_for is None:
+            self.health.on_progress()
+        else:
+            self.health.on_wait(state.waiting_for)
+
     def on_micro_batch(self, report: MicroBatchReport, owner: OffsetMapOwner) -> None:
         """Report a micro-batch that is decided and visible: one log line, one row, problems, metrics."""
+        self.health.on_progress()
         positions = owner.positions()
         self.set_positions(positions)
         segments = [row.segment for row in report.rows]
@@ -321,6 +361,7 @@ class RunReporter:
 
     def on_end(self, outcome: str, error: MirrorError | None) -> None:
         """Record the end of the run, and wait until all problems are written. Before the take-over there is no table."""
+        self.health.on_end()
         if error is not None:
             self._add_problem(problem_of_end(error))
             if self._metrics is not None and isinstance(error, BatchRefusedError | CorruptBatchError):

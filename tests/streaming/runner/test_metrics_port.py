@@ -8,16 +8,22 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.probes import probe
 
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.ports import free_ports
+from shallow_mirror.streaming.runner.health import HealthLimits, RunHealth
 from shallow_mirror.streaming.runner.metrics import Metrics
 from shallow_mirror.streaming.runner.metrics_port import serving
 
 
 def registry_of(mirror: str) -> CollectorRegistry:
     return Metrics(mirror, 2, version="1", source="east", target="west").registry
+
+
+def new_health() -> RunHealth:
+    return RunHealth(HealthLimits(live_s=600, ready_s=60))
 
 
 def scrape(settings: MetricsSettings, parameters: str = "") -> str:
@@ -29,7 +35,7 @@ def scrape(settings: MetricsSettings, parameters: str = "") -> str:
 def test_a_port_serves_the_metrics_and_is_free_again_afterwards() -> None:
     settings = MetricsSettings(port=free_ports(1)[0])
     for _ in range(2):
-        with serving("m", registry_of("m"), settings):
+        with serving("m", registry_of("m"), new_health(), settings):
             exposition = scrape(settings)
         assert 'shallow_mirror_info{mirror="m",source="east",target="west",version="1"} 1.0' in exposition
         assert exposition.count("\nprocess_resident_memory_bytes ") == 1
@@ -45,15 +51,15 @@ def test_a_port_that_another_process_uses_is_a_clear_error() -> None:
         settings = MetricsSettings(port=taken.getsockname()[1])
         with (
             pytest.raises(ConfigError, match=rf"metrics.port: 127.0.0.1:{settings.port} cannot be listened on: .*in use"),
-            serving("m", registry_of("m"), settings),
+            serving("m", registry_of("m"), new_health(), settings),
         ):
             pass
 
 
 def test_runs_share_a_port_and_each_family_appears_once_with_the_series_of_all() -> None:
     settings = MetricsSettings(port=free_ports(1)[0])
-    with serving("a", registry_of("a"), settings):
-        with serving("b", registry_of("b"), settings):
+    with serving("a", registry_of("a"), new_health(), settings):
+        with serving("b", registry_of("b"), new_health(), settings):
             exposition = scrape(settings)
             families = {family.name: family for family in text_string_to_metric_families(exposition)}
             assert exposition.count("# TYPE shallow_mirror_micro_batches_total ") == 1
@@ -70,10 +76,10 @@ def test_runs_share_a_port_and_each_family_appears_once_with_the_series_of_all()
 
 def test_two_runs_of_one_name_cannot_share_a_port_and_the_first_stays() -> None:
     settings = MetricsSettings(port=free_ports(1)[0])
-    with serving("m", registry_of("m"), settings):
+    with serving("m", registry_of("m"), new_health(), settings):
         with (
             pytest.raises(ConfigError, match="already serves the metrics of a run with the name m"),
-            serving("m", registry_of("m"), settings),
+            serving("m", registry_of("m"), new_health(), settings),
         ):
             pass
         assert 'shallow_mirror_info{mirror="m"' in scrape(settings)
@@ -83,6 +89,28 @@ def test_series_of_a_run_are_not_changed_by_a_scrape() -> None:
     settings = MetricsSettings(port=free_ports(1)[0])
     registry = CollectorRegistry()
     Counter("shallow_mirror_records", "Copied", ["mirror"], registry=registry).labels("a").inc(3)
-    with serving("a", registry, settings), serving("b", registry_of("b"), settings):
+    with serving("a", registry, new_health(), settings), serving("b", registry_of("b"), new_health(), settings):
         assert scrape(settings).count('shallow_mirror_records_total{mirror="a"} 3.0') == 1
         assert scrape(settings).count('shallow_mirror_records_total{mirror="b"} 0.0') == 1
+
+
+def test_a_process_is_ready_when_all_of_its_runs_are_and_says_which_are_not() -> None:
+    settings = MetricsSettings(port=free_ports(1)[0])
+    port, ready = settings.port or 0, new_health()
+    ready.on_take_over()
+    ready.on_progress()
+    with serving("a", registry_of("a"), ready, settings):
+        assert probe(port, "readyz") == (200, "ready\n")
+        with serving("b", registry_of("b"), new_health(), settings):
+            assert probe(port, "readyz") == (503, "a: ready\nb: not ready: waits for: start\n")
+            assert probe(port, "healthz") == (200, "a: live\nb: live\n")
+        assert probe(port, "readyz") == (200, "ready\n")
+
+
+def test_a_host_that_does_not_exist_is_a_clear_error() -> None:
+    settings = MetricsSettings(port=free_ports(1)[0], host="no-such-host.invalid")
+    with (
+        pytest.raises(ConfigError, match=r"no-such-host\.invalid:\d+ cannot be listened on"),
+        serving("m", registry_of("m"), new_health(), settings),
+    ):
+        pass

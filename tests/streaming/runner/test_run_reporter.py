@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.support.observed import OBSERVED
+from tests.support.probes import probe
 from tests.support.status_tables import NOW_MS, A, B, config, decide, segment, take_over
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
@@ -199,6 +201,68 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
         reporter.check_stalls(None)
         assert metric("waiting") == 0
+
+
+def test_a_probe_follows_what_is_reported_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(tmp_path)
+    reader_times = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(
+        "shallow_mirror.streaming.runner.run_reporter.time",
+        SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(reader_times)),
+    )
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
+    owner = take_over(settings.tables)
+
+    def is_ready_after_plan(number: int, waiting_for: str | None) -> bool:
+        state = planner_state.PlannerState(at_ms=2 * 10**12 + number, waiting_for=waiting_for, since_ms=None)
+        planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), state)
+        reporter.check_stalls(None)
+        return reporter.health.ready().is_passed
+
+    assert not reporter.health.ready().is_passed
+    reporter.on_takeover(owner, MirrorStorage(settings.tables).best_effort_tables())
+    reporter.start_step("waiting for the first plan")
+    reporter.check_stalls(None)
+    assert "waiting for the first plan" in reporter.health.ready().text
+    assert is_ready_after_plan(1, None)
+    assert not is_ready_after_plan(2, "the source is unreachable")
+    assert is_ready_after_plan(3, None)
+    reporter.check_stalls(StalledStep("EndTxn at 127.0.0.1:2", 12.0))
+    assert "EndTxn at 127.0.0.1:2" in reporter.health.ready().text
+    reporter.on_micro_batch(report(segment(A, 0, 5, NOW_MS)), owner)
+    reporter.check_stalls(None)
+    assert reporter.health.ready().is_passed, "what the reporter itself wrote is no plan"
+    reporter.on_retry("query", RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1"), 1, 1.0)
+    assert "cannot connect to 127.0.0.1:1" in reporter.health.ready().text
+    assert reporter.health.live().is_passed
+    assert is_ready_after_plan(4, None)
+    reporter.on_end("stopped", None)
+    assert not reporter.health.ready().is_passed
+
+
+def test_without_a_local_checkpoint_the_loop_beside_the_query_counts_as_its_planner(tmp_path: Path) -> None:
+    settings = config(tmp_path, checkpoint="s3://bucket/checkpoint")
+    reporter, _, _ = witness_of(settings)
+    reporter.start_step("waiting for the first plan")
+    reporter.check_stalls(None)
+    assert reporter.health.ready().is_passed
+
+
+def test_a_mirror_of_an_unreachable_cluster_is_live_and_not_ready(tmp_path: Path) -> None:
+    port = free_ports(1)[0]
+    mirror = Mirror(config(tmp_path, metrics={"port": port}))
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(mirror.run)
+        try:
+            answers = [probe(port, path) for path in ("healthz", "readyz")]
+            while "cannot connect" not in answers[1][1]:
+                assert not run.done()
+                answers = [probe(port, path) for path in ("healthz", "readyz")]
+        finally:
+            mirror.stop()
+        run.result(30)
+    assert (answers[0], answers[1][0]) == ((200, "live\n"), 503)
+    assert answers[1][1].startswith("not ready: waits for: source cluster east")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 from tests.support.mirror_runs import command, conf_file, create_topic, log_text, open_transaction, set_topic, wait_for_run, write
+from tests.support.probes import probe
 
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -70,12 +71,15 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
         return all(seen.get((name, "")) == value for name, value in expected.items())
 
     with command(tmp_path, conf, "--log-format", "json") as process:
+        wait_for_run(process, "the port of the metrics", lambda: probe(port, "healthz")[0] != 0)
+        assert (probe(port, "healthz"), probe(port, "readyz")[0]) == ((200, "live\n"), 503), "Spark is not started yet"
         wait_for_run(process, "the take-over", lambda: shows(run_epoch=1))
         wait_for_run(process, "three records", lambda: shows(records_total=3))
         set_topic(target, plain, {"message.timestamp.type": "LogAppendTime"})
         with open_transaction(source, plain, ["c", "d", "e"]):
             write(source, plain, ["behind the transaction"])
             wait_for_run(process, "what is open", lambda: shows(open_source_transactions=1))
+            assert (probe(port, "healthz"), probe(port, "readyz")) == ((200, "live\n"), (200, "ready\n"))
             assert seen["cluster_up", "source"] == seen["cluster_up", "target"] == 1
         wait_for_run(process, "the rest", lambda: shows(records_total=7, open_source_transactions=0))
         wait_for_run(
