@@ -28,6 +28,10 @@ class ProblemKind(enum.StrEnum):
     """A partition is broken, and the others are copied without it."""
     GROUP = "group"
     """Consumer groups could not be synchronized."""
+    ACL = "acl"
+    """ACLs could not be compared, created or deleted."""
+    QUOTA = "quota"
+    """Quotas could not be compared or created."""
     ENDED = "ended"
     """What ended a run."""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.types import SourcePartition
@@ -66,6 +67,10 @@ def start_state_path(checkpoint: str) -> Path | None:
 
 def topics_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "topics")
+
+
+def acls_state_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "acls")
 
 
 def left_out_path(checkpoint: str) -> Path | None:
@@ -160,6 +165,20 @@ def read_topics_state(path: Path | None) -> TopicsState | None:
     try:
         gone, problems = (tuple(str(text) for text in document[name]) for name in ("gone", "problems"))
         return TopicsState(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def write_access_state(path: Path | None, done: AccessPass) -> None:
+    write_document(path, asdict(done))
+
+
+def read_access_state(path: Path | None) -> AccessPass | None:
+    document = read_document(path)
+    try:
+        counts = {name: int(document[name]) for name in ("at_ms", "lacking", "created", "deleted", "not_copied")}
+        problem = document["problem"]
+        return AccessPass(**counts, is_compared=bool(document["is_compared"]), problem=None if problem is None else str(problem))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 

@@ -106,6 +106,8 @@ class Metrics:
             self._batches.labels(mirror, verdict)
         for dropped in _DROPPED:
             self._dropped.labels(mirror, dropped.value)
+        lacking = "That the target lacks, of those that the source has: acls, quotas"
+        self._lacking = Gauge(PREFIX + "target_lacks", lacking, ["mirror", "what"], registry=self.registry)
         self.clusters = _ClustersCollector(mirror, max_topics)
         self.registry.register(self.clusters)
 
@@ -142,6 +144,10 @@ class Metrics:
 
     def on_problem(self, kind: ProblemKind) -> None:
         self._problems.labels(self._mirror, kind.value).inc()
+
+    def on_access_pass(self, what: str, lacking: int) -> None:
+        """Set how many ACLs or quotas the target lacks."""
+        self._lacking.labels(self._mirror, what).set(lacking)
 
     def _add_batches(self, verdict: str, count: int) -> None:
         self._batches.labels(self._mirror, verdict).inc(count)

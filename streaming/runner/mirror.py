@@ -6,9 +6,11 @@ import logging
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror.acls.acl_sync import acl_sync
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
@@ -22,6 +24,7 @@ from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
+from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
 from shallow_mirror.streaming.runner.error_hints import with_remedy
@@ -119,7 +122,7 @@ class _Run:
             owner = self.supervisor.retry_forever("take-over", self._take_over)
             tables = self.storage.background_tables()
             self.reporter.on_takeover(owner, tables)
-            with raising_lost_jvm(session.log_file), self._group_sync(tables) as groups:
+            with raising_lost_jvm(session.log_file), self._group_sync(tables) as groups, self._acl_sync():
                 query = self._query(owner)
                 self.supervisor.retry_forever("query", lambda: query.recover_and_run(session.spark))
                 end.outcome = "stopped" if self.supervisor.is_over() else "done"
@@ -148,6 +151,14 @@ class _Run:
         if interval_s is None:
             return nullcontext()
         return GroupSync(self.config, interval_s, self.storage.to_read(), tables, report=self.reporter.record_problem)
+
+    def _acl_sync(self) -> AbstractContextManager[object]:
+        interval_s = self.config.acls.sync_s
+        if interval_s is None:
+            return nullcontext()
+        path = planner_state.acls_state_path(self.config.checkpoint)
+        on_pass = partial(self.reporter.on_access_pass, "acls", path)
+        return acl_sync(self.config, interval_s, report=self.reporter.record_problem, on_pass=on_pass)
 
     def _id_of(self, cluster: Cluster, where: str) -> str:
         with named_cluster(where):

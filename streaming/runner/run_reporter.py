@@ -7,8 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -219,6 +221,15 @@ class RunReporter:
         """Log a problem, and add it to the table `problems`."""
         log_problem(problem, level)
         self._add_problem(problem)
+
+    def on_access_pass(self, what: str, path: Path | None, done: AccessPass) -> None:
+        """Record for `status` and the metrics what a comparison of ACLs or quotas found. A failed one changes no metric."""
+        if self._metrics is not None and done.is_compared:
+            self._metrics.on_access_pass(what, done.lacking)
+        try:
+            planner_state.write_access_state(path, done)
+        except OSError as error:
+            _log.warning("the state of %s for `status` was not written: %s", what, error)
 
     def on_retry(self, step: str, error: MirrorError, since_ms: int, pause_s: float) -> None:
         """Report that the supervisor tries `step` again after a pause. `since_ms`: when it failed first."""

@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.support.acl_stores import FakeStore
 
 from shallow_mirror import cli
+from shallow_mirror.acls import acl_copy
+from shallow_mirror.acls.acl_copy import AclReport, acl_rules, copy_between
 from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations import acls, acls_view
-from shallow_mirror.operations.acls import AclReport, acl_rules, copy_between
+from shallow_mirror.operations import acls_view
 
 ORDERS = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:anna", AclOperation.READ)
 SECRET = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:anna", AclOperation.READ, AclEffect.DENY, "10.0.0.9")
 GROUP = Acl(ResourcePattern(ResourceKind.GROUP, "billing"), "User:anna", AclOperation.READ)
 OTHER = Acl(ResourcePattern(ResourceKind.TOPIC, "other"), "User:anna", AclOperation.READ)
 STALE = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:anna", AclOperation.DESCRIBE_CONFIGS)
-
-
-class FakeStore:
-    """ACLs of one cluster, which refuses those of `refused`; keeps the order of its requests."""
-
-    def __init__(self, *existing: Acl) -> None:
-        self.existing = set(existing)
-        self.refused: set[Acl] = set()
-        self.created: list[Acl] = []
-
-    def read(self) -> frozenset[Acl]:
-        return frozenset(self.existing)
-
-    def create(self, acls: Sequence[Acl]) -> dict[Acl, str]:
-        self.created += [acl for acl in acls if acl not in self.refused]
-        self.existing |= set(acls) - self.refused
-        return {acl: "INVALID_REQUEST: not here" for acl in acls if acl in self.refused}
-
-    def delete(self, acls: Sequence[Acl]) -> dict[Acl, str]:
-        assert set(acls) <= self.existing
-        self.existing -= set(acls) - self.refused
-        return {acl: "INVALID_REQUEST: not here" for acl in acls if acl in self.refused}
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -164,7 +143,7 @@ def conf(tmp_path: Path) -> Path:
 @pytest.fixture
 def clusters(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeStore]:
     stores = {"source cluster east": FakeStore(ORDERS, OTHER), "target cluster west": FakeStore()}
-    monkeypatch.setattr(acls, "AclClient", lambda _client, where: stores[where])
+    monkeypatch.setattr(acl_copy, "AclClient", lambda _client, where, *, timeout_s: stores[where])
     return stores
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 
+from shallow_mirror.acls.acl_copy import copy_acls
 from shallow_mirror.broker.admin.acl_client import AclClient
 from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 from shallow_mirror.broker.admin.acls import Operation, request_permissions
@@ -22,7 +24,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.local_kafka.properties import Listener
-from shallow_mirror.operations.acls import copy_acls
+from shallow_mirror.operations.status import gather_status
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -132,6 +134,25 @@ def test_users_may_read_on_the_target_what_they_may_read_at_the_source_and_no_mo
     assert Operation.WRITE in permitted(source, CARL, "orders")
     assert permitted(target, CARL, "east.orders") == {Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
     assert permitted(target, BOB, "east.orders") == {Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
+
+
+def test_a_running_mirror_follows_the_acls_of_the_source(guarded: Guarded, tmp_path: Path, spark: Any) -> None:
+    source, target = guarded
+    followed = {"sync": "500 ms", "principals": {f"User:{CARL}": "User:carl2"}}
+    settings = runs.config(tmp_path, source.bootstrap, target.bootstrap, ["followed"], acls=followed)
+    runs.create_topic(source.bootstrap, "followed")
+    runs.write(source.bootstrap, "followed", ["a", "b"])
+    copied = Acl(topic("followed"), "User:carl2", AclOperation.READ)
+    with runs.Running(settings, spark) as running:
+        runs.wait_for(
+            "the records",
+            lambda: "followed" in runs.topics_of(target.bootstrap) and len(runs.read_values(target.bootstrap, "followed")) == 2,
+        )
+        assert super_user(source).create([replace(copied, principal=f"User:{CARL}")]) == {}
+        runs.wait_for("the ACL of the target", lambda: copied in super_user(target).read())
+        runs.wait_for("status", lambda: (acls := gather_status(settings).acls) is not None and acls.is_compared)
+        assert running.error is None
+    assert gather_status(settings).problems == ()
 
 
 def test_missing_permissions_on_the_clusters_are_named(guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.checkpoints.topic_offsets import TopicOffsets
 from shallow_mirror.operations import status_view
@@ -73,6 +74,30 @@ def rows(text: str) -> list[list[str]]:
 def open_one(number: int, wrote_at_ms: int | None) -> OpenTransaction:
     source = SourcePartition("orders", "id", number)
     return OpenTransaction(source=source, first_offset=7, producer_id=4_000 + number, producer_epoch=0, wrote_at_ms=wrote_at_ms)
+
+
+@pytest.mark.parametrize(
+    ("done", "line"),
+    [
+        (
+            AccessPass(at_ms=1_000, lacking=2, created=3, deleted=1, not_copied=4),
+            "acls: the target lacks 2 at 1970-01-01T00:00:01+00:00, 3 created, 1 deleted, 4 not copied "
+            "(`shallow-mirror acls CONF`)",
+        ),
+        (
+            AccessPass(at_ms=1_000, is_compared=False, problem="no authorizer"),
+            "acls: could not be compared at 1970-01-01T00:00:01+00:00: no authorizer",
+        ),
+        (
+            AccessPass(at_ms=1_000, lacking=1, problem="refused"),
+            "acls: the target lacks 1 at 1970-01-01T00:00:01+00:00, 0 not copied (`shallow-mirror acls CONF`): refused",
+        ),
+    ],
+)
+def test_the_last_comparison_of_acls_is_one_line(done: AccessPass, line: str) -> None:
+    shown = report(acls=done)
+    assert line in rendered(shown).splitlines()
+    assert json.loads(rendered(shown, as_json=True))["acls"]["lacking"] == done.lacking
 
 
 def test_transactions_that_are_open_at_the_source_are_named_with_their_age() -> None:

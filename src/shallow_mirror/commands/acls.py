@@ -25,8 +25,8 @@ def acls(
 
     The target never allows what the source does not. The exit code is 1 while the target lacks ACLs.
     """
+    from shallow_mirror.acls.acl_copy import copy_acls
     from shallow_mirror.operations import acls_view
-    from shallow_mirror.operations.acls import copy_acls
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_deleting and not is_applied:

@@ -109,6 +109,7 @@ class MirrorConfig(Section):
             config = config.model_copy(update={"write": write})
             problems += interval_problems
             problems += preserving_problems(config.topics, on_refused=write.on_refused, configs=config.topics.configs)
+            problems += _deleting_problems(config)
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)
@@ -122,6 +123,16 @@ class MirrorConfig(Section):
     @classmethod
     def from_json(cls, text: str) -> MirrorConfig:
         return cls.model_validate_json(text)
+
+
+def _deleting_problems(config: MirrorConfig) -> list[str]:
+    properties = config.target.properties
+    if config.acls.delete and not properties.get("sasl.username"):
+        return [
+            "acls.delete: true needs the name of the mirror's own user at the target, whose ACLs must stay: only target.client "
+            "with sasl.username has it"
+        ]
+    return []
 
 
 def _catalog_problems(config: MirrorConfig) -> list[str]:

@@ -222,11 +222,21 @@ class RestoreGroupSettings(GroupPatterns):
 
 
 class AclSettings(Section):
-    """What `acls` copies. `principals`: of the source and of the target; `principals_only`: each needs an entry."""
+    """What `acls` copies. `principals`: of the source and of the target; `principals_only`: each needs an entry.
+
+    `sync`: how often a running mirror creates what is missing; `report_only`: it only reports that. `delete`: it deletes as well.
+    """
 
     principals: Principals = Field(default={})
     principals_only: bool = False
     write: bool = False
+    sync: SyncInterval = "off"
+    report_only: bool = False
+    delete: bool = False
+
+    @property
+    def sync_s(self) -> float | None:
+        return values.parse_sync(self.sync)
 
 
 class MetricsSettings(Section):

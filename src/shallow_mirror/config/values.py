@@ -62,7 +62,7 @@ def parse_interval(interval: str) -> float:
 
 
 def parse_sync(sync: str) -> float | None:
-    """Return the seconds between two synchronizations of consumer groups; None for "off". Raise ValueError."""
+    """Return the seconds between two synchronizations of groups or ACLs; None for "off". Raise ValueError."""
     return None if sync == "off" else parse_duration(sync)
 
 

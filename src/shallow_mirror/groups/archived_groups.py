@@ -11,8 +11,8 @@ from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, changed_positions, record_pass
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.groups.group_client import GroupClient
-from shallow_mirror.groups.pass_thread import REQUEST_S, PassThread
 from shallow_mirror.groups.sync_plan import committed_offsets
+from shallow_mirror.pass_thread import REQUEST_S, PassThread
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)

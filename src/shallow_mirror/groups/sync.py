@@ -26,9 +26,9 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.offset_translation import CommitTranslator
-from shallow_mirror.groups.pass_thread import REQUEST_S, PassThread
 from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
 from shallow_mirror.groups.sync_plan import GroupOffsets, add_rows
+from shallow_mirror.pass_thread import REQUEST_S, PassThread
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 

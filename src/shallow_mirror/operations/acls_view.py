@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shallow_mirror.acls.acl_copy import AclReport
 from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.operations.acls import AclReport
 from shallow_mirror.plurals import counted
 
 _COLUMNS = ("state", "permission", "operation", "resource", "pattern", "principal", "host", "reason")

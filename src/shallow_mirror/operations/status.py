@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.checkpoints import run_history
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import Recorded
@@ -113,7 +114,7 @@ class StatusReport:
     `topics`: whether the records of each topic keep their offsets.
     `left_out`: broken partitions, while the others are copied without them; empty while no run is alive.
     `problems`: the last few of the last runs, newest last. `groups`: the last synchronization of consumer groups, None without
-    `groups.sync`.
+    `groups.sync`. `acls`: the last comparison of ACLs, None without `acls.sync`.
     """
 
     mirror: str
@@ -136,6 +137,7 @@ class StatusReport:
     starting: str | None = None
     starting_since_ms: int | None = None
     groups: GroupSyncPass | None = None
+    acls: AccessPass | None = None
     problems: tuple[CountedProblem, ...] = ()
     left_out: tuple[LeftOutPartition, ...] = ()
     topics: tuple[TopicOffsets, ...] = ()
@@ -214,6 +216,9 @@ def gather_status(
         if isinstance(config, RestoreConfig) or config.groups.sync_s is None
         else last_pass(tables, datetime.now(UTC)),
         topics=_topics(offset_map, included),
+        acls=None
+        if isinstance(config, RestoreConfig) or config.acls.sync_s is None
+        else planner_state.read_access_state(planner_state.acls_state_path(config.checkpoint)),
         left_out=read_left_out(planner_state.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
         problems=() if recorded is None else read_problems(tables, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )

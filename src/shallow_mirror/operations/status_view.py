@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.checkpoints.topic_offsets import PRESERVED, TopicOffsets
@@ -82,6 +83,8 @@ def render(report: StatusReport) -> RenderableType:
     lines += report.topic_problems
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
+    if report.acls is not None:
+        lines.append(_access_line("acls", report.acls))
     lines += _open_lines(report.open_transactions, report.at_ms)
     lines += _problem_lines(report.problems)
     parts: list[RenderableType] = [Text(line) for line in lines]
@@ -123,6 +126,19 @@ def _groups_line(sync: GroupSyncPass) -> str:
     return (
         f"groups: {sync.group_count:,} at {at}: {in_place:,} of {counted(sync.partition_count, 'offset')} in place at the "
         f"target, {sync.waiting_count:,} wait, {sync.left_count:,} are not moved (`shallow-mirror groups CONF`)"
+    )
+
+
+def _access_line(what: str, done: AccessPass) -> str:
+    at = _time(done.at_ms)
+    if not done.is_compared:
+        return f"{what}: could not be compared at {at}: {done.problem}"
+    changed = f", {done.created:,} created" if done.created else ""
+    changed += f", {done.deleted:,} deleted" if done.deleted else ""
+    problem = "" if done.problem is None else f": {done.problem}"
+    return (
+        f"{what}: the target lacks {done.lacking:,} at {at}{changed}, {done.not_copied:,} not copied "
+        f"(`shallow-mirror {what} CONF`){problem}"
     )
 
 

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.streaming.planning.planner_state import (
     PlannerState,
     lag_behind,
     measurements_path,
     planner_state_path,
+    read_access_state,
     read_measurements,
     read_planner_state,
     topics_state_path,
+    write_access_state,
     write_planner_state,
 )
 from shallow_mirror.types import SourcePartition
@@ -62,3 +65,13 @@ def test_a_damaged_note_or_measure_is_none(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert read_planner_state(path) is None
     assert read_measurements(path) is None
+    assert read_access_state(path) is None
+
+
+def test_a_comparison_of_acls_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for written in (
+        AccessPass(at_ms=7, lacking=1, created=2, deleted=3, not_copied=4),
+        AccessPass(at_ms=7, is_compared=False, problem="x"),
+    ):
+        write_access_state(tmp_path / "acls.json", written)
+        assert read_access_state(tmp_path / "acls.json") == written

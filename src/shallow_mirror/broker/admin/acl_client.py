@@ -6,6 +6,7 @@ ACLs looks like one that has none, and every DENY of it would be missing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -46,11 +47,11 @@ _EFFECTS = {AclEffect.DENY: AclPermissionType.DENY, AclEffect.ALLOW: AclPermissi
 class AclClient:
     """Connect at the first request. Raises RetriableError where the cluster does not answer, ConfigError where it refuses."""
 
-    def __init__(self, client: ClientConfig, where: str) -> None:
-        """Take `where` as the name of the cluster in errors."""
+    def __init__(self, client: ClientConfig, where: str, *, timeout_s: float = math.inf) -> None:
+        """Take `where` as the name of the cluster in errors. `timeout_s`: of each request, if less than the client's."""
         self._client = client
         self._where = where
-        self._timeout_s = client.request_timeout_ms / 1000
+        self._timeout_s = min(timeout_s, client.request_timeout_ms / 1000)
 
     def read(self) -> frozenset[Acl]:
         """Return the ACLs on topics, groups, transactional ids and the cluster."""

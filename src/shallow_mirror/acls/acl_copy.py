@@ -1,7 +1,8 @@
-"""For the cli: the ACLs that the target of a mirror lacks, shown or created."""
+"""Driver: the ACLs that the target of a mirror lacks, compared and created: by the command, and by a running mirror."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -79,23 +80,39 @@ def copy_acls(config: MirrorConfig, *, is_applied: bool = False, is_deleting: bo
             "--delete needs the name of the mirror's own user at the target, whose ACLs must stay, and only target.client with "
             "sasl.username has it: delete the ACLs that are shown with kafka-acls.sh"
         )
-    source = AclClient(config.source_client, config.source_cluster_name)
-    target = AclClient(config.target.client, config.target_cluster_name)
+    source, target = acl_stores(config)
     return copy_between(source, target, config, rules, is_applied=is_applied, is_deleting=is_deleting)
+
+
+def acl_stores(config: MirrorConfig, *, timeout_s: float = math.inf) -> tuple[AclStore, AclStore]:
+    """Return the ACLs of the source and of the target. `timeout_s`: of each request; less where `request.timeout.ms` is."""
+    return (
+        AclClient(config.source_client, config.source_cluster_name, timeout_s=timeout_s),
+        AclClient(config.target.client, config.target_cluster_name, timeout_s=timeout_s),
+    )
 
 
 def copy_between(
     source: AclStore, target: AclStore, config: MirrorConfig, rules: AclRules, *, is_applied: bool, is_deleting: bool
 ) -> AclReport:
     """Do as `copy_acls` between two clusters."""
+    report = compare_acls(source, target, config, rules)
+    return apply_plan(target, report, is_deleting=is_deleting) if is_applied else report
+
+
+def compare_acls(source: AclStore, target: AclStore, config: MirrorConfig, rules: AclRules) -> AclReport:
+    """Return what the target lacks, without changing anything. Raises as `copy_acls`."""
     source_acls = source.read()
     unnamed = unnamed_principals(source_acls, rules)
     if unnamed:
         raise ConfigError(f"acls.principals: has no entry for {', '.join(unnamed)}, and acls.principals_only needs one for each")
     plan = plan_acls(source_acls, target.read(), rules)
-    report = AclReport(mirror=config.mirror, source=config.source_cluster_name, target=config.target_cluster_name, plan=plan)
-    if not is_applied:
-        return report
+    return AclReport(mirror=config.mirror, source=config.source_cluster_name, target=config.target_cluster_name, plan=plan)
+
+
+def apply_plan(target: AclStore, report: AclReport, *, is_deleting: bool) -> AclReport:
+    """Create what the target lacks, with `is_deleting` delete as well. Return the report with what became of it."""
+    plan = report.plan
     created, left = _create(target, plan)
     refused = target.delete(plan.to_delete) if is_deleting else {}
     deleted = tuple(acl for acl in plan.to_delete if is_deleting and acl not in refused)

@@ -1,4 +1,4 @@
-"""Driver: a thread beside a run that does one pass over consumer groups after the other: nothing of the run waits for it."""
+"""Driver: a thread beside a run that does one pass after the other, over groups or ACLs: nothing of the run waits for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Done = TypeVar("Done")
 Done_co = TypeVar("Done_co", covariant=True)
 
 
-class GroupPasses(Protocol[Done_co]):
+class Passes(Protocol[Done_co]):
     """Opened and used by the thread alone."""
 
     def run_pass(self, now: datetime) -> Done_co: ...
@@ -47,7 +47,7 @@ class PassThread(ABC, Generic[Done]):
         self.is_last_wanted = False
 
     @abstractmethod
-    def open_passes(self) -> GroupPasses[Done]:
+    def open_passes(self) -> Passes[Done]:
         """Return what does the passes. Called in the thread."""
 
     @abstractmethod
@@ -79,11 +79,11 @@ class PassThread(ABC, Generic[Done]):
             if self.is_last_wanted:
                 self._run_pass(passes)
 
-    def _run_pass(self, passes: GroupPasses[Done]) -> None:
+    def _run_pass(self, passes: Passes[Done]) -> None:
         now = self._now()
         try:
             done = passes.run_pass(now)
-        except Exception as error:  # noqa: BLE001 - no failure of the groups may end or delay the run
+        except Exception as error:  # noqa: BLE001 - no failure of a pass may end or delay the run
             if self._stop.is_set() and not self.is_last_wanted:
                 return  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
