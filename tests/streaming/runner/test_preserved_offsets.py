@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 from deltalake import DeltaTable
 from tests.conftest import TwoClusters
 from tests.support.mirror_runs import (
     Running,
-    admin,
     catch_up,
     config,
     create_topic,
@@ -25,9 +22,9 @@ from tests.support.mirror_runs import (
     topics_of,
     wait_for,
     write,
-    write_stamped,
 )
 from tests.support.one_batch import one_batch_producer
+from tests.support.preserved_logs import earliest, read_all, write_mixed
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import rows_from_arrow, table_uri
@@ -49,35 +46,6 @@ def conf_of(clusters: TwoClusters, folder: Path, topic: str, **groups: Any) -> M
     return config(folder, clusters.source.bootstrap, clusters.target.bootstrap, [topic], **{**PRESERVED, **groups})
 
 
-def read_all(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, bytes | None]]:
-    """Return offset and value of every record that a consumer returns, from the beginning of the log."""
-    client = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "reader",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-    seen: list[tuple[int, bytes | None]] = []
-    try:
-        client.assign([TopicPartition(topic, 0, 0)])
-        while True:
-            message = client.poll(30)
-            assert message is not None
-            if message.error():
-                assert message.error().name() == "_PARTITION_EOF", message.error()
-                return seen
-            offset = message.offset()
-            assert offset is not None
-            seen.append((offset, message.value()))
-    finally:
-        client.close()
-
-
 def require_equal(clusters: TwoClusters, topic: str) -> None:
     """Both consumers of the target see what a read_committed consumer of the source sees, at the same offsets and times."""
     source = read_places(clusters.source.bootstrap, [(topic, 0)])[topic, 0]
@@ -89,25 +57,6 @@ def require_equal(clusters: TwoClusters, topic: str) -> None:
 
 def has_end(bootstrap: str, topic: str, end: int) -> bool:
     return high_watermark(bootstrap, topic) == end
-
-
-def earliest(bootstrap: str, topic: str) -> int:
-    client, place = admin(bootstrap), TopicPartition(topic, 0)
-    return int(client.list_offsets({place: OffsetSpec.earliest()})[place].result(30).offset)
-
-
-def write_mixed(bootstrap: str, topic: str) -> None:
-    """Plain batches, a committed transaction, an aborted one, old records."""
-    write(bootstrap, topic, [f"plain {n}" for n in range(5)])
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"writer-of-{topic}", "log_level": 0})
-    producer.init_transactions(30)
-    for is_committed in (True, False, True):
-        producer.begin_transaction()
-        for n in range(3):
-            producer.produce(topic, f"of a transaction {n} {is_committed}")
-        assert producer.flush(30) == 0
-        (producer.commit_transaction if is_committed else producer.abort_transaction)(30)
-    write_stamped(bootstrap, topic, [("old", 1_500_000_000_000), ("older", 1_400_000_000_000)])
 
 
 def test_every_record_keeps_its_offset_whatever_lies_between(
