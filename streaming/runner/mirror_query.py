@@ -275,8 +275,13 @@ class MirrorQuery:
             settle_after_s=self.config.trigger_s,
             supervisor=self.supervisor,
             health=self.reporter.health,
-            check=lambda: self.reporter.check_stalls(steps.stalled_step()),
+            check=lambda: self._check(steps),
         )
+
+    def _check(self, steps: StallDetector) -> None:
+        """Report stalls. Raises ConfigError where a replication ring was closed meanwhile."""
+        self.cycles.require_no_ring()
+        self.reporter.check_stalls(steps.stalled_step())
 
     def _report(self, report: MicroBatchReport) -> None:
         """Record a finished micro-batch, and pass measurements to the planner."""

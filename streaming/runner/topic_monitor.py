@@ -42,6 +42,7 @@ _DELETED = "was deleted: its copies stay on the target"
 _HIDDEN = "may no longer be described by the mirror's user, so no new records are copied"
 _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
+_REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
 _REMEDY = "Set it on the target topic by hand, or set topics.configs: create"
 
 
@@ -91,7 +92,7 @@ class TopicMonitor:
             follower = TopicConfigSync(source, target, self._targets) if self._config.topics.configs == "sync" else None
             while not self._stop.wait(controls_s):
                 self._read_controls()
-                self._cycles.refresh_registration(self._targets.names())
+                self._cycles.check_while_running(self._targets.names())
                 if time.monotonic() >= check_at:
                     self._check_topics(source, follower)
                     check_at = time.monotonic() + every_s
@@ -121,6 +122,7 @@ class TopicMonitor:
             missing = missing_topics(source, names, deadline)
             deleted = missing.gone
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
+            problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
             if follower is not None:
                 problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden}, deadline), _REMEDY)
         except RetriableError as error:

@@ -422,6 +422,8 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "EndTxn": txn_apis.end_txn,
     "WriteTxnMarkers": txn_apis.write_txn_markers,
     "OffsetFetch": txn_apis.offset_fetch,
+    "OffsetCommit": txn_apis.offset_commit,
+    "ListGroups": txn_apis.list_groups,
     "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,
     "DescribeAcls": _describe_acls,

@@ -58,9 +58,17 @@ class Groups:
         return (producer_id, producer_epoch) in self._pending
 
     def commit(self, group: str, place: Place, committed: Committed, producer_id: int, producer_epoch: int) -> None:
+        self._require_short(committed)
+        self._pending.setdefault((producer_id, producer_epoch), {})[group, place] = committed
+
+    def commit_now(self, group: str, place: Place, committed: Committed) -> None:
+        """Commit without a transaction, as a group without members may."""
+        self._require_short(committed)
+        self.offsets[group, place] = committed
+
+    def _require_short(self, committed: Committed) -> None:
         if len((committed.metadata or "").encode()) > MAX_METADATA_BYTES:
             raise RefusedError(12)
-        self._pending.setdefault((producer_id, producer_epoch), {})[group, place] = committed
 
     def is_unstable(self, group: str, place: Place) -> bool:
         return any((group, place) in offsets for offsets in self._pending.values())

@@ -15,6 +15,8 @@ _MODULES = {
     "OffsetForLeaderEpoch": (consumer, 4),
     "Metadata": (metadata, 10),
     "OffsetFetch": (consumer, 7),
+    "OffsetCommit": (consumer, 8),
+    "ListGroups": (admin, 4),
     "Heartbeat": (consumer, 4),
     "FindCoordinator": (metadata, 3),
     "ApiVersions": (metadata, 3),

@@ -211,3 +211,44 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
         topics=[topic(name=name, partitions=[answered((name, index)) for index in indexes]) for name, indexes in asked.items()],
         error_code=code,
     )
+
+
+def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Of groups without members: any generation is refused."""
+    response = answer_type("OffsetCommit")
+    topic = response.OffsetCommitResponseTopic
+
+    def code_of(place: Place, requested: Any) -> int:
+        def commit() -> None:
+            state.require_coordinator(GROUP, node_id)
+            if body.generation_id_or_member_epoch >= 0 or body.member_id:
+                raise RefusedError(25)
+            if place not in state.logs:
+                raise RefusedError(3)
+            state.groups.commit_now(body.group_id, place, Committed(requested.committed_offset, requested.committed_metadata))
+
+        return attempt(change, commit, place)[0]
+
+    topics = [
+        topic(
+            name=requested.name,
+            partitions=[
+                topic.OffsetCommitResponsePartition(
+                    partition_index=partition.partition_index,
+                    error_code=code_of((requested.name, partition.partition_index), partition),
+                )
+                for partition in requested.partitions
+            ],
+        )
+        for requested in body.topics
+    ]
+    return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
+def list_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Only the coordinator of the groups has any."""
+    response = answer_type("ListGroups")
+    is_here = state.coordinator_nodes[GROUP] == node_id
+    names = sorted({group for group, _ in state.groups.offsets}) if is_here and not change.code_of(None) else []
+    groups = [response.ListedGroup(group_id=name, protocol_type="", group_state="Empty") for name in names]
+    return response(throttle_time_ms=change.throttle_ms, error_code=change.code_of(None), groups=groups)

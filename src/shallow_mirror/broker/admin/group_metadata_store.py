@@ -28,15 +28,17 @@ def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *,
         raise RetriableError("REFUSED", f"writing to the consumer group {group}: {refusals[topic_partition]}")
 
 
-def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, str]:
-    """Return the notes of all groups whose names end so. Raises RetriableError; ConfigError where an ACL is missing."""
+def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, tuple[str, ...]]:
+    """Return the notes of all groups whose names end so: of each topic for which the group has one.
+
+    Raises RetriableError; ConfigError where an ACL is missing.
+    """
     deadline = _deadline(timeout_s)
     with closing(Cluster(client)) as cluster:
         groups = ConsumerGroups(cluster, "source")
         names = sorted(name for name in groups.listed(deadline) if name.endswith(suffix))
-        return {
-            name: committed.metadata for name in names for committed in groups.committed(name, deadline) if committed.metadata
-        }
+        notes = {name: tuple(committed.metadata for committed in groups.committed(name, deadline)) for name in names}
+        return {name: tuple(filter(None, texts)) for name, texts in notes.items()}
 
 
 def _deadline(timeout_s: float) -> Deadline:
