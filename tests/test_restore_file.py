@@ -82,3 +82,31 @@ def test_options_replace_the_cut_of_the_file() -> None:
 def test_a_time_without_zone_and_no_time_are_refused(time: str) -> None:
     with pytest.raises(ConfigError, match="--until"):
         RestoreConfig.load(EXAMPLE).with_cut(time=time)
+
+
+def test_an_option_replaces_the_offsets_of_the_file() -> None:
+    example = RestoreConfig.load(EXAMPLE)
+    assert not example.with_offsets(None).topics.preserves_offsets
+    preserved = example.with_offsets("preserved")
+    assert preserved.topics.is_preserved("any")
+    assert preserved.topics.include == example.topics.include
+    assert not preserved.with_offsets("translated").topics.is_preserved("any")
+    with pytest.raises(ConfigError, match="--offsets: kept is neither preserved nor translated"):
+        example.with_offsets("kept")
+
+
+@pytest.mark.parametrize(
+    ("section", "setting", "problem"),
+    [
+        ("write", {"on_refused": "quarantine"}, "quarantine leaves batches out"),
+        ("topics", {"configs": "off"}, "configs: off creates target topics"),
+    ],
+)
+def test_settings_that_exclude_preserved_offsets_are_refused(section: str, setting: dict[str, str], problem: str) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    document[section] |= setting
+    with pytest.raises(ConfigError, match=f"--offsets preserved: .*{problem}"):
+        RestoreConfig.from_document(document, folder=CONF).with_offsets("preserved")
+    document["topics"]["offsets"] = {"orders.*": "preserved"}
+    with pytest.raises(ConfigError, match=problem):
+        RestoreConfig.from_document(document, folder=CONF)

@@ -21,10 +21,11 @@ from tests.faults import (
     table_store,
     three_brokers,
 )
-from tests.faults.archive_rounds import PlainArchiveScene, PlainRestoreScene
+from tests.faults.archive_rounds import PlainArchiveScene
 from tests.faults.archive_store import ArchiveStoreScene
 from tests.faults.mirror_process import LOCAL_CLUSTER, SPARK, WITHOUT_SPARK
 from tests.faults.network_faults import TARGET, NetworkScene
+from tests.faults.restore_rounds import PlainRestoreScene
 from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
 from tests.faults.table_store import TableStoreScene
@@ -247,6 +248,13 @@ RESTORE_KILLS = Campaign(
     cases=[(fault, step) for fault in (KILL, process_faults.KillDriver()) for step in steps.ALL],
     open=PlainRestoreScene(),
 )
+RESTORE_PRESERVED = Campaign(
+    name="restore-preserved",
+    engine=WITHOUT_SPARK,
+    rounds=60,
+    cases=[(fault, step) for fault in (KILL, process_faults.KillDriver()) for step in preserved_offsets.STEPS],
+    open=PlainRestoreScene(keeps_offsets=True),
+)
 
 PRESERVED_KILLS = Campaign(
     name="preserved-kills",
@@ -307,4 +315,5 @@ ALL = (
     ARCHIVE_KILLS,
     ARCHIVE_STORE,
     RESTORE_KILLS,
+    RESTORE_PRESERVED,
 )

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from tests.faults import archive_steps, process_faults, steps
-from tests.faults.archive_rounds import ArchiveScene, RestoreScene
+from tests.faults.archive_rounds import ArchiveScene
 from tests.faults.campaigns import KILL
 from tests.faults.cases import Case, assert_nothing_differs
 from tests.faults.mirror_process import WITHOUT_SPARK
+from tests.faults.restore_rounds import RestoreScene
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(300)]
 

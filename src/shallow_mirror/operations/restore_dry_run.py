@@ -46,8 +46,8 @@ class CutBatch:
 @dataclass(slots=True)
 class PartitionToRestore:
     """`position`: up to which a former start has restored it. Bytes and records are of whole rows of the archive, so that where
-    a range ends inside a row, or the next lineage begins there, they are an upper bound (`is_exact` False). Records count markers
-    and aborted ones too. `fillers`: None where offsets are translated.
+    a range ends inside a row, or the next lineage begins there, they are an upper bound (`is_exact` False). Records count
+    aborted ones too. `fillers`: None where offsets are translated.
     """
 
     topic: str
