@@ -143,9 +143,9 @@ class PreservedLogDamagedError(MirrorError):
         super().__init__(
             f"target {topic_partition}: offsets from {offset} on are not those of the source: {detail}. Nothing more is written "
             "to this partition. Find the other writer and take its Write permission away. Then delete the target topic and "
-            "copy it again: a mirror with another mirror id, tables and checkpoint, a restore with another name and tables. A mirror "
-            "can also continue with topics.offsets: translated for this topic, which leaves it as it is and records other offsets "
-            "from here on"
+            "copy it again: a mirror with another mirror id, tables and checkpoint, a restore with another name and tables. A "
+            "mirror can also continue with topics.offsets: translated for this topic, which leaves it as it is and records other "
+            "offsets from here on"
         )
 
     def __reduce__(self) -> tuple[type[PreservedLogDamagedError], tuple[TopicPartition, int, str]]:
