@@ -1,6 +1,9 @@
 """Driver and commands: the table `controls` beside the offset map: commands of operators to a running mirror.
 
 A row pauses a source topic, or resumes it; of each topic the newest row counts. Rows are only added.
+
+A migration hands a topic over to the mirror in the other direction: it adds `hand-over` here, the running mirror answers with
+`handed-over` once it plans nothing of the topic any more, and only then the other mirror, which has `receive`, may write to it.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import pyarrow as pa
@@ -31,7 +35,25 @@ CONTROLS = pa.schema(
     ]
 )
 
-ControlAction = Literal["pause", "resume"]
+ControlAction = Literal["pause", "resume", "hand-over", "handed-over", "receive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicControls:
+    """What the table says of topics. `paused`: since when, in ms; those that are handed over are among them.
+
+    `requested`: to be handed over, `handed_over`: the mirror has confirmed it. `received`: ever handed over to this mirror.
+    """
+
+    paused: Mapping[str, int]
+    requested: frozenset[str]
+    handed_over: frozenset[str]
+    received: frozenset[str]
+
+    @property
+    def without_cycle(self) -> frozenset[str]:
+        """Return the topics that only one of two mirrors copies, so that they make no replication cycle."""
+        return self.requested | self.handed_over | self.received
 
 
 class Controls:
@@ -63,8 +85,21 @@ class Controls:
 
     def paused(self) -> Mapping[str, int]:
         """Return since when each topic is paused, in ms, by source topic."""
-        newest = {row["topic"]: row for row in sorted(self._rows.read((), None), key=lambda row: row["sequence"])}
-        return {topic: ms_of(row["at"]) for topic, row in sorted(newest.items()) if row["action"] == "pause"}
+        return self.read().paused
+
+    def read(self) -> TopicControls:
+        rows = sorted(self._rows.read((), None), key=lambda row: row["sequence"])
+        # The mirror's answer does not count as a command: one that is late must not undo a `resume`.
+        newest = {row["topic"]: row for row in rows if row["action"] not in ("handed-over", "receive")}
+        confirmed = {row["topic"]: row["sequence"] for row in rows if row["action"] == "handed-over"}
+        requests = {topic: row["sequence"] for topic, row in newest.items() if row["action"] == "hand-over"}
+        handed_over = frozenset(topic for topic, sequence in requests.items() if confirmed.get(topic, -1) > sequence)
+        return TopicControls(
+            paused={topic: ms_of(row["at"]) for topic, row in sorted(newest.items()) if row["action"] != "resume"},
+            requested=frozenset(requests) - handed_over,
+            handed_over=handed_over,
+            received=frozenset(row["topic"] for row in rows if row["action"] == "receive"),
+        )
 
     def paused_intervals(self) -> list[PausedInterval]:
         """Return every interval in which a source topic was paused, or still is, in order of time."""

@@ -21,14 +21,17 @@ class PausedInterval:
 def paused_intervals(rows: Iterable[Mapping[str, Any]]) -> list[PausedInterval]:
     """Pair each pause with the next resume of the same topic, in the order of `sequence`. Returned by `since_ms`, then topic.
 
-    A pause of a paused topic and a resume of a topic that is not paused change nothing. Intervals of a topic do not overlap.
+    A topic that is handed over is paused as well. A pause of a paused topic and a resume of a topic that is not paused change
+    nothing. Intervals of a topic do not overlap.
     """
     since: dict[str, int] = {}
     latest_end: dict[str, int] = {}
     intervals = []
     for row in sorted(rows, key=lambda row: row["sequence"]):
         topic, at_ms = row["topic"], ms_of(row["at"])
-        if row["action"] == "pause":
+        if row["action"] in ("handed-over", "receive"):
+            continue
+        if row["action"] != "resume":
             # Rows come from the clocks of several hosts, so a later row may have an earlier time.
             since.setdefault(topic, max(at_ms, latest_end.get(topic, at_ms)))
         elif topic in since:

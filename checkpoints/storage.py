@@ -13,7 +13,7 @@ from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.backends.spark_backend import SparkBackend
 from shallow_mirror.checkpoints.best_effort_tables import BackgroundTables, BestEffortTables, ForegroundTables
 from shallow_mirror.checkpoints.schema import CATALOG, PROPERTY_WRITER
-from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout, TableShape
 from shallow_mirror.checkpoints.table_location import Tables, location_of
 from shallow_mirror.checkpoints.table_protocol import Condition, TableBackend, TableWriter, WriterName
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
@@ -64,7 +64,7 @@ class MirrorStorage:
         """The table of the offset map. Raises ConfigError when it needs a Spark session and there is none."""
         return self.decisions(OFFSET_MAP_LAYOUT)
 
-    def decisions(self, layout: TableLayout) -> TableWriter:
+    def decisions(self, layout: TableShape) -> TableWriter:
         """Return the writer of a table of decisions. Raises as `offset_map`."""
         return self._backend.decisions(layout)
 

@@ -1,6 +1,6 @@
 """Driver: the two tables of decisions: the offset map of a mirror, and the segments of an archive.
 
-One class owns and writes either (`offset_map_writer.py`).
+One class owns and writes either (`offset_map_writer.py`). `TableShape` is all that the writers of a library need of a table.
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ from shallow_mirror.types import SourcePartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableLayout:
-    """`title`: what messages call the table. `rows_to_arrow` takes rows, run epoch, micro-batch and time in ms.
-
-    `remedies`: by column, what to do with a table that was made before there was this column.
-    """
+class TableShape:
+    """`title`: what messages call the table."""
 
     table: str
     title: str
     schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableLayout(TableShape):
+    """`rows_to_arrow` takes rows, run epoch, micro-batch and time in ms.
+
+    `remedies`: by column, what to do with a table that was made before there was this column.
+    """
+
     position_columns: Sequence[str]
     rows_to_arrow: Callable[[Sequence[DecidedSegment], int, int, int], pa.Table]
     rows_from_arrow: Callable[[pa.Table], tuple[DecidedSegment, ...]]

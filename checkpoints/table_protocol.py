@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.table_layout import TableLayout
+from shallow_mirror.checkpoints.table_layout import TableShape
 from shallow_mirror.errors import MirrorError
 
 TXN_VERSION = "delta_txn_version"
@@ -196,7 +196,7 @@ class TableBackend(Protocol):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]: ...
-    def decisions(self, layout: TableLayout) -> TableWriter:
+    def decisions(self, layout: TableShape) -> TableWriter:
         """Return a writer of its own at each call."""
         ...
 

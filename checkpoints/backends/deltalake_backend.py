@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints.backends.deltalake_writer import (
     sql_of,
 )
 from shallow_mirror.checkpoints.backends.log_durability import local_log
-from shallow_mirror.checkpoints.table_layout import TableLayout
+from shallow_mirror.checkpoints.table_layout import TableShape
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.checkpoints.table_protocol import COMPACTED_FILE_BYTES, TABLE_SETTINGS, Condition, TableWriter, WriterName
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
@@ -37,7 +37,7 @@ class DeltalakeBackend:
     def __init__(self, location: TableLocation) -> None:
         self._location = location
 
-    def decisions(self, layout: TableLayout) -> TableWriter:
+    def decisions(self, layout: TableShape) -> TableWriter:
         return DeltalakeWriter(self._location.uri(layout.table), self._location, layout)
 
     def append(self, table: str, rows: pa.Table) -> None:

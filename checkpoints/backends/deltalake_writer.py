@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from shallow_mirror.checkpoints.backends.delta_tables import LIBRARY_ERRORS, log_errors_raised, open_table, store_errors_raised
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog, local_log
 from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
-from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableShape
 from shallow_mirror.checkpoints.table_location import TableLocation, location_of
 from shallow_mirror.checkpoints.table_protocol import (
     COMMITS_KEPT,
@@ -135,7 +135,7 @@ class DeltalakeWriter:
 
     name: WriterName = "deltalake"
 
-    def __init__(self, uri: str, location: TableLocation | None = None, layout: TableLayout = OFFSET_MAP_LAYOUT) -> None:
+    def __init__(self, uri: str, location: TableLocation | None = None, layout: TableShape = OFFSET_MAP_LAYOUT) -> None:
         """`location`: of the mirror's tables, for the options of their store; None where there are none."""
         self.uri, self._log = uri, local_log(uri)
         self._layout = layout

@@ -24,7 +24,7 @@ from shallow_mirror.checkpoints.backends.spark_sql import (
     writer_session,
 )
 from shallow_mirror.checkpoints.backends.spark_writer import SparkWriter
-from shallow_mirror.checkpoints.table_layout import TableLayout
+from shallow_mirror.checkpoints.table_layout import TableShape
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.checkpoints.table_protocol import COMMITS_KEPT, Condition, TableWriter, WriterName
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
@@ -45,7 +45,7 @@ class SparkBackend:
     def errors(self) -> tuple[type[Exception], ...]:
         return spark_errors()
 
-    def decisions(self, layout: TableLayout) -> TableWriter:
+    def decisions(self, layout: TableShape) -> TableWriter:
         # A session apart from that of the rows: what the writer sets for a commit would be recorded in rows that another thread
         # appends at the same time.
         return SparkWriter(writer_session(self._spark), self._name(layout.table), layout)

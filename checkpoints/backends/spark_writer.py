@@ -34,7 +34,7 @@ from shallow_mirror.checkpoints.backends.spark_sql import (
     where,
 )
 from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_WRITER
-from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
+from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableShape
 from shallow_mirror.checkpoints.table_protocol import (
     COMMITS_KEPT,
     ON_TOP_OF,
@@ -145,7 +145,7 @@ class SparkWriter:
 
     name: WriterName = "spark"
 
-    def __init__(self, session: SparkSession, name_in_sql: str, layout: TableLayout = OFFSET_MAP_LAYOUT) -> None:
+    def __init__(self, session: SparkSession, name_in_sql: str, layout: TableShape = OFFSET_MAP_LAYOUT) -> None:
         self._session, self._table = session, name_in_sql
         self._layout = layout
         self._log: LocalLog | None = None

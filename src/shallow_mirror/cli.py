@@ -1,7 +1,8 @@
 """The command line. Results on stdout, logs and progress on stderr; reading commands start no JVM, except for catalog tables.
 
 Exit codes: 0 success; 1 a difference, something that will be rejected, or stopped on an error; 2 wrong usage or configuration;
-3 fenced by another run; 4 the operator must run `recover`. 3 and 4 must not be restarted automatically.
+3 fenced by another run; 4 the operator must run `recover`; 5 `migrate --no-wait` waits for somebody. 3 and 4 must not be
+restarted automatically.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_blocker import ImportBlocker
 from shallow_mirror.commands.local import demo, local_kafka
+from shallow_mirror.commands.migrate import migrate
 from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
 from shallow_mirror.commands.quarantine import quarantine
@@ -46,6 +48,7 @@ for command in (run, preflight, status, report, translate, groups, acls, verify,
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(archive, name="archive")
+app.add_typer(migrate, name="migrate")
 app.command()(demo)
 app.command("local-kafka")(local_kafka)
 

@@ -70,6 +70,7 @@ class CycleDetector:
         self._source_id = source_cluster_id
         self._target_id = target_cluster_id
         self._origins: Sequence[Origin] = ()
+        self._exempt: frozenset[str] = frozenset()
         self._since_ms = now_ms()
         self._registered: str | None = None
         self._note_topic: str | None = None
@@ -79,6 +80,10 @@ class CycleDetector:
         self._ending: ConfigError | None = None
         self.rings_of_others: tuple[str, ...] = ()
         """Rings of this mirror in which another one has to stop, as sentences. Replaced as a whole."""
+
+    def exempt(self, topics: frozenset[str]) -> None:
+        """Leave out topics that a migration has handed over from one mirror to the other: only one of the two copies them."""
+        self._exempt = topics
 
     def read_registrations(self) -> None:
         """Read what other mirrors registered in the source. A source that does not list its groups is only logged."""
@@ -220,7 +225,7 @@ class CycleDetector:
             since_ms=self._since_ms,
             takes=config.topics.is_included,
         )
-        return find_rings(topics, self._origins, closing)
+        return find_rings((topic for topic in topics if topic not in self._exempt), self._origins, closing)
 
     def target_topic_name(self, topic: str) -> str:
         """Return the name of a target topic, also of a source topic that appears later. Raises ConfigError if none is valid."""

@@ -225,7 +225,7 @@ class MirrorQuery:
             self.config,
             targets,
             {source.topic for source in positions},
-            Controls.open(self.storage.to_read()),
+            Controls.open(self.storage),
             paused_path,
             cycles=self.cycles,
             report=self.reporter.record_problem,
@@ -242,6 +242,7 @@ class MirrorQuery:
         self.reporter.start_step("looking for new topics and partitions", f", {count} registered so far")
         offsets = SourceOffsets(PlannerConfig.of_mirror(self.config), self.source)
         starts = offsets.start_offsets(positions, deadline, is_start=not self.has_begun)
+        self.cycles.exempt(Controls.open(self.storage.to_read()).read().without_cycle)
         self.cycles.read_registrations()
         is_included = self.config.topics.is_included
         topics = sorted({source.topic for source in (*starts, *positions) if is_included(source.topic)})

@@ -77,7 +77,7 @@ class TopicMonitor:
 
     def __enter__(self) -> Self:
         """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
-        self._apply_paused(frozenset(self._controls.paused()))
+        self._apply_paused(frozenset(self._controls.read().paused))
         self._thread.start()
         return self
 
@@ -99,7 +99,12 @@ class TopicMonitor:
 
     def _read_controls(self) -> None:
         try:
-            self._apply_paused(frozenset(self._controls.paused()))
+            controls = self._controls.read()
+            self._apply_paused(frozenset(controls.paused))
+            self._cycles.exempt(controls.without_cycle)
+            if controls.requested:
+                # Nothing of them is planned from now on: a plan lists log ends before it reads which topics are paused.
+                self._controls.add("handed-over", sorted(controls.requested))
         except MirrorError as error:
             self._repeated.warn("controls", f"the table controls cannot be read, paused topics stay paused: {error}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, RecoverNeededError
 
-EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER = 1, 2, 3, 4
+EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER, EXIT_WAITS = 1, 2, 3, 4, 5
 EXIT_DIFFERENT, EXIT_REFUSED, EXIT_LEFT, EXIT_INTERRUPTED = 1, 1, 1, 130
 
 

@@ -11,6 +11,7 @@ from shallow_mirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
+    from shallow_mirror.config.migration_config import MigrationFiles
 
 
 class FileKind(enum.Enum):
@@ -19,6 +20,7 @@ class FileKind(enum.Enum):
     MIRROR = "mirror"
     ARCHIVE = "archive"
     RESTORE = "restore"
+    MIGRATION = "migration"
 
     @property
     def title(self) -> str:
@@ -31,6 +33,7 @@ class FileKind(enum.Enum):
 
 
 _MIRROR, _ARCHIVE, _RESTORE = (FileKind.MIRROR,), (FileKind.ARCHIVE,), (FileKind.RESTORE,)
+_MIGRATION = (FileKind.MIGRATION,)
 _MIRROR_OR_RESTORE = (FileKind.MIRROR, FileKind.RESTORE)
 
 KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
@@ -55,12 +58,22 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "archive verify": _ARCHIVE,
     "archive clean": _ARCHIVE,
     "archive expire": _ARCHIVE,
+    "migrate plan": _MIGRATION,
+    "migrate run": _MIGRATION,
+    "migrate status": _MIGRATION,
+    "migrate abort": _MIGRATION,
+    "migrate rollback": _MIGRATION,
 }
 """A new command that reads such a file needs an entry."""
 
 _COUNTERPARTS: tuple[Mapping[FileKind, str], ...] = (
-    {FileKind.MIRROR: "run", FileKind.ARCHIVE: "archive run", FileKind.RESTORE: "restore"},
-    {FileKind.MIRROR: "status", FileKind.ARCHIVE: "archive status", FileKind.RESTORE: "status"},
+    {FileKind.MIRROR: "run", FileKind.ARCHIVE: "archive run", FileKind.RESTORE: "restore", FileKind.MIGRATION: "migrate run"},
+    {
+        FileKind.MIRROR: "status",
+        FileKind.ARCHIVE: "archive status",
+        FileKind.RESTORE: "status",
+        FileKind.MIGRATION: "migrate status",
+    },
     {FileKind.MIRROR: "verify", FileKind.ARCHIVE: "archive verify", FileKind.RESTORE: "verify"},
     {FileKind.MIRROR: "preflight", FileKind.RESTORE: "restore --dry-run"},
 )
@@ -103,6 +116,14 @@ def load_archive(path: Path, command: str) -> ArchiveConfig:
     return config
 
 
+def load_migration(path: Path, command: str) -> MigrationFiles:
+    """Return the settings of a migration file and of the mirror files that it names. Raises as `load_mirror`."""
+    from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
+
+    document, _ = _read(path, command)
+    return MigrationFiles(MigrationConfig.from_document(document, folder=path.resolve().parent))
+
+
 def require_kind(path: Path, command: str) -> None:
     """Raise ConfigError for a file that cannot be read, or of a kind that `command` does not take."""
     _read(path, command)
@@ -120,6 +141,8 @@ def _load(path: Path, command: str) -> MirrorConfig | ArchiveConfig | RestoreCon
             return ArchiveConfig.from_document(document, folder=folder)
         case FileKind.RESTORE:
             return RestoreConfig.from_document(document, folder=folder)
+        case FileKind.MIGRATION:
+            raise AssertionError("a migration file is loaded with the files that it names")
 
 
 def _read(path: Path, command: str) -> tuple[object, FileKind]:
@@ -137,8 +160,9 @@ def _read(path: Path, command: str) -> tuple[object, FileKind]:
 def _kind_of(document: object) -> FileKind | None:
     if not isinstance(document, dict):
         return None
-    # In this order: a restore file has a section `archive` as well.
-    return next((kind for kind in (FileKind.RESTORE, FileKind.MIRROR, FileKind.ARCHIVE) if kind.value in document), None)
+    # In this order: a restore file has a section `archive` as well, and a migration file a key `mirror`.
+    kinds = (FileKind.MIGRATION, FileKind.RESTORE, FileKind.MIRROR, FileKind.ARCHIVE)
+    return next((kind for kind in kinds if kind.value in document), None)
 
 
 def _kind_problem(path: Path, kind: FileKind, command: str) -> str:

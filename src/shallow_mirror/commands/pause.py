@@ -36,7 +36,17 @@ def pause(conf: Conf, topics: Topics) -> None:
 def resume(conf: Conf, topics: Topics) -> None:
     """Resume paused topics from their positions."""
     with _controls(conf, "resume", topics) as controls:
-        before = controls.paused()
+        state = controls.read()
+        before = state.paused
+        moved = [topic for topic in topics if topic in state.requested | state.handed_over]
+        if moved:
+            raise ConfigError(
+                [
+                    f"{topic}: a migration has handed it over, so the mirror in the other direction may write to it: resuming "
+                    "would copy records twice. `shallow-mirror migrate abort FILE` resumes it before the point of no return"
+                    for topic in moved
+                ]
+            )
         controls.add("resume", topics)
     for topic in topics:
         print(f"{topic}: {'resumed' if topic in before else 'was not paused'}")

@@ -5,6 +5,7 @@ A relative `tables` or `checkpoint` is relative to the folder of the mirror file
 """
 
 from shallow_mirror.config.archive_config import ArchiveConfig, archive_json_schema
+from shallow_mirror.config.migration_config import MigrationConfig, migration_json_schema
 from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
 from shallow_mirror.config.restore_config import RestoreConfig, restore_json_schema
 from shallow_mirror.config.sections import (
@@ -33,6 +34,7 @@ __all__ = [
     "GroupSettings",
     "LagMetricsSettings",
     "MetricsSettings",
+    "MigrationConfig",
     "MirrorConfig",
     "ReadSettings",
     "RestoreConfig",
@@ -42,6 +44,7 @@ __all__ = [
     "WriteSettings",
     "archive_json_schema",
     "json_schema",
+    "migration_json_schema",
     "parse_duration",
     "restore_json_schema",
 ]

@@ -82,6 +82,7 @@ def verify_mirror(
     config: MirrorConfig,
     *,
     topics: Sequence[str] | None = None,
+    after: Mapping[TopicPartition, tuple[int, int]] | None = None,
     is_deep: bool = False,
     from_start: bool = False,
     on_progress: OnProgress = ignore_progress,
@@ -92,8 +93,10 @@ def verify_mirror(
 ) -> VerifyReport:
     """Compare what both clusters hold through the offset map, as far as it is settled.
 
-    `topics`: source topics, all by default. `is_deep`: open every batch. A verification of the same topics and depth that
-    was interrupted is continued, unless `from_start`. `range_bytes` by default RANGE_FETCHES times `read.fetch_bytes`.
+    `topics`: source topics, all by default. `after`: by source partition, the source offset where a row of the map ends, and the
+    target offset, from which on is compared; everything of partitions that it lacks. `is_deep`: open every
+    batch. A verification of the same topics and depth that was interrupted is continued, unless `from_start`. `range_bytes` by
+    default RANGE_FETCHES times `read.fetch_bytes`.
     `spark`: for tables in a catalog, the session that has it. Differences are in the report. Raises ConfigError (no map,
     another mirror's clusters, a missing permission), RetriableError (a cluster does not answer), BatchRefusedError (a batch is
     too large to be opened); what was verified until then is kept.
@@ -113,7 +116,7 @@ def verify_mirror(
         ) as target,
     ):
         quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
-        audit = _MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock)
+        audit = _MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock, after or {})
         return audit.run(topics, storage.best_effort_tables(), from_start=from_start)
 
 
@@ -183,8 +186,10 @@ class _MirrorVerifier:
         options: VerifyOptions,
         on_progress: OnProgress,
         clock: Callable[[], float],
+        after: Mapping[TopicPartition, tuple[int, int]] | None = None,
     ) -> None:
         self._config = config
+        self._after = after or {}
         self._map = offset_map
         self._options = options
         self._quarantine = quarantine
@@ -242,7 +247,10 @@ class _MirrorVerifier:
 
     def _begin(self, tables: BestEffortTables, topics: Sequence[str] | None, from_start: bool) -> tuple[VerifyIdentity, bool]:
         """Return who verifies, and whether an interrupted verification is continued."""
-        scope = json.dumps({"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep})
+        fields: dict[str, Any] = {"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep}
+        if self._after:
+            fields["after"] = {str(name): offsets for name, offsets in sorted(self._after.items())}
+        scope = json.dumps(fields)
         interrupted = None if from_start else interrupted_verification(tables, scope)
         for verified in [] if interrupted is None else interrupted[1]:
             self._restore(verified)
@@ -279,7 +287,7 @@ class _MirrorVerifier:
             self._report_missing_target(pair)
             return
         readers = self._readers(pair)
-        verified = self._verified.get((pair.source, pair.target))
+        verified = self._verified.get((pair.source, pair.target), self._after.get(pair.source.topic_partition))
         first = int(pair.rows.start[0]) if len(pair.rows) else 0
         source_from, target_from = verified or (first, 0)
         last_copy = int(pair.rows.target_ends.max()) if len(pair.rows.target_ends) else 0

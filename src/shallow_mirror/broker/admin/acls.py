@@ -89,5 +89,22 @@ def _missing_once(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
     return [refusal(code, api, key=name) for api, code in codes.items() if is_forbidden(code)]
 
 
+def missing_group_permissions(cluster: Cluster, groups: Sequence[str], deadline: Deadline) -> list[str]:
+    """Return what to grant so that offsets of `groups` can be committed. Asked as in `missing_slot_permissions`."""
+    return cluster.retrying(
+        "requesting authorized operations", lambda attempt: _missing_of_groups(cluster, groups, attempt), deadline
+    )
+
+
+def _missing_of_groups(cluster: Cluster, groups: Sequence[str], deadline: Deadline) -> list[str]:
+    broker, missing = cluster.any_broker(deadline), []
+    for group in groups:
+        response = call(broker, "Heartbeat", deadline, group_id=group, generation_id=-1, member_id="", group_instance_id=None)
+        code = int(response.error_code)
+        if is_forbidden(code):
+            missing.append(refusal(code, "Heartbeat", key=group))
+    return missing
+
+
 def _operations(codes: Collection[int] | None) -> frozenset[Operation] | None:
     return None if codes is None else frozenset(Operation(code) for code in codes if code in _CODES)

@@ -1,0 +1,117 @@
+"""`migrate`: move topics, groups and writers to another cluster, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shallow_mirror.commands.exit_codes import EXIT_REFUSED, EXIT_WAITS
+from shallow_mirror.commands.file_kinds import load_migration
+from shallow_mirror.commands.options import AsJson
+from shallow_mirror.commands.signals import interruptible
+
+if TYPE_CHECKING:
+    from shallow_mirror.config.migration_config import MigrationFiles
+    from shallow_mirror.migration.session import Options
+    from shallow_mirror.migration.state import MigrationState
+
+migrate = typer.Typer(help="Move topics, groups and writers to another cluster, step by step, and back.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The migration file (YAML).")]
+NoWait = Annotated[
+    bool,
+    typer.Option("--no-wait", help="Where somebody outside has to act, say what, and exit with code 5. The next call continues."),
+]
+TakeOver = Annotated[bool, typer.Option("--take-over", help="Fence a conductor that may still be running.")]
+
+_CONTINUES = "the same command continues from there"
+
+
+@migrate.command("plan")
+def plan(file: File, as_json: AsJson = False) -> None:
+    """Show every step, what is in the way (exit code 1) and how long it takes. Nothing is changed."""
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.plan import plan_migration
+
+    files = load_migration(file, "migrate plan")
+    with interruptible("nothing was changed"):
+        planned = plan_migration(files)
+    print(json.dumps(planned.document()) if as_json else view.plan_text(planned))
+    if not planned.is_fine:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+@migrate.command("run")
+def run(file: File, no_wait: NoWait = False, takes_over: TakeOver = False, as_json: AsJson = False) -> None:
+    """Move the waves, step by step, and wait where somebody outside has to act. Continues where an earlier call ended."""
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.session import run_migration
+
+    files = load_migration(file, "migrate run")
+    _conduct(files, lambda options: run_migration(files, view.Printed(), options), no_wait, takes_over, as_json)
+
+
+@migrate.command("rollback")
+def rollback(
+    file: File,
+    wave: Annotated[
+        str | None, typer.Option("--wave", metavar="NAME", help="Only this wave; default: all, the last one first.")
+    ] = None,
+    no_wait: NoWait = False,
+    takes_over: TakeOver = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring waves that have moved back to the source, through their reverse mirrors."""
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.session import roll_back
+
+    files = load_migration(file, "migrate rollback")
+    _conduct(files, lambda options: roll_back(files, view.Printed(), wave, options), no_wait, takes_over, as_json)
+
+
+@migrate.command("abort")
+def abort(file: File, takes_over: TakeOver = False) -> None:
+    """Go back to the source, at any step before the point of no return."""
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.conductor import release_sentences
+    from shallow_mirror.migration.session import Options
+    from shallow_mirror.migration.session import abort as abort_migration
+    from shallow_mirror.migration.state import Phase
+
+    files = load_migration(file, "migrate abort")
+    with interruptible(_CONTINUES):
+        wave = abort_migration(files, view.Printed(), Options(takes_over=takes_over))
+    print(f"wave {wave.name}: aborted; it is {wave.phase}")
+    alias = files.mirror.source.alias if wave.phase is Phase.AT_SOURCE else files.mirror.target.alias
+    for sentence in release_sentences(files.wave(wave.name), alias):
+        print(sentence)
+
+
+@migrate.command("status")
+def status(file: File, as_json: AsJson = False) -> None:
+    """Show where each wave is, and which step comes next."""
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.session import read_state
+
+    files = load_migration(file, "migrate status")
+    view.show_state(read_state(files), files.config.migration, as_json=as_json)
+
+
+def _conduct(
+    files: MigrationFiles, conduct: Callable[[Options], MigrationState], no_wait: bool, takes_over: bool, as_json: bool
+) -> None:
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.conductor import WaitsForOutsideError
+    from shallow_mirror.migration.session import Options
+
+    with interruptible(_CONTINUES):
+        try:
+            state = conduct(Options(waits=not no_wait, takes_over=takes_over))
+        except WaitsForOutsideError as waiting:
+            view.Printed().waits(waiting.outside)
+            raise typer.Exit(EXIT_WAITS) from None
+    view.show_state(state, files.config.migration, as_json=as_json)

@@ -1,0 +1,196 @@
+"""Driver: everything that is in the way of a wave and that waiting does not change, asked for without changing anything."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Protocol
+
+from shallow_mirror.broker.admin.acl_entries import Acl
+from shallow_mirror.broker.admin.acls import Operation, missing_group_permissions, request_permissions
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.connectivity import reach
+from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
+from shallow_mirror.checkpoints.controls import TopicControls
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.report import GroupsReport
+from shallow_mirror.migration.group_blockers import plan_problems, spanning_problems
+from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
+from shallow_mirror.migration.reverse_mirror import reverse_positions
+from shallow_mirror.migration.steps import Direction
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
+from shallow_mirror.streaming.runner.acl_check import require_acls
+from shallow_mirror.types import TopicPartition
+
+REQUEST_MS = 20_000
+
+
+class Passage(Protocol):
+    """What is looked at: `passage.Passage`."""
+
+    files: MigrationFiles
+    wave: WaveSettings
+    direction: Direction
+
+    @property
+    def mirror(self) -> MirrorConfig: ...
+    @property
+    def reverse(self) -> MirrorConfig | None: ...
+    @property
+    def origin(self) -> Cluster: ...
+    @property
+    def other(self) -> Cluster: ...
+    def topics(self) -> tuple[str, ...]: ...
+    def target_topic(self, topic: str, /) -> str: ...
+    def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
+    def other_log_ends(self) -> LogEnds: ...
+    def controls(self) -> TopicControls: ...
+    def group_offsets(self) -> Mapping[str, set[str]]: ...
+    def move_groups(self, *, is_applied: bool) -> GroupsReport | None: ...
+    def missing_denies(self) -> Sequence[Acl]: ...
+
+
+def problems_of(passage: Passage) -> list[str]:
+    """Return a sentence for each problem. Raises RetriableError where a cluster does not answer."""
+    problems = list(_topic_problems(passage))
+    try:
+        mapped = passage.mapped_ends()
+        _require_clusters(passage)
+    except ConfigError as error:
+        return [*problems, *(f"mirror {passage.mirror.mirror}: {problem}" for problem in error.problems)]
+    problems += _map_problems(passage, mapped)
+    for check in (_control_problems, _group_problems, _permission_problems, _deny_problems, _reverse_problems):
+        try:
+            problems += check(passage)
+        except ConfigError as error:
+            problems += error.problems
+    return list(dict.fromkeys(problems))
+
+
+def _topic_problems(passage: Passage) -> Iterator[str]:
+    topics, wave = passage.topics(), passage.wave
+    for pattern in wave.topics:
+        if not any(re.fullmatch(pattern, topic) for topic in topics):
+            yield f"waves: {wave.name}: topics: {pattern} matches no topic of {passage.mirror.source.alias}"
+    excluded = [topic for topic in topics if not passage.mirror.topics.is_included(topic)]
+    if excluded:
+        yield f"mirror {passage.mirror.mirror} does not copy {named(excluded)} (topics.include, topics.exclude)"
+    for other in passage.files.config.waves:
+        shared = [topic for topic in topics if other.name != wave.name and other.has_topic(topic)]
+        if shared:
+            yield f"waves: {wave.name} and {other.name} both have {named(shared)}: a topic moves once"
+
+
+def _require_clusters(passage: Passage) -> None:
+    config = passage.mirror
+    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
+    source = reach(passage.origin, config.source_cluster_name, _deadline()).cluster_id
+    target = reach(passage.other, config.target_cluster_name, _deadline()).cluster_id
+    offset_map.require_clusters(source=source, target=target)
+
+
+def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) -> Iterator[str]:
+    missing = sorted(set(passage.topics()) - {name.topic for name in mapped})
+    if missing:
+        yield f"mirror {passage.mirror.mirror} has not registered {named(missing)} yet: run it until `status` shows positions"
+    if passage.direction is Direction.ROLLBACK:
+        return  # its targets are the topics that the writers used before the move
+    ends = passage.other_log_ends()
+    copied = {TopicPartition(passage.target_topic(name.topic), name.partition): end for name, end in mapped.items()}
+    foreign = sorted(name for name, log in ends.items() if log.end > 0 and (name not in copied or copied[name].target_end == 0))
+    if foreign:
+        yield (
+            f"{passage.mirror.target.alias}: {named(foreign)} hold records that the mirror did not write: a move needs "
+            "topics that only the mirror has written to"
+        )
+
+
+def _control_problems(passage: Passage) -> Iterator[str]:
+    controls, topics = passage.controls(), set(passage.topics())
+    handed = sorted(topics & (controls.requested | controls.handed_over))
+    if handed:
+        yield f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror"
+    paused = sorted((topics & controls.paused.keys()) - set(handed))
+    if paused:
+        yield f"{named(paused)} are paused: `shallow-mirror resume` continues the copy"
+
+
+def _group_problems(passage: Passage) -> Iterator[str]:
+    wave = passage.wave
+    if not wave.groups:
+        return
+    topics_of = passage.group_offsets()
+    for pattern in wave.groups:
+        if not any(re.fullmatch(pattern, name) for name in topics_of):
+            yield f"waves: {wave.name}: groups: {pattern} has no group with committed offsets at {passage.mirror.source.alias}"
+    excluded = [name for name in topics_of if not passage.files.mirror.groups.is_included(name)]
+    if excluded:
+        yield f"mirror {passage.files.mirror.mirror} leaves out groups {named(excluded)} (groups.include, groups.exclude)"
+    yield from spanning_problems(topics_of, wave.has_topic, passage.mirror.topics.is_included)
+    report = passage.move_groups(is_applied=False)
+    if report is not None:
+        yield from plan_problems(report)
+
+
+def _permission_problems(passage: Passage) -> Iterator[str]:
+    """Yield what the commits of groups lack at the other cluster; what the mirror itself needs, its run has checked."""
+    config, groups = passage.mirror, sorted(passage.group_offsets())
+    if not groups:
+        return
+    for problem in missing_group_permissions(passage.other, groups, _deadline()):
+        yield f"{config.target_cluster_name}: {problem}"
+    topics = [passage.target_topic(topic) for topic in passage.topics()]
+    permissions = request_permissions(passage.other, topics, _deadline())
+    for topic in topics:
+        if permissions.missing_on(topic, [Operation.READ]):
+            yield f"{config.target_cluster_name}: {topic}: {refusal(TOPIC_AUTHORIZATION_FAILED, 'OffsetCommit', topic=topic)}"
+
+
+def _deny_problems(passage: Passage) -> Iterator[str]:
+    writers = passage.files.config.writers
+    if not writers.is_denied:
+        return
+    passage.missing_denies()  # raises ConfigError where the cluster has no authorizer, or does not show its ACLs
+    permissions = request_permissions(passage.origin, [], _deadline())
+    if permissions.cluster is not None and Operation.ALTER not in permissions.cluster:
+        yield (
+            f"{passage.mirror.source_cluster_name}: writers.stop: deny creates ACLs: grant Alter on the cluster to the user "
+            "of the mirror file"
+        )
+    for config in (passage.files.mirror, *passage.files.reverses.values()):
+        for client in (config.source.client, config.target.client):
+            user = client.value("sasl.username") if client.uses_sasl else ""
+            if f"User:{user}" in writers.principals:
+                yield f"writers.principals: User:{user} is the user of mirror {config.mirror}, which has to write on"
+
+
+def _reverse_problems(passage: Passage) -> Iterator[str]:
+    config, wave = passage.reverse, passage.wave
+    if config is None or passage.direction is Direction.ROLLBACK:
+        return
+    where = f"waves: {wave.name}: reverse"
+    listed = passage.other.metadata(None, _deadline()).topics
+    included = {name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name)}
+    wanted = {passage.target_topic(topic) for topic in passage.topics()}
+    if included != wanted:
+        differing = sorted(included ^ wanted)
+        yield f"{where}: has to copy exactly the topics of the wave, and differs in {named(differing)} (topics.include)"
+    present = reverse_positions(config)
+    if present:
+        yield f"{where}: mirror {config.mirror} has run already: it needs another mirror id and tables to begin at the move"
+        return
+    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
+        require_acls(config, source, target, _deadline())
+        refuse_used_ids(target, transactional_ids(config.mirror, id_count(config.write.slots)), _deadline())
+
+
+def _deadline() -> Deadline:
+    return Deadline.after_ms(REQUEST_MS, time.monotonic)

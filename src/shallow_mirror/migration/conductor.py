@@ -1,0 +1,522 @@
+"""Performs the steps of a wave, one after the other, until nothing is left to do or somebody outside has to act.
+
+Before every action the table says that this conductor still owns the migration; what a step found is written when it is done. So
+a conductor that is killed anywhere is continued by the next one, which performs the open step again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shallow_mirror.broker.admin.acl_entries import Acl
+from shallow_mirror.checkpoints.controls import TopicControls
+from shallow_mirror.checkpoints.migration_rows import MigrationRow
+from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
+from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknownError, RetriableError
+from shallow_mirror.groups.report import GroupsReport, Outcome
+from shallow_mirror.migration.group_blockers import commit_problems
+from shallow_mirror.migration.observations import (
+    Compared,
+    LogEnds,
+    MappedEnd,
+    MirrorRun,
+    Standstill,
+    from_document,
+    lag_offsets,
+    moved_partitions,
+    named,
+    not_copied,
+    open_partitions,
+    to_document,
+)
+from shallow_mirror.migration.passage import acl_document, acl_of
+from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
+from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+"""Pause between two looks while writers are stopped; each is a few requests."""
+SLOW_POLL_S = 1.0
+CLOSE_MS = 10_000
+"""The mirror has caught up when what it has not copied is about so old at most."""
+SAY_AGAIN_S = 10.0
+
+Detail = Mapping[str, Any]
+
+
+class Owner(Protocol):
+    """The rows of a migration, of its owner."""
+
+    def rows(self) -> tuple[MigrationRow, ...]: ...
+    def append(self, *, event: str, wave: str = "", step: str = "", detail: Detail | None = None) -> None: ...
+
+
+class Effects(Protocol):
+    """What a conductor sees and does; `Passage` does it. Every method may be called again after a crash."""
+
+    @property
+    def origin_alias(self) -> str: ...
+    @property
+    def other_alias(self) -> str: ...
+    def topics(self) -> tuple[str, ...]: ...
+    def use_topics(self, names: Sequence[str], /) -> None: ...
+    def problems(self) -> list[str]: ...
+    def run(self) -> MirrorRun | None: ...
+    def log_ends(self) -> LogEnds: ...
+    def other_log_ends(self) -> LogEnds: ...
+    def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
+    def lag_ms(self) -> int | None: ...
+    def compare(self, after: Mapping[TopicPartition, MappedEnd], /) -> Compared: ...
+    def active_groups(self) -> Mapping[str, tuple[str, ...]]: ...
+    def move_groups(self, *, is_applied: bool) -> GroupsReport | None: ...
+    def missing_denies(self) -> Sequence[Acl]: ...
+    def create_denies(self, acls: Sequence[Acl], /) -> None: ...
+    def delete_denies(self, acls: Sequence[Acl], /, *, at_origin: bool = True) -> None: ...
+    def controls(self) -> TopicControls: ...
+    def hand_over(self) -> None: ...
+    def resume(self) -> None: ...
+    def prepare_reverse(self, starts: Mapping[TopicPartition, int], /) -> None: ...
+    def reverse_run(self) -> MirrorRun | None: ...
+    def start_reverse(self) -> str: ...
+    @property
+    def reverse_file(self) -> str | None: ...
+    @property
+    def mirror_id(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What somebody has to do elsewhere before the migration continues, and what is seen of it so far."""
+
+    wave: str
+    step: Step
+    request: str
+    seen: str
+
+
+class WaitsForOutsideError(Exception):
+    """Internal: the conductor does not wait, and somebody outside has to act."""
+
+    def __init__(self, outside: Outside) -> None:
+        super().__init__(outside.request)
+        self.outside = outside
+
+
+class Reports(Protocol):
+    """Receives what happens, for whoever runs the conductor."""
+
+    def begun(self, wave: str, step: Step) -> None: ...
+    def done(self, wave: str, step: Step, detail: Detail) -> None: ...
+    def waits(self, outside: Outside) -> None: ...
+    def says(self, sentence: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Seconds on a monotonic clock, a sleep, and milliseconds since 1970."""
+
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], None]
+    now_ms: Callable[[], int]
+
+
+class WaveConductor:
+    """Performs the steps of one wave in one direction."""
+
+    def __init__(
+        self,
+        config: MigrationConfig,
+        wave: WaveSettings,
+        owner: Owner,
+        effects: Effects,
+        reports: Reports,
+        clock: Clock,
+        *,
+        waits: bool = True,
+    ) -> None:
+        """Perform nothing yet. Without `waits`, WaitsForOutsideError is raised where somebody outside has to act."""
+        self._config = config
+        self._wave = wave
+        self._owner = owner
+        self._effects = effects
+        self._reports = reports
+        self._clock = clock
+        self._waits = waits
+        self._said: tuple[str, str] = ("", "")
+        self._said_at_s = 0.0
+
+    def begin(self, direction: Direction) -> None:
+        """Begin an attempt, unless one is under way or the wave is where it should be."""
+        if self.state().phase is (Phase.AT_SOURCE if direction is Direction.MOVE else Phase.MOVED):
+            self._append(BEGUN, detail={"direction": direction.value})
+
+    def run(self) -> None:
+        """Perform every step that is not done. Raises WaitsForOutsideError, ConfigError, FencedError."""
+        state = self.state()
+        self._release(state)
+        while (info := state.next_step) is not None:
+            topics = state.done.get(Step.CHECK, {}).get("topics")
+            if topics is not None:
+                self._effects.use_topics(topics)
+            self._reports.begun(self._wave.name, info.step)
+            began_s = self._clock.monotonic()
+            reopened = self._perform(info.step, state)
+            if isinstance(reopened, Step):
+                self._append(REOPENED, step=reopened)
+            else:
+                detail = {**reopened, "seconds": round(self._clock.monotonic() - began_s, 3)}
+                self._append(DONE, step=info.step, detail=detail)
+                self._reports.done(self._wave.name, info.step, detail)
+            state = self.state()
+            if info.step in (Step.POINT_OF_NO_RETURN, Step.ADMIT_WRITERS):
+                self._release(state)
+
+    def abort(self) -> None:
+        """Take back what the attempt has done. Raises ConfigError behind the point of no return."""
+        state = self.state()
+        if not state.can_abort:
+            raise ConfigError(abort_problem(state))
+        topics = state.done.get(Step.CHECK, {}).get("topics")
+        if topics is not None:
+            self._effects.use_topics(topics)
+        denied = state.denied.get(state.direction, ())
+        if denied:
+            self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied]))
+            self._append(ADMITTED, detail={"direction": state.direction.value})
+        self._retried(self._effects.resume)
+        self._append(ABORTED)
+
+    def state(self) -> WaveState:
+        names = [wave.name for wave in self._config.waves]
+        return state_of(self._retried(self._owner.rows), names).waves[self._wave.name]
+
+    def _release(self, state: WaveState) -> None:
+        """Say who starts where, as soon as they may, and again after a crash."""
+        is_open = Step.POINT_OF_NO_RETURN in state.done and (
+            state.direction is Direction.MOVE or Step.ADMIT_WRITERS in state.done
+        )
+        if is_open and state.is_under_way:
+            for sentence in release_sentences(self._wave, self._effects.other_alias):
+                self._reports.says(f"{self._wave.name}: NOW: {sentence}")
+
+    def _perform(self, step: Step, state: WaveState) -> Detail | Step:
+        """Return what the step found; or an earlier step that has to be done again."""
+        match step:
+            case Step.CHECK:
+                return self._check()
+            case Step.CATCH_UP:
+                return self._catch_up()
+            case Step.VERIFY:
+                return self._verify(state)
+            case Step.STOP_WRITERS:
+                return self._stop_writers(state)
+            case Step.STOP_GROUPS:
+                return self._stop_groups()
+            case Step.COPY_REST:
+                return self._copy_rest(state)
+            case Step.HAND_OVER:
+                self._retried(self._effects.hand_over)
+                return {}
+            case Step.VERIFY_REST:
+                return self._verify_rest(state)
+            case Step.COMMIT_GROUPS:
+                return self._commit_groups()
+            case Step.POINT_OF_NO_RETURN:
+                return self._pass_point_of_no_return(state)
+            case Step.PREPARE_REVERSE:
+                return self._prepare_reverse(state)
+            case Step.START_REVERSE:
+                return self._start_reverse()
+            case Step.ADMIT_WRITERS:
+                return self._admit_writers(state)
+            case Step.REPORT:
+                return self._report(state)
+
+    def _check(self) -> Detail:
+        problems = self._retried(self._effects.problems)
+        if problems:
+            raise ConfigError(problems)
+        return {"topics": list(self._retried(self._effects.topics))}
+
+    def _catch_up(self) -> Detail:
+        request = f"keep the mirror {self._effects.mirror_id} running"
+        while True:
+            run = self._retried(self._effects.run)
+            ends, mapped = self._retried(self._effects.log_ends), self._retried(self._effects.mapped_ends)
+            lag, lag_ms = lag_offsets(ends, mapped), self._retried(self._effects.lag_ms)
+            if run is not None and not run.is_over and mapped and (lag == 0 or (lag_ms is not None and lag_ms <= CLOSE_MS)):
+                return {"lag_offsets": lag, "lag_ms": lag_ms}
+            is_running = run is not None and not run.is_over
+            seen = f"{counted(lag, 'offset')} left to copy" if is_running else _not_running(self._effects.mirror_id, run)
+            self._wait(Step.CATCH_UP, request if is_running else f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
+
+    def _verify(self, state: WaveState) -> Detail:
+        # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
+        mapped = self._retried(self._effects.mapped_ends)
+        after = self._first_positions(state)
+        compared = self._retried(lambda: self._effects.compare(after))
+        _require_equal(compared)
+        return {**_compared(compared), "until": _mapped_document(mapped)}
+
+    def _verify_rest(self, state: WaveState) -> Detail:
+        after = _mapped_of(state.done[Step.VERIFY]["until"])
+        compared = self._retried(lambda: self._effects.compare(after))
+        _require_equal(compared)
+        return _compared(compared)
+
+    def _first_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
+        """Return where a rollback begins to compare: the reverse mirror copies what was written since the move only."""
+        moved = state.move.get(Step.POINT_OF_NO_RETURN)
+        if state.direction is Direction.MOVE or moved is None:
+            return {}
+        origin, other = from_document(moved["other_ends"]), from_document(moved["origin_ends"])
+        return {name: MappedEnd(end, other.get(name, 0)) for name, end in origin.items()}
+
+    def _stop_writers(self, state: WaveState) -> Detail:
+        self._retried(self._effects.resume)  # of a hand-over that came too early: what is still written is copied first
+        if self._config.writers.is_denied:
+            self._deny(state)
+        origin = self._effects.origin_alias
+        groups = f" and the consumers of groups {', '.join(self._wave.groups)}" if self._wave.groups else ""
+        request = f"stop the writers of {named(self._effects.topics())}{groups} at {origin}"
+        standstill, before = Standstill(), self._retried(self._effects.log_ends)
+        # Said in any case: a log at rest may be that of a writer that pauses.
+        self._say(
+            Outside(wave=self._wave.name, step=Step.STOP_WRITERS, request=request, seen=f"{counted(len(before), 'log')} watched")
+        )
+        while True:
+            ends = self._retried(self._effects.log_ends)
+            quiet_s = standstill.look(ends, self._clock.monotonic())
+            if quiet_s >= self._config.writers.quiet_s:
+                since_ms = self._clock.now_ms() - int(quiet_s * 1000)
+                return {"ends": to_document(ends), "quiet_s": round(quiet_s, 3), "since_ms": since_ms}
+            if moved_partitions(before, ends) or open_partitions(ends):
+                self._wait(Step.STOP_WRITERS, request, Standstill.sentence(before, ends), POLL_S)
+            else:
+                self._clock.sleep(POLL_S)
+            before = ends
+
+    def _deny(self, state: WaveState) -> None:
+        """Create the Deny ACLs that are missing. Those of this attempt are in the table before, so that `abort` finds them."""
+        missing = self._retried(self._effects.missing_denies)
+        own = [acl_of(acl) for acl in state.denied.get(state.direction, ())]
+        if new := [acl for acl in missing if acl not in own]:
+            self._append(DENYING, detail={"acls": [acl_document(acl) for acl in new]})
+        if missing:
+            self._retried(lambda: self._effects.create_denies(missing))
+
+    def _stop_groups(self) -> Detail:
+        request = f"stop the consumers of groups {', '.join(self._wave.groups)} at {self._effects.origin_alias}"
+        while True:
+            active = self._retried(self._effects.active_groups)
+            if not active:
+                return {}
+            self._wait(Step.STOP_GROUPS, request, f"still with members: {named(active)}", POLL_S)
+
+    def _copy_rest(self, state: WaveState) -> Detail | Step:
+        stopped = from_document(state.done[Step.STOP_WRITERS]["ends"])
+        request = f"keep the mirror {self._effects.mirror_id} running"
+        while True:
+            ends = self._retried(self._effects.log_ends)
+            if {name: log.end for name, log in ends.items()} != stopped:
+                self._reports.says("the writers are not stopped: log ends have moved since")
+                return Step.STOP_WRITERS
+            behind = not_copied(ends, self._retried(self._effects.mapped_ends))
+            if not behind:
+                return {}
+            run = self._retried(self._effects.run)
+            is_running = run is not None and not run.is_over
+            if is_running:
+                self._clock.sleep(POLL_S)
+            else:
+                self._wait(Step.COPY_REST, request, _not_running(self._effects.mirror_id, run), POLL_S)
+
+    def _commit_groups(self) -> Detail | Step:
+        while True:
+            report = self._retried(lambda: self._effects.move_groups(is_applied=True))
+            if report is None:
+                return {"groups": 0, "offsets": 0}
+            if any(group.is_active_at_origin for group in report.groups):
+                self._reports.says("a group has members again")
+                return Step.STOP_GROUPS
+            problems = commit_problems(report)
+            if not problems:
+                return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
+            if all(partition.outcome is Outcome.PENDING for partition in report.partitions if partition.is_left):
+                self._clock.sleep(POLL_S)
+                continue
+            self._wait(Step.COMMIT_GROUPS, f"make these offsets committable at {report.other}", "; ".join(problems), SLOW_POLL_S)
+
+    def _pass_point_of_no_return(self, state: WaveState) -> Detail | Step:
+        """Record the ends of both clusters' logs once nothing can change them."""
+        request = f"keep the mirror {self._effects.mirror_id} running: it confirms within seconds that it has handed over"
+        while not set(self._effects.topics()) <= (controls := self._retried(self._effects.controls)).handed_over:
+            run = self._retried(self._effects.run)
+            if not set(self._effects.topics()) <= controls.handed_over | controls.requested:
+                return Step.HAND_OVER
+            if run is not None and not run.is_over:
+                self._clock.sleep(POLL_S)
+            else:
+                self._wait(Step.POINT_OF_NO_RETURN, request, _not_running(self._effects.mirror_id, run), POLL_S)
+        if self._retried(self._effects.active_groups):
+            return Step.STOP_GROUPS
+        ends = self._retried(self._effects.log_ends)
+        if not_copied(ends, self._retried(self._effects.mapped_ends)) or open_partitions(ends):
+            self._reports.says("records were written after the writers had stopped: they are copied first")
+            return Step.STOP_WRITERS
+        other_ends = self._retried(self._effects.other_log_ends)
+        since_ms = state.done[Step.STOP_WRITERS]["since_ms"]
+        return {
+            "origin_ends": to_document(ends),
+            "other_ends": to_document(other_ends),
+            "writers_stopped_s": round((self._clock.now_ms() - since_ms) / 1000, 3),
+        }
+
+    def _prepare_reverse(self, state: WaveState) -> Detail:
+        if self._effects.reverse_file is None:
+            return {"skipped": "no reverse mirror is named: there is no rollback"}
+        passed = state.done[Step.POINT_OF_NO_RETURN]
+        origin_ends = from_document(passed["origin_ends"])
+        now = self._retried(self._effects.log_ends)
+        late = sorted(name for name, log in now.items() if log.end > origin_ends.get(name, 0))
+        self._retried(lambda: self._effects.prepare_reverse(from_document(passed["other_ends"])))
+        return {"late_writes": [f"{name} from offset {origin_ends.get(name, 0)} on" for name in late]}
+
+    def _start_reverse(self) -> Detail:
+        file = self._effects.reverse_file
+        if file is None:
+            return {"skipped": "no reverse mirror is named: there is no rollback"}
+        started = None
+        while True:
+            run = self._retried(self._effects.reverse_run)
+            if run is not None and not run.is_over:
+                return {"run": run.description}
+            if self._config.reverse.start == "conductor":
+                if started is None:
+                    started = self._retried(self._effects.start_reverse)
+                    self._reports.says(f"started the reverse mirror: {started}")
+                self._clock.sleep(SLOW_POLL_S)
+            else:
+                self._wait(
+                    Step.START_REVERSE, f"run `shallow-mirror run {file}` as a service", "it does not run yet", SLOW_POLL_S
+                )
+
+    def _admit_writers(self, state: WaveState) -> Detail:
+        denied = state.denied.get(Direction.MOVE, ())
+        if denied:
+            self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied], at_origin=False))
+            self._append(ADMITTED, detail={"direction": Direction.MOVE.value})
+        return {"acls": len(denied)}
+
+    def _report(self, state: WaveState) -> Detail:
+        passed = state.done[Step.POINT_OF_NO_RETURN]
+        return {
+            "topics": list(self._effects.topics()),
+            "partitions": sum(len(partitions) for partitions in passed["origin_ends"].values()),
+            "groups": state.done[Step.COMMIT_GROUPS]["groups"],
+            "records_verified": state.done[Step.VERIFY]["records"] + state.done[Step.VERIFY_REST]["records"],
+            "writers_stopped_s": passed["writers_stopped_s"],
+            "late_writes": state.done.get(Step.PREPARE_REVERSE, {}).get("late_writes", []),
+        }
+
+    def _wait(self, step: Step, request: str, seen: str, pause_s: float) -> None:
+        outside = Outside(wave=self._wave.name, step=step, request=request, seen=seen)
+        if not self._waits:
+            raise WaitsForOutsideError(outside)
+        if (request, step) != self._said or self._clock.monotonic() - self._said_at_s >= SAY_AGAIN_S:
+            self._say(outside)
+            self._owner.rows()  # raises FencedError where another conductor has taken over meanwhile
+        self._clock.sleep(pause_s)
+
+    def _say(self, outside: Outside) -> None:
+        self._said, self._said_at_s = (outside.request, outside.step), self._clock.monotonic()
+        self._reports.waits(outside)
+
+    def _append(self, event: str, *, step: Step | None = None, detail: Detail | None = None) -> None:
+        text = "" if step is None else step.value
+        self._owner.append(event=event, wave=self._wave.name, step=text, detail=detail)
+
+    def _retried(self, effect: Callable[[], Any]) -> Any:
+        """Call `effect` until clusters and tables answer: it may be called again."""
+        last = ""
+        while True:
+            try:
+                return effect()
+            except (RetriableError, OutcomeUnknownError) as error:
+                text = str(error)
+                _log.log(logging.DEBUG if text == last else logging.WARNING, "waiting: %s", text)
+                last = text
+                self._clock.sleep(SLOW_POLL_S)
+
+
+def release_sentences(wave: WaveSettings, alias: str) -> list[str]:
+    """Return who starts at the cluster `alias`."""
+    groups = (
+        [f"start the consumers of {', '.join(wave.groups)} at {alias}, with isolation.level=read_committed"]
+        if wave.groups
+        else []
+    )
+    return [*groups, f"point the writers of {', '.join(wave.topics)} to {alias}"]
+
+
+def abort_problem(state: WaveState) -> str:
+    """Return why a wave cannot be aborted."""
+    if not state.is_under_way:
+        return f"wave {state.name} is {state.phase}: nothing is under way that could be aborted"
+    way = "`shallow-mirror migrate rollback FILE`" if state.direction is Direction.MOVE else "a migration of its own"
+    return (
+        f"wave {state.name} has passed the point of no return: writers may have written to the other cluster, and records that "
+        f"are only there would be lost. Finish it with `shallow-mirror migrate {_command(state)} FILE`; the way back is {way}"
+    )
+
+
+def _command(state: WaveState) -> str:
+    return "run" if state.direction is Direction.MOVE else "rollback"
+
+
+def _not_running(mirror: str, run: MirrorRun | None) -> str:
+    return f"the mirror {mirror} has not run yet" if run is None else f"{run.description} of the mirror {mirror} has ended"
+
+
+def _require_equal(compared: Compared) -> None:
+    if not compared.is_equal:
+        raise DifferentError(compared.sentences)
+
+
+class DifferentError(MirrorError):
+    """The clusters differ in what the mirror has copied, so that a move would lose, repeat or change records."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        self.sentences = tuple(sentences)
+        super().__init__(
+            "the clusters differ, so nothing moves: " + "; ".join(sentences) + ". `shallow-mirror verify CONF` shows all; "
+            "`shallow-mirror migrate abort FILE` goes back"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.sentences,)
+
+
+def _compared(compared: Compared) -> dict[str, Any]:
+    return {"records": compared.record_count, "size_bytes": compared.size_bytes, "verify_s": round(compared.seconds, 3)}
+
+
+def _mapped_document(mapped: Mapping[TopicPartition, MappedEnd]) -> dict[str, dict[str, list[int]]]:
+    document: dict[str, dict[str, list[int]]] = {}
+    for name, end in sorted(mapped.items()):
+        document.setdefault(name.topic, {})[str(name.partition)] = [end.offset, end.target_end]
+    return document
+
+
+def _mapped_of(document: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[TopicPartition, MappedEnd]:
+    return {
+        TopicPartition(topic, int(partition)): MappedEnd(*ends)
+        for topic, partitions in document.items()
+        for partition, ends in partitions.items()
+    }

@@ -1,0 +1,57 @@
+"""Pure: what keeps the groups of a wave from continuing at the other cluster with their next record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
+from shallow_mirror.migration.observations import named
+
+
+def commit_problems(report: GroupsReport) -> list[str]:
+    """Return a sentence for each group with an offset that is not where it has to be."""
+    problems = []
+    for group in report.groups:
+        left = [partition for partition in group.partitions if partition.is_left or partition.step is Step.FURTHER]
+        if left:
+            problems.append(f"group {group.name}: " + named(_sentence(partition) for partition in left))
+    return problems
+
+
+def plan_problems(report: GroupsReport) -> list[str]:
+    """Return what no waiting changes: everything but offsets that the mirror has yet to reach."""
+    problems = []
+    for group in report.groups:
+        if group.clients:
+            problems.append(f"group {group.name} is active at {report.other} ({named(group.clients)}): stop its consumers there")
+        bad = [partition for partition in group.partitions if _is_bad(partition)]
+        if bad:
+            problems.append(f"group {group.name}: " + named(_sentence(partition) for partition in bad))
+    return problems
+
+
+def spanning_problems(
+    topics_of: Mapping[str, set[str]], has_topic: Callable[[str], bool], is_mirrored: Callable[[str], bool]
+) -> list[str]:
+    """Return the groups that read a mirrored topic which does not move with them. `topics_of`: by group."""
+    problems = []
+    for group, topics in sorted(topics_of.items()):
+        others = sorted(topic for topic in topics if is_mirrored(topic) and not has_topic(topic))
+        if others:
+            problems.append(
+                f"group {group} reads {named(others)} as well, which this wave does not move: all topics of a group move together"
+            )
+    return problems
+
+
+def _is_bad(partition: GroupPartition) -> bool:
+    if partition.step in (Step.FURTHER, Step.REFUSED):
+        return True
+    return partition.outcome in (Outcome.LOST, Outcome.RECREATED)
+
+
+def _sentence(partition: GroupPartition) -> str:
+    what = partition.step.value if partition.step is not Step.NONE else partition.outcome.value
+    reason = f": {partition.reason}" if partition.reason else ""
+    offset = "" if partition.offset is None else f" at offset {partition.offset:,}"
+    return f"{partition.topic_partition}{offset} is {what}{reason}"

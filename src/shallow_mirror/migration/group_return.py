@@ -1,0 +1,68 @@
+"""Driver: the groups of a wave on their way back: through the map of the move, or through that of the reverse mirror.
+
+Where a log of the target ended at the point of no return, the maps meet: what lies below was copied there, what lies above was
+written there and copied back. A group that stopped below continues at the record that it read at the target last time, one
+that stopped above at the copy of its next record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.groups.report import GroupPartition, GroupsReport
+from shallow_mirror.groups.sync_once import REQUEST_S
+from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, translate, with_repeats
+from shallow_mirror.types import TopicPartition
+
+
+def return_groups(
+    mirror: MirrorConfig, reverse: MirrorConfig, boundary: Mapping[TopicPartition, int], pattern: str, *, is_applied: bool
+) -> GroupsReport:
+    """Translate the offsets that groups have at the target of `mirror`, and commit them at its source if `is_applied`.
+
+    `boundary`: where the logs of the target ended at the point of no return. Raises as `sync_groups`.
+    """
+    is_wanted = re.compile(pattern).fullmatch
+    with (
+        closing(GroupOffsets(mirror, "target", timeout_s=REQUEST_S)) as through_move,
+        closing(GroupOffsets(reverse, "source", timeout_s=REQUEST_S)) as through_reverse,
+    ):
+        committed = through_move.committed(lambda group: is_wanted(group) is not None)
+        below, above = split(committed, boundary)
+        evaluated = [*_evaluated(through_move, mirror, below), *_evaluated(through_reverse, reverse, above)]
+        groups = tuple(through_move.plan_commits(evaluated, is_applied=is_applied))
+        may_hide = through_move.origin.may_hide_groups()
+    return GroupsReport(
+        mirror=reverse.mirror,
+        origin=mirror.target.alias,
+        other=mirror.source.alias,
+        groups=groups,
+        may_hide_groups=may_hide,
+    )
+
+
+def split(committed: Iterable[Committed], boundary: Mapping[TopicPartition, int]) -> tuple[list[Committed], list[Committed]]:
+    """Pure. Return the offsets up to the boundary, and those above it. One that is not known yet counts as below."""
+    below: list[Committed] = []
+    above: list[Committed] = []
+    for commit in committed:
+        end = boundary.get(commit.topic_partition)
+        (above if end is not None and commit.offset is not None and commit.offset > end else below).append(commit)
+    return below, above
+
+
+def _evaluated(groups: GroupOffsets, config: MirrorConfig, committed: list[Committed]) -> list[GroupPartition]:
+    if not committed:
+        return []
+    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
+    groups.require(groups.origin, offset_map)
+    groups.require(groups.other, offset_map)
+    source_commits = groups.resolve_sources(committed, offset_map)
+    clusters = groups.clusters(source_commits, offset_map)
+    translator = translate(source_commits, clusters, offset_map, groups.side)
+    return with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)

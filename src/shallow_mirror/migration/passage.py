@@ -1,0 +1,291 @@
+"""What a conductor does and sees of one wave in one direction: two clusters, one mirror that copies, its tables."""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shallow_mirror import routing
+from shallow_mirror.broker.admin.acl_client import AclClient
+from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.controls import Controls, TopicControls
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.report import GroupsReport
+from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.migration.blockers import problems_of
+from shallow_mirror.migration.group_return import return_groups
+from shallow_mirror.migration.observations import Compared, LogEnd, LogEnds, MappedEnd, MirrorRun
+from shallow_mirror.migration.reverse_mirror import register_positions, start_process
+from shallow_mirror.migration.steps import Direction
+from shallow_mirror.operations.status import read_run
+from shallow_mirror.streaming.runner.lag import copied_until, partition_statuses, query_source
+from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.verify import verify_mirror
+
+Launch = Callable[[str, Path], str]
+"""Start the mirror of a file, which logs to a path; return a description of the process."""
+
+REQUEST_MS = 20_000
+_LATEST = -1
+
+
+@dataclass(slots=True)
+class Passage:
+    """Effects are idempotent: after a crash each may be called again. Raises RetriableError where a cluster does not answer,
+    OutcomeUnknownError where a table or a commit of offsets does not, ConfigError where an operator has to act."""
+
+    files: MigrationFiles
+    wave: WaveSettings
+    direction: Direction
+    on_progress: Callable[[Any], None] = lambda _: None
+    boundary: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of a rollback: where the logs of the target ended at the point of no return of the move."""
+    launch: Launch = start_process
+    _origin: Cluster = field(init=False)
+    _other: Cluster = field(init=False)
+    _groups: GroupClient = field(init=False)
+    _topics: tuple[str, ...] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._origin, self._other = Cluster(self.mirror.source.client), Cluster(self.mirror.target.client)
+        self._groups = GroupClient(self.mirror.source.client, self.mirror.source_cluster_name)
+
+    def close(self) -> None:
+        for connection in (self._origin, self._other, self._groups):
+            connection.close()
+
+    @property
+    def mirror(self) -> MirrorConfig:
+        """Return the mirror that copies in this direction."""
+        return self.files.mirror if self.direction is Direction.MOVE else self.files.reverses[self.wave.name]
+
+    @property
+    def reverse(self) -> MirrorConfig | None:
+        return self.files.reverses.get(self.wave.name)
+
+    @property
+    def origin_alias(self) -> str:
+        return self.mirror.source.alias
+
+    @property
+    def other_alias(self) -> str:
+        return self.mirror.target.alias
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics of the wave that the origin has; the first answer is kept, so that a wave does not grow."""
+        if self._topics is None:
+            listed = self._origin.metadata(None, self._deadline()).topics
+            names = (name for name, topic in listed.items() if topic.error_code == 0 and self.wave.has_topic(name))
+            self._topics = tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
+        return self._topics
+
+    def use_topics(self, names: Sequence[str]) -> None:
+        """Take the topics that the check of this wave recorded."""
+        self._topics = tuple(names)
+
+    def target_topic(self, topic: str) -> str:
+        return routing.target_topic_name(self.mirror.topics.target_name, self.mirror.source.alias, topic)
+
+    def run(self) -> MirrorRun | None:
+        """Return the run of the mirror that copies; None before its first one."""
+        return run_of(self.mirror)
+
+    def log_ends(self) -> LogEnds:
+        """Return the log ends of the topics at the origin."""
+        return _log_ends(self._origin, self.topics(), self._deadline())
+
+    def other_log_ends(self) -> LogEnds:
+        """Return the log ends of their copies."""
+        return _log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], self._deadline())
+
+    def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
+        """Return the settled positions of the mirror, by partition of the origin."""
+        positions = OffsetMap.open(MirrorStorage(self.mirror.table_location), mirror=self.mirror.mirror).positions()
+        ids = self._groups.topic_ids(self.topics())
+        return {
+            source.topic_partition: MappedEnd(position.offset, position.target_end)
+            for source, position in positions.items()
+            if ids.get(source.topic) == source.topic_id
+        }
+
+    def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
+        """Verify what was copied behind `after`."""
+        report = verify_mirror(self.mirror, topics=self.topics(), after=after, on_progress=self.on_progress)
+        return Compared(
+            is_equal=report.is_equal,
+            sentences=report.sentences(),
+            seconds=report.seconds,
+            size_bytes=report.source_bytes + report.target_bytes,
+            record_count=report.record_count,
+        )
+
+    def active_groups(self) -> dict[str, tuple[str, ...]]:
+        """Return the groups of the wave that have members at the origin, with their clients as far as they are known."""
+        if not self.wave.groups:
+            return {}
+        is_wanted = re.compile(self.wave.group_pattern).fullmatch
+        active = [group.name for group in self._groups.listed().values() if is_wanted(group.name) and not group.is_free]
+        return dict.fromkeys(sorted(active), ())
+
+    def group_offsets(self) -> dict[str, set[str]]:
+        """Return the topics for which each group of the wave has offsets at the origin."""
+        if not self.wave.groups:
+            return {}
+        is_wanted = re.compile(self.wave.group_pattern).fullmatch
+        names = [name for name in self._groups.listed() if is_wanted(name)]
+        return {name: {row.topic_partition.topic for row in rows} for name, rows in self._groups.committed(names).items()}
+
+    def move_groups(self, *, is_applied: bool) -> GroupsReport | None:
+        """Translate the offsets of the wave's groups, and commit them at the other cluster if `is_applied`."""
+        if not self.wave.groups or not self.group_offsets():
+            return None
+        if self.direction is Direction.ROLLBACK:
+            mirror, pattern = self.files.mirror, self.wave.group_pattern
+            return return_groups(mirror, self.mirror, self.boundary, pattern, is_applied=is_applied)
+        return sync_groups(self.mirror, pattern=self.wave.group_pattern, is_applied=is_applied)
+
+    def missing_denies(self) -> list[Acl]:
+        """Return the Deny ACLs that stop the writers and that the origin does not have yet."""
+        present = self._acls().read()
+        return [acl for acl in self._denies() if acl not in present]
+
+    def create_denies(self, acls: Sequence[Acl]) -> None:
+        self._require_done(self._acls().create(acls), "create", self.mirror.source_cluster_name)
+
+    def delete_denies(self, acls: Sequence[Acl], *, at_origin: bool = True) -> None:
+        client = self.mirror.source if at_origin else self.mirror.target
+        where = self.mirror.source_cluster_name if at_origin else self.mirror.target_cluster_name
+        self._require_done(AclClient(client.client, where).delete(acls), "delete", where)
+
+    def controls(self) -> TopicControls:
+        return self._controls(self.mirror).read()
+
+    def hand_over(self) -> None:
+        """Ask the mirror to plan nothing of the topics any more, unless it was asked already."""
+        state = self.controls()
+        wanted = [topic for topic in self.topics() if topic not in state.requested | state.handed_over]
+        if wanted:
+            self._controls(self.mirror).add("hand-over", wanted)
+
+    def resume(self) -> None:
+        """Undo `hand_over`."""
+        state = self.controls()
+        handed = [topic for topic in self.topics() if topic in state.requested | state.handed_over]
+        if handed:
+            self._controls(self.mirror).add("resume", handed)
+
+    def lag_ms(self) -> int | None:
+        """Return the age of the oldest record that is not copied; None where it is unknown."""
+        positions = OffsetMap.open(MirrorStorage(self.mirror.table_location), mirror=self.mirror.mirror).positions()
+        chosen = {source: position for source, position in positions.items() if source.topic in self.topics()}
+        offsets = {source: position.offset for source, position in chosen.items()}
+        view = query_source(self.mirror, offsets, copied_until(chosen))
+        statuses = partition_statuses(offsets, copied_until(chosen), view, int(time.time() * 1000))
+        ages = [status.lag_ms for status in statuses]
+        return max((age for age in ages if age is not None), default=0) if None not in ages else None
+
+    def problems(self) -> list[str]:
+        """Return everything that is in the way of the wave and that waiting does not change."""
+        return problems_of(self)
+
+    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Register `starts`, offsets of the other cluster, as the positions of the reverse mirror."""
+        assert self.reverse is not None, "asked for only where a reverse mirror is named"
+        register_positions(self.reverse, starts)
+
+    def reverse_run(self) -> MirrorRun | None:
+        return None if self.reverse is None else run_of(self.reverse, since_registration=True)
+
+    def start_reverse(self) -> str:
+        """Start the reverse mirror. Two of them may run for a moment after a crash: the later one fences the other."""
+        assert self.wave.reverse is not None, "asked for only where a reverse mirror is named"
+        return self.launch(self.wave.reverse, Path(f"{self.wave.reverse}.log"))
+
+    @property
+    def reverse_file(self) -> str | None:
+        return self.wave.reverse if self.direction is Direction.MOVE else None
+
+    @property
+    def mirror_id(self) -> str:
+        return self.mirror.mirror
+
+    @property
+    def origin(self) -> Cluster:
+        return self._origin
+
+    @property
+    def other(self) -> Cluster:
+        return self._other
+
+    def _denies(self) -> list[Acl]:
+        return [
+            Acl(ResourcePattern(ResourceKind.TOPIC, topic, PatternKind.LITERAL), principal, AclOperation.WRITE, AclEffect.DENY)
+            for topic in self.topics()
+            for principal in self.files.config.writers.principals
+        ]
+
+    def _acls(self) -> AclClient:
+        return AclClient(self.mirror.source.client, self.mirror.source_cluster_name)
+
+    @staticmethod
+    def _require_done(refused: Mapping[Acl, str], verb: str, where: str) -> None:
+        if refused:
+            raise ConfigError([f"{where}: cannot {verb} {acl}: {reason}" for acl, reason in refused.items()])
+
+    @staticmethod
+    def _controls(config: MirrorConfig) -> Controls:
+        return Controls.open(MirrorStorage.to_write(config.table_location, config.tables_writer))
+
+    @staticmethod
+    def _deadline() -> Deadline:
+        return Deadline.after_ms(REQUEST_MS, time.monotonic)
+
+
+def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorRun | None:
+    """Return the run that took over the map of a mirror last; None where there is no map.
+
+    `since_registration`: also None where it is the command that registered its positions.
+    """
+    if MirrorStorage(config.table_location).offset_map.snapshot() is None:
+        return None
+    run = read_run(config)
+    if run is None or (since_registration and (run.outcome or "").startswith("migrate")):
+        return None
+    return MirrorRun(description=f"run {run.run_epoch} on {run.host} (pid {run.pid})", is_alive=run.is_alive, is_over=run.is_over)
+
+
+def _log_ends(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> dict[TopicPartition, LogEnd]:
+    return cluster.retrying("listing log ends", functools.partial(_listed_ends, cluster, tuple(topics)), deadline)
+
+
+def _listed_ends(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> dict[TopicPartition, LogEnd]:
+    listed = cluster.metadata(list(topics), deadline).topics if topics else {}
+    names = [TopicPartition(name, partition) for name, topic in listed.items() for partition in topic.partitions]
+    if not names:
+        return {}
+    timestamps = dict.fromkeys(names, _LATEST)
+    # In this order: a transaction that ends in between makes a log look open for one more look, never closed.
+    stable = cluster.list_offsets(timestamps, IsolationLevel.READ_COMMITTED, deadline)
+    ends = cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, deadline)
+    return {name: LogEnd(ends[name].offset, stable[name].offset) for name in names}
+
+
+def acl_document(acl: Acl) -> dict[str, str]:
+    return {"topic": acl.pattern.name, "principal": acl.principal}
+
+
+def acl_of(document: Mapping[str, str]) -> Acl:
+    pattern = ResourcePattern(ResourceKind.TOPIC, document["topic"], PatternKind.LITERAL)
+    return Acl(pattern, document["principal"], AclOperation.WRITE, AclEffect.DENY)

@@ -1,0 +1,186 @@
+"""Driver, for the cli: every step of the waves that have not moved, what is in the way, and how long it takes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror.checkpoints.migration_log import MigrationLog
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.migration.estimate import Measured, StepTime, downtime_s, step_times
+from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.state import Phase, state_of
+from shallow_mirror.migration.steps import MOVE, Direction, Step
+from shallow_mirror.operations.status import gather_status
+from shallow_mirror.preflight import preflight_mirror
+from shallow_mirror.preflight.findings import Level
+
+SAMPLE_BYTES = 1 << 20
+"""Bytes that are read of each partition to measure the pace of reading."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    step: Step
+    needs: str
+    does: str
+    leaves: str
+    outside: str | None
+    time: StepTime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWave:
+    """`downtime_s`: how long the writers are stopped, without the time that people take; None: not known."""
+
+    name: str
+    phase: Phase
+    topics: tuple[str, ...]
+    groups: tuple[str, ...]
+    reverse: str | None
+    problems: tuple[str, ...]
+    steps: tuple[PlannedStep, ...]
+    downtime_s: float | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "wave": self.name,
+            "phase": self.phase.value,
+            "topics": list(self.topics),
+            "groups": list(self.groups),
+            "reverse": self.reverse,
+            "problems": list(self.problems),
+            "downtime_s": self.downtime_s,
+            "steps": [
+                {
+                    "step": planned.step.value,
+                    "needs": planned.needs,
+                    "does": planned.does,
+                    "leaves": planned.leaves,
+                    "outside": planned.outside,
+                    "seconds": None if planned.time is None else planned.time.seconds,
+                    "basis": None if planned.time is None else planned.time.basis,
+                }
+                for planned in self.steps
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationPlan:
+    migration: str
+    origin: str
+    other: str
+    waves: tuple[PlannedWave, ...]
+
+    @property
+    def is_fine(self) -> bool:
+        return not any(wave.problems for wave in self.waves)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        fields = {"migration": self.migration, "origin": self.origin, "other": self.other, "is_fine": self.is_fine}
+        return {**fields, "waves": [wave.document() for wave in self.waves]}
+
+
+def plan_migration(files: MigrationFiles, clock: Callable[[], float] = time.monotonic) -> MigrationPlan:
+    """Return the plan. Changes nothing. Raises ConfigError, RetriableError (a cluster does not answer)."""
+    config = files.config
+    rows = MigrationLog.open(MirrorStorage(config.table_location), config.migration).rows()
+    state = state_of(rows, [wave.name for wave in config.waves])
+    waves = []
+    for wave in config.waves:
+        phase = state.waves[wave.name].phase
+        with closing(Passage(files, wave, Direction.MOVE)) as passage:
+            waves.append(_planned_wave(passage, phase, clock))
+    mirror = files.mirror
+    return MigrationPlan(migration=config.migration, origin=mirror.source.alias, other=mirror.target.alias, waves=tuple(waves))
+
+
+def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) -> PlannedWave:
+    wave, is_open = passage.wave, phase is Phase.AT_SOURCE
+    problems: Sequence[str] = ()
+    times: Mapping[Step, StepTime] = {}
+    if is_open:
+        problems = passage.problems()
+        if not problems:
+            measured, findings = _measure(passage, clock)
+            problems, times = findings, step_times(measured)
+    return PlannedWave(
+        name=wave.name,
+        phase=phase,
+        topics=passage.topics(),
+        groups=tuple(sorted(passage.group_offsets())) if is_open else tuple(wave.groups),
+        reverse=wave.reverse,
+        problems=tuple(problems),
+        steps=tuple(
+            PlannedStep(
+                step=info.step,
+                needs=info.needs,
+                does=info.does,
+                leaves=info.leaves.format(other=passage.other_alias),
+                outside=None if info.outside is None else _outside(info.outside, passage, wave),
+                time=times.get(info.step),
+            )
+            for info in MOVE
+            if is_open
+        ),
+        downtime_s=downtime_s(times) if times else None,
+    )
+
+
+def _outside(template: str, passage: Passage, wave: WaveSettings) -> str:
+    return template.format(
+        mirror=passage.mirror.mirror,
+        topics=", ".join(passage.topics()),
+        groups=", ".join(wave.groups) or "(none)",
+        origin=passage.origin_alias,
+        other=passage.other_alias,
+        reverse=wave.reverse or "(none)",
+    )
+
+
+def _measure(passage: Passage, clock: Callable[[], float]) -> tuple[Measured, list[str]]:
+    """Return what was measured, and what a preflight of these topics found in the way."""
+    config = passage.mirror.model_copy(
+        update={"topics": passage.mirror.topics.model_copy(update={"include": list(passage.wave.topics)})}
+    )
+    report = preflight_mirror(config, sample_bytes=SAMPLE_BYTES)
+    problems = [f"{finding.subject}: {finding.what}" for finding in report.findings if finding.level is Level.STOPS]
+    pace = report.paces[0] if report.paces else None
+    reading = report.paces[-1] if report.paces else None
+    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
+    held_bytes = sum(offset_map.settled_rows(columns=["size_bytes"]).column("size_bytes").to_pylist())
+    mapped = passage.mapped_ends()
+    began = clock()
+    passage.compare(mapped)
+    compared = clock()
+    passage.move_groups(is_applied=False)
+    return (
+        Measured(
+            backlog_s=0.0
+            if not report.backlog.offsets
+            else None
+            if pace is None
+            else pace.seconds_for(report.backlog.size_bytes),
+            read_s=None if reading is None else 2 * reading.seconds_for(held_bytes),
+            micro_batch_s=_micro_batch_s(passage),
+            compare_s=compared - began,
+            groups_s=clock() - compared,
+            trigger_s=config.trigger_s,
+            quiet_s=passage.files.config.writers.quiet_s,
+        ),
+        problems,
+    )
+
+
+def _micro_batch_s(passage: Passage) -> float | None:
+    """Return the median of the last micro-batches; None where there is none."""
+    micro_batches = gather_status(passage.mirror).micro_batches
+    return statistics.median(done.seconds for done in micro_batches) if micro_batches else None

@@ -1,0 +1,94 @@
+"""Driver: the mirror in the other direction: its positions, registered where the target's logs ended, and its process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from shallow_mirror import routing
+from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.operations.operator_session import open_operator_session
+from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
+from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
+from shallow_mirror.types import SourcePartition, TopicPartition
+
+START_MS = 120_000
+
+
+def reverse_positions(config: MirrorConfig) -> dict[TopicPartition, int]:
+    """Return the positions of a reverse mirror; none before it has a map."""
+    if MirrorStorage(config.table_location).offset_map.snapshot() is None:
+        return {}
+    positions = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror).positions()
+    return {source.topic_partition: position.offset for source, position in positions.items()}
+
+
+def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
+    """Register `starts` as the first positions of the mirror, and let it write to the topics that were handed over to it.
+
+    Takes over its map for that, unless all of them are there. Raises ConfigError where it has other positions already.
+    """
+    topics = sorted({name.topic for name in starts})
+    present = reverse_positions(config)
+    differing = sorted(name for name, start in starts.items() if present.get(name, start) < start)
+    if differing:
+        name = differing[0]
+        raise ConfigError(
+            f"reverse mirror {config.mirror}: its position in {name} is {present[name]:,}, but it has to begin at "
+            f"{starts[name]:,}: it has run before the move. Give it another mirror id and other tables"
+        )
+    if not present.keys() >= starts.keys():
+        _register(config, starts)
+    controls = Controls.open(MirrorStorage.to_write(config.table_location, config.tables_writer))
+    if new := [topic for topic in topics if topic not in controls.read().received]:
+        controls.add("receive", new)
+
+
+def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
+    deadline = Deadline.after_ms(START_MS, time.monotonic)
+    with open_operator_session(config, "migrate", deadline, spark=None) as session:
+        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline)
+        assert session.source is not None, "a mirror reads a cluster"
+        listed = session.source.metadata(sorted({name.topic for name in starts}), deadline).topics
+        ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+        positions = session.owner.positions()
+        targets = TargetTopics(
+            config,
+            session.source,
+            session.target,
+            positions=positions,
+            route=lambda topic: routing.target_topic_name(config.topics.target_name, config.source.alias, topic),
+        )
+        wanted = {SourcePartition(name.topic, ids[name.topic], name.partition): start for name, start in starts.items()}
+        rows = first_rows(
+            targets, session.source, {source: start for source, start in wanted.items() if source not in positions}, deadline
+        )
+        if rows:
+            decide_first_rows(session.owner, rows)
+        session.outcome = "migrate: positions registered"
+
+
+def start_process(file: str, log: Path) -> str:
+    """Start `shallow-mirror run FILE` as a process that outlives this one. Return where it is and where it logs."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "shallow_mirror.cli", "run", file],
+        dict(os.environ),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setpgroup=0,  # Ctrl-C of the conductor's terminal does not reach it
+    )
+    return f"pid {pid}, log {log}"

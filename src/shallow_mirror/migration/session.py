@@ -1,0 +1,182 @@
+"""Driver: a conductor: it takes over a migration, performs, aborts or rolls back its waves, and says that it has ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.migration_log import MigrationLog, MigrationOwner
+from shallow_mirror.checkpoints.migration_rows import ENDED
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.errors import ConfigError, FencedError
+from shallow_mirror.migration.conductor import Clock, Reports, WaveConductor, abort_problem
+from shallow_mirror.migration.observations import from_document
+from shallow_mirror.migration.passage import Launch, Passage
+from shallow_mirror.migration.reverse_mirror import start_process
+from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
+from shallow_mirror.migration.steps import Direction, Step
+
+SYSTEM_CLOCK = Clock(monotonic=time.monotonic, sleep=time.sleep, now_ms=lambda: int(time.time() * 1000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`waits`: for somebody outside. `takes_over`: also from a conductor that may be alive. `launch` starts reverse mirrors."""
+
+    waits: bool = True
+    takes_over: bool = False
+    clock: Clock = SYSTEM_CLOCK
+    launch: Launch = start_process
+
+
+def read_state(files: MigrationFiles) -> MigrationState:
+    """Return where the migration is. Raises ConfigError, OffsetMapConflictError."""
+    log = MigrationLog.open(MirrorStorage(files.config.table_location), files.config.migration)
+    return state_of(log.rows(), [wave.name for wave in files.config.waves])
+
+
+def run_migration(files: MigrationFiles, reports: Reports, options: Options = Options()) -> MigrationState:
+    """Move every wave that has not moved, one after the other. Safe to call again after any error.
+
+    Raises ConfigError before anything is done (what is in the way, another conductor, files that were changed), and
+    WaitsForOutsideError, FencedError, DifferentError in between.
+    """
+    state = read_state(files)
+    returning = next((wave for wave in state.waves.values() if wave.phase is Phase.RETURNING), None)
+    if returning is not None:
+        raise ConfigError(f"wave {returning.name} is rolling back: finish that with `shallow-mirror migrate rollback FILE`")
+    pending = [wave for wave in files.config.waves if state.waves[wave.name].phase in (Phase.AT_SOURCE, Phase.MOVING)]
+    if not pending:
+        return state
+    _require_ready(files, state, pending[0], Direction.MOVE, options)
+    with _owned(files, state, options) as owner:
+        for wave in pending:
+            _perform(files, wave, Direction.MOVE, owner, reports, options)
+    return read_state(files)
+
+
+def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, options: Options = Options()) -> MigrationState:
+    """Bring the waves that have moved back, the last one first; only `wave` if it is given. Raises as `run_migration`."""
+    state = read_state(files)
+    moving = state.under_way
+    if moving is not None and moving.phase is Phase.MOVING:
+        raise ConfigError(
+            f"wave {moving.name} is moving: "
+            + ("`migrate abort` goes back" if moving.can_abort else "finish it with `migrate run`")
+        )
+    phases = (Phase.MOVED, Phase.RETURNING)
+    chosen = [each for each in reversed(files.config.waves) if state.waves[each.name].phase in phases]
+    if wave is not None:
+        chosen = [each for each in chosen if each.name == wave]
+    if not chosen:
+        raise ConfigError(f"nothing to roll back: {'no wave has' if wave is None else f'wave {wave} has not'} moved")
+    lacking = [each.name for each in chosen if each.reverse is None]
+    if lacking:
+        raise ConfigError([f"wave {name} names no reverse mirror: there is no rollback" for name in lacking])
+    chosen.sort(key=lambda each: state.waves[each.name].phase is not Phase.RETURNING)
+    _require_ready(files, state, chosen[0], Direction.ROLLBACK, options)
+    with _owned(files, state, options) as owner:
+        for each in chosen:
+            _perform(files, each, Direction.ROLLBACK, owner, reports, options)
+    return read_state(files)
+
+
+def abort(files: MigrationFiles, reports: Reports, options: Options = Options()) -> WaveState:
+    """Take back what the wave under way has done, and return its state. Raises ConfigError behind the point of no return."""
+    state = read_state(files)
+    wave = state.under_way
+    if wave is None:
+        raise ConfigError("nothing is under way that could be aborted")
+    if not wave.can_abort:
+        raise ConfigError(abort_problem(wave))
+    _require_sole(state.conductor, options)
+    settings = files.wave(wave.name)
+    with _owned(files, state, options) as owner, closing(_passage(files, settings, state, wave.direction, options)) as passage:
+        conductor = WaveConductor(files.config, settings, owner, passage, reports, options.clock, waits=False)
+        conductor.abort()
+        return conductor.state()
+
+
+def _perform(
+    files: MigrationFiles,
+    wave: WaveSettings,
+    direction: Direction,
+    owner: MigrationOwner,
+    reports: Reports,
+    options: Options,
+) -> None:
+    state = state_of(owner.rows(), [each.name for each in files.config.waves])
+    with closing(_passage(files, wave, state, direction, options)) as passage:
+        conductor = WaveConductor(files.config, wave, owner, passage, reports, options.clock, waits=options.waits)
+        conductor.begin(direction)
+        conductor.run()
+
+
+def _passage(files: MigrationFiles, wave: WaveSettings, state: MigrationState, direction: Direction, options: Options) -> Passage:
+    passed = state.waves[wave.name].move.get(Step.POINT_OF_NO_RETURN, {})
+    boundary = from_document(passed.get("other_ends", {}))
+    return Passage(files, wave, direction, boundary=boundary, launch=options.launch)
+
+
+def _require_ready(
+    files: MigrationFiles, state: MigrationState, wave: WaveSettings, direction: Direction, options: Options
+) -> None:
+    """Raise ConfigError with everything that is in the way, before anything is written."""
+    _require_sole(state.conductor, options)
+    of_wave = state.waves[wave.name]
+    if of_wave.is_under_way:
+        if of_wave.fingerprint != files.fingerprint:
+            raise ConfigError(
+                f"the migration file, or a mirror file that it names, was changed while wave {wave.name} is under way "
+                f"(fingerprint {of_wave.fingerprint} became {files.fingerprint}): undo the change, or `migrate abort` first"
+            )
+        return
+    with closing(_passage(files, wave, state, direction, options)) as passage:
+        problems = passage.problems()
+    if problems:
+        raise ConfigError(problems)
+
+
+def _require_sole(conductor: ConductorState | None, options: Options) -> None:
+    """Raise ConfigError where another conductor is alive, or may be."""
+    if conductor is None or conductor.has_ended or options.takes_over:
+        return
+    if conductor.host != socket.gethostname():
+        raise ConfigError(
+            f"{conductor} has not ended, and whether it is alive is unknown here: end it, or fence it with --take-over"
+        )
+    if conductor.pid != os.getpid() and _is_alive(conductor.pid):
+        raise ConfigError(f"{conductor} is running: end it first (Ctrl-C), or give --take-over, which fences it")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _owned(files: MigrationFiles, state: MigrationState, options: Options) -> Iterator[MigrationOwner]:
+    """Own the migration for the block; its end is recorded unless the process is killed or fenced."""
+    storage = MirrorStorage(files.config.table_location)
+    storage.require_conditional_writes()
+    log = MigrationLog.open(storage, files.config.migration)
+    owner = log.take_over(RunIdentity.of_this_process(), files.fingerprint, options.clock.now_ms)
+    try:
+        yield owner
+    except FencedError:
+        raise
+    except BaseException:
+        owner.append(event=ENDED)
+        raise
+    owner.append(event=ENDED)

@@ -1,0 +1,240 @@
+"""Two clusters and two mirrors in memory, strict about what a migration may do and when, and a conductor that can be killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.checkpoints.controls import TopicControls
+from shallow_mirror.checkpoints.migration_rows import TAKEN_OVER, MigrationRow
+from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
+from shallow_mirror.groups.report import Step as GroupStep
+from shallow_mirror.migration.conductor import Outside
+from shallow_mirror.migration.observations import Compared, LogEnd, MappedEnd, MirrorRun
+from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.types import TopicPartition
+
+PARTITION = TopicPartition("orders", 0)
+DENY = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:shop", AclOperation.WRITE, AclEffect.DENY)
+
+
+class KilledError(BaseException):
+    """The end of the conductor's process."""
+
+
+@dataclass(slots=True)
+class Kill:
+    """Ends the conductor before its effect number `at`; None: never. `count`: effects so far."""
+
+    at: int | None = None
+    count: int = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.at is not None and self.count > self.at:
+            raise KilledError
+
+
+@dataclass(slots=True)
+class FakeWorld:
+    """`logs` and `ends` of both clusters: how many records each log has, by side. `where`: who writes and reads."""
+
+    logs: dict[str, int] = field(default_factory=lambda: {"east": 100, "west": 90})
+    writers: str = "east"
+    is_reading: str = "east"
+    group: dict[str, int] = field(default_factory=lambda: {"east": 40})
+    denied: dict[str, set[Acl]] = field(default_factory=lambda: {"east": set(), "west": set()})
+    handed: dict[str, str] = field(default_factory=dict)
+    """By the cluster that the mirror reads: `requested` or `handed over`."""
+    reverse_start: int | None = None
+    is_reverse_running: bool = False
+    offset_between: int = 0
+    """West's offsets are those of east for what the mirror copied."""
+    returned: int = 0
+    now_s: float = 0.0
+
+    def tick(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.writers and not self.denied[self.writers]:
+            self.logs[self.writers] += 1
+        if self.handed.get("east") != "handed over" and self.reverse_start is None:
+            self.logs["west"] = min(self.logs["east"], self.logs["west"] + 10)
+        if self.is_reverse_running and self.handed.get("west") != "handed over":
+            self.logs["east"] = self.logs["west"]
+        for side, state in list(self.handed.items()):
+            if state == "requested":
+                self.handed[side] = "handed over"
+
+
+class FakeEffects:
+    """Effects of one direction on a world, each of which may be the last."""
+
+    def __init__(self, world: FakeWorld, direction: Direction, kill: Kill, *, is_denied: bool = False) -> None:
+        self._world, self._kill, self._is_denied = world, kill, is_denied
+        sides = ("east", "west") if direction is Direction.MOVE else ("west", "east")
+        self.origin_alias, self.other_alias = sides
+        self.reverse_file = "reverse.yaml" if direction is Direction.MOVE else None
+        self.mirror_id = "m"
+
+    def topics(self) -> tuple[str, ...]:
+        return ("orders",)
+
+    def use_topics(self, names: Sequence[str]) -> None:
+        assert list(names) == ["orders"]
+
+    def problems(self) -> list[str]:
+        return []
+
+    def run(self) -> MirrorRun | None:
+        return MirrorRun(description="run 1", is_alive=True, is_over=False)
+
+    def log_ends(self) -> dict[TopicPartition, LogEnd]:
+        return self._ends(self.origin_alias)
+
+    def other_log_ends(self) -> dict[TopicPartition, LogEnd]:
+        return self._ends(self.other_alias)
+
+    def _ends(self, side: str) -> dict[TopicPartition, LogEnd]:
+        end = self._world.logs[side]
+        return {PARTITION: LogEnd(end, end)}
+
+    def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
+        end = self._world.logs[self.other_alias]
+        return {PARTITION: MappedEnd(end, end)}
+
+    def lag_ms(self) -> int | None:
+        return 0
+
+    def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
+        self._kill()
+        return Compared(is_equal=True, sentences=(), seconds=0.0, size_bytes=0, record_count=1)
+
+    def active_groups(self) -> dict[str, tuple[str, ...]]:
+        return {"billing": ()} if self._world.is_reading == self.origin_alias else {}
+
+    def move_groups(self, *, is_applied: bool) -> GroupsReport | None:
+        self._kill()
+        offset = self._world.group[self.origin_alias]
+        assert self._world.is_reading == "", "offsets of a running group were committed"
+        self._world.group[self.other_alias] = offset
+        self._kill()
+        partition = GroupPartition(
+            group="billing",
+            topic_partition=PARTITION,
+            offset=offset,
+            metadata="",
+            outcome=Outcome.TRANSLATED,
+            step=GroupStep.COMMITTED,
+        )
+        group = Group(name="billing", partitions=(partition,), state="empty")
+        return GroupsReport(mirror="m", origin=self.origin_alias, other=self.other_alias, groups=(group,))
+
+    def missing_denies(self) -> Sequence[Acl]:
+        return [] if DENY in self._world.denied[self.origin_alias] else [DENY]
+
+    def create_denies(self, acls: Sequence[Acl]) -> None:
+        self._kill()
+        self._world.denied[self.origin_alias] |= set(acls)
+        self._kill()
+
+    def delete_denies(self, acls: Sequence[Acl], *, at_origin: bool = True) -> None:
+        self._kill()
+        self._world.denied[self.origin_alias if at_origin else self.other_alias] -= set(acls)
+        self._kill()
+
+    def controls(self) -> TopicControls:
+        state = self._world.handed.get(self.origin_alias)
+        return TopicControls(
+            paused={},
+            requested=frozenset({"orders"} if state == "requested" else ()),
+            handed_over=frozenset({"orders"} if state == "handed over" else ()),
+            received=frozenset(),
+        )
+
+    def hand_over(self) -> None:
+        self._kill()
+        self._world.handed.setdefault(self.origin_alias, "requested")
+        self._kill()
+
+    def resume(self) -> None:
+        self._kill()
+        self._world.handed.pop(self.origin_alias, None)
+        self._kill()
+
+    def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
+        self._kill()
+        assert self._world.handed["east"] == "handed over", "the reverse mirror may write while the mirror still copies"
+        start = starts[PARTITION]
+        assert self._world.reverse_start in (None, start), "the reverse mirror has other positions"
+        self._world.reverse_start = start
+        self._kill()
+
+    def reverse_run(self) -> MirrorRun | None:
+        return MirrorRun(description="run 1", is_alive=True, is_over=False) if self._world.is_reverse_running else None
+
+    def start_reverse(self) -> str:
+        self._kill()
+        assert self._world.reverse_start is not None, "the reverse mirror has no positions"
+        self._world.is_reverse_running = True
+        self._kill()
+        return "pid 1"
+
+
+@dataclass(slots=True)
+class FakeOwner:
+    """Rows in memory; a conductor may be killed before and after each commit."""
+
+    rows_so_far: list[MigrationRow]
+    kill: Kill
+    now_ms: Callable[[], int]
+
+    def rows(self) -> tuple[MigrationRow, ...]:
+        return tuple(self.rows_so_far)
+
+    def append(self, *, event: str, wave: str = "", step: str = "", detail: Mapping[str, Any] | None = None) -> None:
+        self.kill()
+        row = MigrationRow(
+            sequence=len(self.rows_so_far) + 1,
+            conductor_epoch=1,
+            wave=wave,
+            event=event,
+            step=step,
+            detail=dict(detail or {}),
+            fingerprint="f",
+            host="h",
+            pid=1,
+            run_id="r",
+            at=datetime.fromtimestamp(self.now_ms() / 1000, UTC),
+        )
+        self.rows_so_far.append(row)
+        if event != TAKEN_OVER:
+            self.kill()
+
+
+class FakeOperator:
+    """Does what the conductor says, at once."""
+
+    def __init__(self, world: FakeWorld) -> None:
+        self._world = world
+        self.stopped_at: list[Step] = []
+
+    def begun(self, wave: str, step: Step) -> None: ...
+
+    def done(self, wave: str, step: Step, detail: Mapping[str, Any]) -> None: ...
+
+    def waits(self, outside: Outside) -> None:
+        self.stopped_at.append(outside.step)
+        if outside.step is Step.STOP_WRITERS:
+            self._world.writers = ""
+        elif outside.step is Step.STOP_GROUPS:
+            self._world.is_reading = ""
+
+    def says(self, sentence: str) -> None:
+        if "NOW: point the writers" in sentence:
+            self._world.writers = sentence.rsplit(" ", 1)[1]
+        elif "NOW: start the consumers" in sentence:
+            place = sentence.split(" at ")[1].split(",")[0]
+            self._world.is_reading = place

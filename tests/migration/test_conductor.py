@@ -1,0 +1,154 @@
+"""A conductor that is killed before or after any of its effects is continued by the next one, forth and back."""
+
+from __future__ import annotations
+
+import pytest
+from tests.migration.fake_effects import DENY, FakeEffects, FakeOperator, FakeOwner, FakeWorld, Kill, KilledError
+
+from shallow_mirror.checkpoints.controls import TopicControls
+from shallow_mirror.config.migration_config import MigrationConfig, ReverseSettings, WaveSettings, WriterSettings
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration.conductor import Clock, WaitsForOutsideError, WaveConductor
+from shallow_mirror.migration.state import Phase
+from shallow_mirror.migration.steps import Direction, Step
+
+WAVE = WaveSettings(name="all", topics=["orders"], groups=["billing"], reverse="reverse.yaml")
+
+
+class Stage:
+    """A world, the rows of its migration, and conductors one after the other."""
+
+    def __init__(self, *, is_denied: bool = False) -> None:
+        self.world = FakeWorld()
+        self.operator = FakeOperator(self.world)
+        writers = WriterSettings(stop="deny" if is_denied else "wait", principals=["User:shop"] if is_denied else [])
+        self.config = MigrationConfig(
+            migration="m", mirror="m", waves=[WAVE], writers=writers, reverse=ReverseSettings(start="conductor"), tables="t"
+        )
+        self.owner = FakeOwner([], Kill(), lambda: int(self.world.now_s * 1000))
+
+    def conductor(self, direction: Direction, kill: Kill, *, waits: bool = True) -> WaveConductor:
+        self.owner.kill = kill
+        effects = FakeEffects(self.world, direction, kill)
+        clock = Clock(monotonic=lambda: self.world.now_s, sleep=self.world.tick, now_ms=lambda: int(self.world.now_s * 1000))
+        return WaveConductor(self.config, WAVE, self.owner, effects, self.operator, clock, waits=waits)
+
+    def perform(self, direction: Direction, kill: Kill | None = None) -> Phase:
+        conductor = self.conductor(direction, Kill() if kill is None else kill)
+        conductor.begin(direction)
+        conductor.run()
+        return conductor.state().phase
+
+    def abort(self, direction: Direction = Direction.MOVE, kill: Kill | None = None) -> Phase:
+        conductor = self.conductor(direction, Kill() if kill is None else kill)
+        conductor.abort()
+        return conductor.state().phase
+
+
+def effect_count(direction: Direction, *, is_denied: bool) -> int:
+    stage, kill = Stage(is_denied=is_denied), Kill()
+    if direction is Direction.ROLLBACK:
+        stage.perform(Direction.MOVE)
+    stage.perform(direction, kill)
+    return kill.count
+
+
+CASES = [
+    pytest.param(direction, is_denied, id=f"{direction}{' with deny' if is_denied else ''}")
+    for direction in Direction
+    for is_denied in (False, True)
+]
+
+
+@pytest.mark.parametrize(("direction", "is_denied"), CASES)
+def test_a_conductor_that_is_killed_at_any_effect_is_continued(direction: Direction, is_denied: bool) -> None:
+    count = effect_count(direction, is_denied=is_denied)
+    assert count > 25
+    for at in range(count):
+        stage = Stage(is_denied=is_denied)
+        if direction is Direction.ROLLBACK:
+            stage.perform(Direction.MOVE)
+        with pytest.raises(KilledError):
+            stage.perform(direction, Kill(at))
+        phase = stage.perform(direction)
+        world, place = stage.world, "west" if direction is Direction.MOVE else "east"
+        assert phase is (Phase.MOVED if direction is Direction.MOVE else Phase.RETURNED), at
+        assert (world.writers, world.is_reading) == (place, place), at
+        assert world.group[place] == 40, at
+        denied = {"west" if direction is Direction.ROLLBACK else "east"} if is_denied else set()
+        assert {side for side, acls in world.denied.items() if acls} == denied, at
+
+
+@pytest.mark.parametrize("is_denied", [False, True])
+def test_an_abort_at_any_effect_before_the_point_of_no_return_leaves_nothing_behind(is_denied: bool) -> None:
+    aborted = 0
+    for at in range(effect_count(Direction.MOVE, is_denied=is_denied)):
+        stage = Stage(is_denied=is_denied)
+        with pytest.raises(KilledError):
+            stage.perform(Direction.MOVE, Kill(at))
+        conductor = stage.conductor(Direction.MOVE, Kill())
+        if not conductor.state().can_abort:
+            with pytest.raises(ConfigError, match=r"point of no return|nothing is under way"):
+                conductor.abort()
+            continue
+        aborted += 1
+        assert stage.abort() is Phase.AT_SOURCE
+        assert stage.world.handed == {}
+        assert stage.world.denied == {"east": set(), "west": set()}
+        stage.world.writers = stage.world.is_reading = "east"
+        assert stage.perform(Direction.MOVE) is Phase.MOVED, at
+    assert aborted > 15
+
+
+def test_an_abort_that_is_killed_at_any_effect_is_finished_by_the_next_one() -> None:
+    for at in range(8):
+        stage = Stage(is_denied=True)
+        with pytest.raises(KilledError):
+            stage.perform(Direction.MOVE, Kill(20))
+        assert stage.world.denied["east"] == {DENY}
+        conductor, kill = stage.conductor(Direction.MOVE, Kill()), Kill(at)
+        try:
+            stage.abort(kill=kill)
+        except KilledError:
+            if conductor.state().is_under_way:
+                stage.abort()
+        assert conductor.state().phase is Phase.AT_SOURCE
+        assert (stage.world.denied["east"], stage.world.handed) == (set(), {})
+
+
+def test_without_waiting_the_conductor_says_who_has_to_act_and_continues_later() -> None:
+    stage = Stage()
+    stage.world.is_reading = "east"
+    stage.operator.waits = lambda outside: None  # type: ignore[method-assign]
+    conductor = stage.conductor(Direction.MOVE, Kill(), waits=False)
+    conductor.begin(Direction.MOVE)
+    with pytest.raises(WaitsForOutsideError) as waiting:
+        conductor.run()
+    assert waiting.value.outside.step is Step.STOP_WRITERS
+    assert waiting.value.outside.request == "stop the writers of orders and the consumers of groups billing at east"
+    stage.world.writers = ""
+    with pytest.raises(WaitsForOutsideError, match="stop the consumers of groups billing at east"):
+        conductor.run()
+    stage.world.is_reading = ""
+    conductor.run()
+    assert conductor.state().phase is Phase.MOVED
+
+
+def test_records_written_after_the_writers_had_stopped_are_copied_before_the_point_of_no_return(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    conductor, effects, late = stage.conductor(Direction.MOVE, Kill()), FakeEffects(stage.world, Direction.MOVE, Kill()), [5]
+
+    def controls() -> TopicControls:
+        found = FakeEffects.controls(effects)
+        if found.handed_over and late:
+            stage.world.logs["east"] += late.pop()
+        return found
+
+    monkeypatch.setattr(conductor, "_effects", effects)
+    monkeypatch.setattr(effects, "controls", controls)
+    conductor.begin(Direction.MOVE)
+    conductor.run()
+    assert [row.step for row in stage.owner.rows_so_far if row.event == "reopened"] == ["stop writers"]
+    assert stage.world.logs["west"] >= stage.world.logs["east"]
