@@ -16,6 +16,7 @@ EXAMPLES = {
     FileKind.MIRROR: CONF / "example.yaml",
     FileKind.ARCHIVE: CONF / "archive-example.yaml",
     FileKind.RESTORE: CONF / "restore-example.yaml",
+    FileKind.MIGRATION: CONF / "migration-example.yaml",
 }
 OTHER_ARGUMENTS = {
     "translate": ["orders", "0", "41"],

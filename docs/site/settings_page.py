@@ -1,5 +1,5 @@
-"""References of the mirror, archive and restore file: keys, types, defaults and bounds from the settings' own JSON schemas,
-meanings from the comments in the examples of `conf/`, or else from the descriptions in the schema."""
+"""References of the mirror, archive, restore and migration file: keys, types, defaults and bounds from the settings' own JSON
+schemas, meanings from the comments in the examples of `conf/`, or else from the descriptions in the schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from markdown_text import code, table, words
 from pydantic import BaseModel
 
-from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig, MigrationConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.config.values import DURATIONS
 
 _COMMON = """An unknown key is an error that suggests the most similar key; all problems of a file are reported at once. Relative
@@ -46,7 +46,7 @@ class SettingsFile:
         """Yield path, type, default and meaning of every key."""
         comments, schema = comments_of(example), self.model.model_json_schema(by_alias=True)
         for path, field, is_required in settings(schema, schema):
-            meaning = comments.get(path, field.get("description", ""))
+            meaning = comments.get(path.replace("[]", ""), field.get("description", ""))
             yield path, _type_of(field, schema, path), _default_of(field, is_required), meaning
 
 
@@ -70,6 +70,14 @@ RESTORE_FILE = SettingsFile(
     model=RestoreConfig,
     example="restore-example.yaml",
     schema="restore.schema.json",
+)
+
+MIGRATION_FILE = SettingsFile(
+    title="the migration file",
+    purpose="One YAML file configures one [migration](../how-to/migrate.md).",
+    model=MigrationConfig,
+    example="migration-example.yaml",
+    schema="migration.schema.json",
 )
 
 _KINDS = {"string": "text", "object": "mapping", "null": "`null`"}
@@ -99,7 +107,7 @@ def settings(
 ) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
     """Yield (dotted path, JSON schema of it, is it required) of every key that is not a group of others.
 
-    A mapping of patterns to groups is a key itself; the keys of its groups follow.
+    A mapping of patterns to groups is a key itself, and so is a list of groups; the keys of its groups follow.
     """
     for name, field in group["properties"].items():
         resolved = _resolved(field, schema)
@@ -111,6 +119,9 @@ def settings(
         values = _values_of(field, schema)
         if "properties" in values:
             yield from settings(values, schema, f"{prefix}{name}.PATTERN.")
+        elements = _resolved(field.get("items", {}), schema)
+        if "properties" in elements:
+            yield from settings(elements, schema, f"{prefix}{name}[].")
 
 
 def _values_of(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:

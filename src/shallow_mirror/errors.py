@@ -294,6 +294,20 @@ class RecoverNeededError(MirrorError):
         return type(self), (self.what,)
 
 
+class CopiesDifferError(MirrorError):
+    """A migration found a difference between the clusters in what was copied. `sentences`: what `verify` says of it."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        self.sentences = tuple(sentences)
+        super().__init__(
+            f"the clusters differ, so nothing moves: {'; '.join(self.sentences)}. `shallow-mirror verify CONF` shows all of it; "
+            "`shallow-mirror migrate abort FILE` goes back to where the writers were"
+        )
+
+    def __reduce__(self) -> tuple[type[CopiesDifferError], tuple[tuple[str, ...]]]:
+        return type(self), (self.sentences,)
+
+
 class SparkLostError(MirrorError):
     """The JVM of Spark exited during a run. The next start resolves its open transactions."""
 

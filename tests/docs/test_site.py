@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import shallow_mirror
 from shallow_mirror import errors
-from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig, MigrationConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import MirrorError
 
 pytestmark = pytest.mark.thorough
@@ -86,6 +86,7 @@ def test_settings_are_all_there_with_a_meaning_from_the_example(site: Path, repo
         ("settings", MirrorConfig, "example.yaml"),
         ("archive-settings", ArchiveConfig, "archive-example.yaml"),
         ("restore-settings", RestoreConfig, "restore-example.yaml"),
+        ("migration-settings", MigrationConfig, "migration-example.yaml"),
     ],
 )
 def test_every_setting_has_a_type_a_default_and_a_meaning(
@@ -96,7 +97,7 @@ def test_every_setting_has_a_type_a_default_and_a_meaning(
     keys = [row[0] for row in rows]
     assert [key for key in keys_of(model) if key not in keys] == []
     document = yaml.safe_load((repository / "conf" / example).read_text(encoding="utf-8"))
-    assert set(document) == {key.partition(".")[0] for key in keys}
+    assert set(document) == {key.partition(".")[0].removesuffix("[]") for key in keys}
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -202,7 +203,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_of_pages_outside_of_the_site_lead_to_files_and_headings(repository: Path) -> None:
-    names = ("settings", "archive-settings", "restore-settings", "commands", "python", "tables", "errors")
+    names = ("settings", "archive-settings", "restore-settings", "migration-settings", "commands", "python", "tables", "errors")
     generated = {repository / "docs" / "reference" / f"{name}.md" for name in names}
     broken = []
     for page in repository.glob("*.md"):

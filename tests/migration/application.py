@@ -48,9 +48,10 @@ class Writer:
     def _run(self, bootstrap: str) -> None:
         try:
             settings: dict[str, object] = {"bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0}
-            settings |= {"idempotent": {"enable.idempotence": True}, "plain": {"acks": "all"}}.get(self._kind, {})
             if self._kind == "transactional":
                 settings["transactional.id"] = f"{self._topic}-writer"
+            else:
+                settings["enable.idempotence"] = self._kind == "idempotent"
             producer = Producer(settings)
             if self._kind == "transactional":
                 producer.init_transactions(PATIENCE_S)
@@ -151,12 +152,14 @@ class Application:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for running in (*self.writers, *self.groups):
-            running.stop()
+        self.stop_writers()
+        self.stop_groups()
 
     def start(self, bootstrap: str) -> None:
-        for running in (*self.writers, *self.groups):
-            running.start(bootstrap)
+        for writer in self.writers:
+            writer.start(bootstrap)
+        for group in self.groups:
+            group.start(bootstrap)
 
     def stop_writers(self) -> None:
         for writer in self.writers:

@@ -17,6 +17,7 @@ from tests.support import mirror_runs as runs
 
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.migration.conductor import Outside
+from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.steps import Step
 
 
@@ -73,9 +74,9 @@ class Scene:
         self.mirrors.append(mirror)
         return mirror
 
-    def launch(self, file: str, log: Path) -> str:
-        """Start a reverse mirror for a conductor."""
-        return f"pid {self.start_mirror(Path(file)).pid}, log {log}"
+    def launch(self, file: str, log: Path, options: Sequence[str]) -> StartedMirror:
+        """Start a mirror for a conductor or a rehearsal."""
+        return StartedMirror(self.start_mirror(Path(file)).pid, log)
 
     def start_forward(self) -> None:
         """Start the mirror and wait until it has copied something."""

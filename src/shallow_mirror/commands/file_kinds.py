@@ -59,6 +59,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "archive clean": _ARCHIVE,
     "archive expire": _ARCHIVE,
     "migrate plan": _MIGRATION,
+    "migrate rehearse": _MIGRATION,
     "migrate run": _MIGRATION,
     "migrate status": _MIGRATION,
     "migrate abort": _MIGRATION,

@@ -45,6 +45,26 @@ def plan(file: File, as_json: AsJson = False) -> None:
         raise typer.Exit(EXIT_REFUSED)
 
 
+@migrate.command("rehearse")
+def rehearse(
+    file: File,
+    wave: Annotated[str | None, typer.Option("--wave", metavar="NAME", help="This wave; default: the next one.")] = None,
+    takes_over: TakeOver = False,
+    as_json: AsJson = False,
+) -> None:
+    """Perform every step of a wave, and of its rollback, with scratch topics and groups; delete them, and report the times."""
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.rehearsal import rehearse as rehearse_wave
+    from shallow_mirror.migration.session import Options
+
+    files = load_migration(file, "migrate rehearse")
+    with interruptible("scratch topics that are left are deleted by the next rehearsal"):
+        report = rehearse_wave(files, view.Printed(), wave, Options(takes_over=takes_over))
+    print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
+    if report.left:
+        raise typer.Exit(EXIT_REFUSED)
+
+
 @migrate.command("run")
 def run(file: File, no_wait: NoWait = False, takes_over: TakeOver = False, as_json: AsJson = False) -> None:
     """Move the waves, step by step, and wait where somebody outside has to act. Continues where an earlier call ended."""

@@ -46,7 +46,7 @@ class ReverseSettings(Section):
 class WaveSettings(Section):
     """What moves together. `reverse` None: there is no way back after the point of no return."""
 
-    name: Name
+    name: Annotated[Name, Field(description="Name of the wave, in messages and in the table of the migration.")]
     topics: list[Pattern] = Field(min_length=1, description="Regular expressions on whole names of source topics.")
     groups: list[Pattern] = Field(default=[], description="Regular expressions on whole names of consumer groups.")
     reverse: str | None = Field(
@@ -131,7 +131,11 @@ class MigrationFiles:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def wave(self, name: str) -> WaveSettings:
-        return next(wave for wave in self.config.waves if wave.name == name)
+        """Return the settings of a wave. Raises ConfigError where the file has none of that name any more."""
+        for wave in self.config.waves:
+            if wave.name == name:
+                return wave
+        raise ConfigError(f"waves: {name} is under way or has moved, and is not in the migration file any more: undo that change")
 
     def _problems(self, wave: WaveSettings) -> list[str]:
         reverse = self.reverses.get(wave.name)
@@ -162,6 +166,10 @@ class MigrationFiles:
             f"{where}: tables in a catalog cannot be used by a migration, which starts no Spark: use a folder or an object store"
             for where, location in locations.items()
             if location.is_read_by_spark
+        ] + [
+            f"waves: {name}: reverse: tables_writer: spark cannot be used by a migration, which starts no Spark"
+            for name, mirror in self.reverses.items()
+            if mirror.tables_writer == "spark"
         ]
 
 

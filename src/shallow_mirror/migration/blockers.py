@@ -31,6 +31,8 @@ from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.types import TopicPartition
 
 REQUEST_MS = 20_000
+SETTLED_WITHIN_MS = 5_000
+"""After which rows of a decision are settled, unless the mirror is stopped: then the next start settles them."""
 
 
 class Passage(Protocol):
@@ -103,14 +105,30 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
         yield f"mirror {passage.mirror.mirror} has not registered {named(missing)} yet: run it until `status` shows positions"
     if passage.direction is Direction.ROLLBACK:
         return  # its targets are the topics that the writers used before the move
-    ends = passage.other_log_ends()
-    copied = {TopicPartition(passage.target_topic(name.topic), name.partition): end for name, end in mapped.items()}
-    foreign = sorted(name for name, log in ends.items() if log.end > 0 and (name not in copied or copied[name].target_end == 0))
+    foreign = _foreign_partitions(passage)
     if foreign:
         yield (
             f"{passage.mirror.target.alias}: {named(foreign)} hold records that the mirror did not write: a move needs "
             "topics that only the mirror has written to"
         )
+
+
+def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
+    """Return partitions of the target that have records although the mirror has copied none to them.
+
+    The first micro-batch of a mirror is visible a moment before its rows are: they are looked for again.
+    """
+    deadline = Deadline.after_ms(SETTLED_WITHIN_MS, time.monotonic)
+    ends = passage.other_log_ends()
+    while True:
+        copied = {
+            TopicPartition(passage.target_topic(name.topic), name.partition): end.target_end
+            for name, end in passage.mapped_ends().items()
+        }
+        foreign = sorted(name for name, log in ends.items() if log.stable > 0 and not copied.get(name))
+        if not foreign or deadline.is_over():
+            return foreign
+        passage.other.wait(500, deadline)
 
 
 def _control_problems(passage: Passage) -> Iterator[str]:
@@ -177,6 +195,9 @@ def _reverse_problems(passage: Passage) -> Iterator[str]:
     if config is None or passage.direction is Direction.ROLLBACK:
         return
     where = f"waves: {wave.name}: reverse"
+    preserved = [topic for topic in passage.topics() if passage.mirror.topics.is_preserved(topic)]
+    if preserved:
+        yield f"{where}: {named(preserved)} keep their offsets (topics.offsets: preserved) and have no way back: leave it out"
     listed = passage.other.metadata(None, _deadline()).topics
     included = {name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name)}
     wanted = {passage.target_topic(topic) for topic in passage.topics()}

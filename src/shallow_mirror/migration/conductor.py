@@ -15,7 +15,7 @@ from shallow_mirror.broker.admin.acl_entries import Acl
 from shallow_mirror.checkpoints.controls import TopicControls
 from shallow_mirror.checkpoints.migration_rows import MigrationRow
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
-from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknownError, RetriableError
+from shallow_mirror.errors import ConfigError, CopiesDifferError, OutcomeUnknownError, RetriableError
 from shallow_mirror.groups.report import GroupsReport, Outcome
 from shallow_mirror.migration.group_blockers import commit_problems
 from shallow_mirror.migration.observations import (
@@ -486,21 +486,7 @@ def _not_running(mirror: str, run: MirrorRun | None) -> str:
 
 def _require_equal(compared: Compared) -> None:
     if not compared.is_equal:
-        raise DifferentError(compared.sentences)
-
-
-class DifferentError(MirrorError):
-    """The clusters differ in what the mirror has copied, so that a move would lose, repeat or change records."""
-
-    def __init__(self, sentences: Sequence[str]) -> None:
-        self.sentences = tuple(sentences)
-        super().__init__(
-            "the clusters differ, so nothing moves: " + "; ".join(sentences) + ". `shallow-mirror verify CONF` shows all; "
-            "`shallow-mirror migrate abort FILE` goes back"
-        )
-
-    def __reduce__(self) -> Any:
-        return type(self), (self.sentences,)
+        raise CopiesDifferError(compared.sentences)
 
 
 def _compared(compared: Compared) -> dict[str, Any]:

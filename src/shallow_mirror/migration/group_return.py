@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.groups.report import GroupPartition, GroupsReport
+from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
+from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Step
 from shallow_mirror.groups.sync_once import REQUEST_S
-from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, translate, with_repeats
+from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows, translate, with_repeats
 from shallow_mirror.types import TopicPartition
 
 
@@ -35,7 +37,8 @@ def return_groups(
         committed = through_move.committed(lambda group: is_wanted(group) is not None)
         below, above = split(committed, boundary)
         evaluated = [*_evaluated(through_move, mirror, below), *_evaluated(through_reverse, reverse, above)]
-        groups = tuple(through_move.plan_commits(evaluated, is_applied=is_applied))
+        planned = tuple(through_move.plan_commits(evaluated, is_applied=is_applied))
+        groups = _with_equal_offsets(planned, mirror)
         may_hide = through_move.origin.may_hide_groups()
     return GroupsReport(
         mirror=reverse.mirror,
@@ -43,6 +46,49 @@ def return_groups(
         other=mirror.source.alias,
         groups=groups,
         may_hide_groups=may_hide,
+    )
+
+
+def _with_equal_offsets(groups: tuple[Group, ...], config: MirrorConfig) -> tuple[Group, ...]:
+    """Count offsets as in place that differ from the translated ones by markers only.
+
+    A consumer that has read everything commits the offset behind the markers at the end of a log, which no translation leads to.
+    """
+    further = {
+        Commit(partition.source, offset)
+        for group in groups
+        for partition in group.partitions
+        if partition.step is Step.FURTHER and partition.source is not None
+        for offset in (partition.to_offset, partition.has)
+        if offset is not None
+    }
+    if not further:
+        return groups
+    translator = CommitTranslator(further, "source")
+    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
+    add_rows(translator, offset_map, {commit.source.topic for commit in further}, 0)
+    known = translator.lines()
+
+    def is_equal(partition: GroupPartition) -> bool:
+        if partition.step is not Step.FURTHER or partition.source not in known:
+            return False
+        assert partition.source is not None
+        assert partition.to_offset is not None
+        assert partition.has is not None
+        if partition.has > known[partition.source].position:
+            return False
+        ends = (translator.translate(Commit(partition.source, offset)).offset for offset in (partition.to_offset, partition.has))
+        return next(ends) == next(ends)
+
+    return tuple(
+        replace(
+            group,
+            partitions=tuple(
+                replace(partition, step=Step.IN_PLACE, reason=None) if is_equal(partition) else partition
+                for partition in group.partitions
+            ),
+        )
+        for group in groups
     )
 
 

@@ -26,16 +26,14 @@ from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration.blockers import problems_of
 from shallow_mirror.migration.group_return import return_groups
+from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnd, LogEnds, MappedEnd, MirrorRun
-from shallow_mirror.migration.reverse_mirror import register_positions, start_process
+from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.streaming.runner.lag import copied_until, partition_statuses, query_source
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.verify import verify_mirror
-
-Launch = Callable[[str, Path], str]
-"""Start the mirror of a file, which logs to a path; return a description of the process."""
 
 REQUEST_MS = 20_000
 _LATEST = -1
@@ -211,7 +209,7 @@ class Passage:
     def start_reverse(self) -> str:
         """Start the reverse mirror. Two of them may run for a moment after a crash: the later one fences the other."""
         assert self.wave.reverse is not None, "asked for only where a reverse mirror is named"
-        return self.launch(self.wave.reverse, Path(f"{self.wave.reverse}.log"))
+        return str(self.launch(self.wave.reverse, Path(f"{self.wave.reverse}.log"), ()))
 
     @property
     def reverse_file(self) -> str | None:

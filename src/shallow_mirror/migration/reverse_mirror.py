@@ -1,12 +1,9 @@
-"""Driver: the mirror in the other direction: its positions, registered where the target's logs ended, and its process."""
+"""Driver: the mirror in the other direction: its positions, registered where the target's logs ended."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from shallow_mirror import routing
 from shallow_mirror.checkpoints.controls import Controls
@@ -75,20 +72,3 @@ def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> Non
         if rows:
             decide_first_rows(session.owner, rows)
         session.outcome = "migrate: positions registered"
-
-
-def start_process(file: str, log: Path) -> str:
-    """Start `shallow-mirror run FILE` as a process that outlives this one. Return where it is and where it logs."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    pid = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-m", "shallow_mirror.cli", "run", file],
-        dict(os.environ),
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setpgroup=0,  # Ctrl-C of the conductor's terminal does not reach it
-    )
-    return f"pid {pid}, log {log}"

@@ -16,9 +16,9 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError
 from shallow_mirror.migration.conductor import Clock, Reports, WaveConductor, abort_problem
+from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import from_document
-from shallow_mirror.migration.passage import Launch, Passage
-from shallow_mirror.migration.reverse_mirror import start_process
+from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 
@@ -45,7 +45,7 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
     """Move every wave that has not moved, one after the other. Safe to call again after any error.
 
     Raises ConfigError before anything is done (what is in the way, another conductor, files that were changed), and
-    WaitsForOutsideError, FencedError, DifferentError in between.
+    WaitsForOutsideError, FencedError, CopiesDifferError in between.
     """
     state = read_state(files)
     returning = next((wave for wave in state.waves.values() if wave.phase is Phase.RETURNING), None)
@@ -54,9 +54,12 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
     pending = [wave for wave in files.config.waves if state.waves[wave.name].phase in (Phase.AT_SOURCE, Phase.MOVING)]
     if not pending:
         return state
+    pending.sort(key=lambda wave: state.waves[wave.name].phase is not Phase.MOVING)
     _require_ready(files, state, pending[0], Direction.MOVE, options)
-    with _owned(files, state, options) as owner:
+    with owned(files, state, options) as owner:
         for wave in pending:
+            if wave is not pending[0]:
+                _require_ready(files, read_state(files), wave, Direction.MOVE, options)
             _perform(files, wave, Direction.MOVE, owner, reports, options)
     return read_state(files)
 
@@ -81,7 +84,7 @@ def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, 
         raise ConfigError([f"wave {name} names no reverse mirror: there is no rollback" for name in lacking])
     chosen.sort(key=lambda each: state.waves[each.name].phase is not Phase.RETURNING)
     _require_ready(files, state, chosen[0], Direction.ROLLBACK, options)
-    with _owned(files, state, options) as owner:
+    with owned(files, state, options) as owner:
         for each in chosen:
             _perform(files, each, Direction.ROLLBACK, owner, reports, options)
     return read_state(files)
@@ -97,7 +100,7 @@ def abort(files: MigrationFiles, reports: Reports, options: Options = Options())
         raise ConfigError(abort_problem(wave))
     _require_sole(state.conductor, options)
     settings = files.wave(wave.name)
-    with _owned(files, state, options) as owner, closing(_passage(files, settings, state, wave.direction, options)) as passage:
+    with owned(files, state, options) as owner, closing(_passage(files, settings, state, wave.direction, options)) as passage:
         conductor = WaveConductor(files.config, settings, owner, passage, reports, options.clock, waits=False)
         conductor.abort()
         return conductor.state()
@@ -166,7 +169,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextmanager
-def _owned(files: MigrationFiles, state: MigrationState, options: Options) -> Iterator[MigrationOwner]:
+def owned(files: MigrationFiles, state: MigrationState, options: Options) -> Iterator[MigrationOwner]:
     """Own the migration for the block; its end is recorded unless the process is killed or fenced."""
     storage = MirrorStorage(files.config.table_location)
     storage.require_conditional_writes()

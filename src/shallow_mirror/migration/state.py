@@ -15,6 +15,10 @@ BEGUN, DONE, REOPENED, DENYING, ADMITTED, ABORTED = "begun", "done", "reopened",
 """Events of a wave. `detail` of BEGUN has the direction, of DENYING and ADMITTED the ACLs, of DONE what the step found."""
 
 
+REHEARSING, REHEARSED = "rehearsing", "rehearsed"
+"""Events of rehearsals. Both have in `detail` what was created, so that one that was killed is cleaned up by the next one."""
+
+
 class Phase(enum.StrEnum):
     """Where a wave is: before its move or aborted, on its way, there, on its way back, or back."""
 
@@ -80,9 +84,10 @@ class ConductorState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationState:
-    """`conductor` None: there was none yet."""
+    """`conductor` None: there was none yet. `rehearsals`: those that have not said that nothing is left of them."""
 
     waves: Mapping[str, WaveState]
+    rehearsals: Sequence[Mapping[str, str]] = ()
     conductor: ConductorState | None = None
 
     @property
@@ -94,14 +99,19 @@ def state_of(rows: Iterable[MigrationRow], names: Sequence[str]) -> MigrationSta
     """Return the state. `names`: the waves of the file in their order; waves that only the table has come behind them."""
     waves = {name: WaveState(name=name) for name in names}
     conductor: ConductorState | None = None
+    rehearsals: list[Mapping[str, str]] = []
     for row in rows:
         if row.event == TAKEN_OVER:
             conductor = ConductorState(epoch=row.conductor_epoch, host=row.host, pid=row.pid, run_id=row.run_id, has_ended=False)
         elif row.event == ENDED and conductor is not None:
             conductor = replace(conductor, has_ended=True)
+        elif row.event == REHEARSING:
+            rehearsals.append(row.detail)
+        elif row.event == REHEARSED:
+            rehearsals = [rehearsal for rehearsal in rehearsals if rehearsal != row.detail]
         elif row.wave:
             waves[row.wave] = _after(waves.get(row.wave, WaveState(name=row.wave)), row)
-    return MigrationState(waves=waves, conductor=conductor)
+    return MigrationState(waves=waves, conductor=conductor, rehearsals=tuple(rehearsals))
 
 
 def _after(wave: WaveState, row: MigrationRow) -> WaveState:
