@@ -176,6 +176,11 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
     writers = passage.files.config.writers
     if not writers.is_denied:
         return
+    if passage.mirror.acls.sync_s is not None:
+        yield (
+            f"mirror {passage.mirror.mirror}: acls.sync copies the Deny ACLs of writers.stop: deny to "
+            f"{passage.mirror.target.alias}: set acls.sync: off and restart the mirror first"
+        )
     passage.missing_denies()  # raises ConfigError where the cluster has no authorizer, or does not show its ACLs
     permissions = request_permissions(passage.origin, [], _deadline())
     if permissions.cluster is not None and Operation.ALTER not in permissions.cluster:
