@@ -24,6 +24,7 @@ from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.streaming.runner.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_datasets_out, keep_pandas_out
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
+from shallow_mirror.streaming.runner.usable_cores import usable_cores
 from shallow_mirror.streaming.runner.worker_secrets import WithReferences, pass_secrets_to_workers
 
 _log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ def session_of_run(
         start_step("starting Spark", f" (its log: {log_file})")
         jars = delta_jars() if through_spark else ()
         own_session = local_session(
-            f"shallow-mirror {name}", log_file=log_file, cores=os.cpu_count() or 2, delta_jars=jars, archives_classes=True
+            f"shallow-mirror {name}", log_file=log_file, cores=usable_cores(), delta_jars=jars, archives_classes=True
         )
     session = own_session if spark is None else spark
     try:
