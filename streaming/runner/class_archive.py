@@ -93,5 +93,6 @@ def jvm_options_text(options: Iterable[str]) -> str:
 
 
 def _state(file: Path) -> tuple[str, int, int]:
+    """Return what a copy of the file keeps as well: layers of container images have times of whole seconds, as Java compares."""
     status = file.stat()
-    return file.name, status.st_size, status.st_mtime_ns
+    return file.name, status.st_size, int(status.st_mtime)

@@ -46,6 +46,17 @@ def test_every_java_and_every_set_of_jars_has_an_archive_of_its_own(java: str, j
     assert len({first, second, archive_of(java, jars, tmp_path)}) == 3
 
 
+def test_a_copy_with_times_of_whole_seconds_has_the_same_archive(java: str, jars: Path, tmp_path: Path) -> None:
+    (jar,) = jars.iterdir()
+    base = Path(java).parent.parent.joinpath("lib", "server", "classes.jsa")
+    for file in (jar, base):
+        os.utime(file, ns=(1_700_000_000_987_654_321,) * 2)
+    first = archive_of(java, jars, tmp_path)
+    for file in (jar, base):
+        os.utime(file, ns=(1_700_000_000_000_000_000,) * 2)
+    assert archive_of(java, jars, tmp_path) == first
+
+
 def test_a_java_without_an_archive_of_its_own_classes_writes_none(java: str, jars: Path, tmp_path: Path) -> None:
     Path(java).parent.parent.joinpath("lib", "server", "classes.jsa").unlink()
     assert ClassArchive.of(java, jars, tmp_path) is None
