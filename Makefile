@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 UNIT := not brokers and not spark and not long
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test long unit faults model fuzz readers check lint types contracts docs bench clean
+.PHONY: help setup java links demo test long unit faults model fuzz readers check lint types contracts docs release bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -55,6 +55,9 @@ contracts: setup ## import-linter: layers and forbidden imports
 
 docs: setup ## build the documentation into build/site, without network; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+release: setup ## wheel, sdist and checksums in dist/, reproducible and checked; ARGS=--snapshot for an unreleased state
+	$(BIN)/python .ci/release.py $(ARGS)
 
 bench: setup java ## benchmark against other tools; ARGS="--corpora zstd-big --peers shallow-mirror,mirrormaker2 --gb 1 --runs 1"
 	@$(BIN)/python -c 'import matplotlib, psutil' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[bench]'
