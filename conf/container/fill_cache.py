@@ -1,0 +1,30 @@
+"""Fill $SHALLOW_MIRROR_CACHE while an image is built, so that a start needs no network: Delta's jars, an archive of classes.
+
+The query has the parts of a mirror's query, so that the archive holds the classes that a mirror loads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from shallow_mirror import delta_jars, local_session
+
+
+def main() -> None:
+    """Fetch the jars and run a query. Raises JarFetchError where Maven Central is not reachable."""
+    delta_jars()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spark = local_session("shallow-mirror image", cores=1, log_file=folder / "spark.log", archives_classes=True)
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
+        writer = rows.writeStream.foreachBatch(lambda batch, _number: batch.mapInArrow(iter, batch.schema).toArrow())
+        query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="0 seconds").start()
+        while query.lastProgress is None and query.exception() is None:
+            query.awaitTermination(1)
+        query.stop()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
