@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from tests.support import archive_runs
 from tests.support.archive_traffic import PARTITIONS, write_transactions
 from tests.support.mirror_runs import CrashAt, CrashError, Running, create_topic, high_watermark, last_stable_offset, write
+from tests.support.probes import probe
 
 from shallow_mirror.archive_format.object_footer import parse_footer
 from shallow_mirror.archive_format.object_names import ObjectName
@@ -19,6 +20,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.operations.archive_expire import expire
 from shallow_mirror.operations.archive_rebuild import rebuild
 from shallow_mirror.operations.archive_status import gather_archive_status
@@ -112,10 +114,10 @@ def test_an_open_transaction_is_archived_once_it_has_ended(
 def test_a_topic_that_appears_while_the_archive_runs_is_archived_from_its_start_and_described(
     source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
-    source, late = source_cluster.bootstrap, f"{topic_name}-late"
+    source, late, port = source_cluster.bootstrap, f"{topic_name}-late", free_ports(1)[0]
     create_topic(source, topic_name)
     write(source, topic_name, ["early"])
-    settings = archive_runs.config(tmp_path, source, [f"{topic_name}.*"])
+    settings = archive_runs.config(tmp_path, source, [f"{topic_name}.*"], metrics={"port": port})
 
     def reached(topic: str) -> int:
         position = _positions(settings).get(TopicPartition(topic, 0))
@@ -131,6 +133,7 @@ def test_a_topic_that_appears_while_the_archive_runs_is_archived_from_its_start_
         create_topic(source, late, 2, {"retention.ms": "7654321"})
         write(source, late, ["late"])
         archive.wait_for("the late topic", lambda: reached(late) == 1)
+        assert (probe(port, "healthz"), probe(port, "readyz")) == ((200, "live\n"), (200, "ready\n"))
         assert described()[late] == (2, "7654321")
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support import archive_runs, restore_runs
 from tests.support.observed import OBSERVED
 from tests.support.probes import probe
 from tests.support.status_tables import NOW_MS, A, B, config, decide, segment, take_over
@@ -43,6 +44,7 @@ from shallow_mirror.sinks.slot_results import EarlyEnd
 from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.error_hints import problem_of_end, problem_of_retry, problem_of_wait
+from shallow_mirror.streaming.runner.health import HealthLimits
 from shallow_mirror.streaming.runner.lag import SourceView
 from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
 from shallow_mirror.streaming.runner.metrics import ClusterSnapshot, Metrics
@@ -238,6 +240,13 @@ def test_a_probe_follows_what_is_reported_of_the_run(tmp_path: Path, monkeypatch
     assert is_ready_after_plan(4, None)
     reporter.on_end("stopped", None)
     assert not reporter.health.ready().is_passed
+
+
+def test_an_archive_and_a_restore_have_limits_of_their_own(tmp_path: Path) -> None:
+    archive = archive_runs.config(tmp_path, "127.0.0.1:1", ["orders"], trigger="60 seconds")
+    restore = restore_runs.config(tmp_path, archive, "127.0.0.1:2")
+    assert ReportedRun.of_archive(archive).health_limits == HealthLimits(live_s=1200.0, ready_s=360.0)
+    assert ReportedRun.of_restore(restore).health_limits == HealthLimits(live_s=600.0, ready_s=60.0)
 
 
 def test_without_a_local_checkpoint_the_loop_beside_the_query_counts_as_its_planner(tmp_path: Path) -> None:
