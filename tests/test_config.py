@@ -42,6 +42,7 @@ def test_the_example_is_valid_and_says_the_defaults() -> None:
     assert example.read == config_module.ReadSettings()
     assert example.write == config_module.WriteSettings()
     assert example.groups == config_module.GroupSettings()
+    assert example.schemas == config_module.SchemaSettings()
     assert example.metrics == config_module.LagMetricsSettings()
     assert example.trigger_s == 2.0
     assert example.tables == str(_CONF.parent.resolve() / "data/orders-east-west")
@@ -314,3 +315,48 @@ def test_another_coalescing_is_refused_in_one_sentence(value: object) -> None:
     assert problem == (
         f"write.coalesce_bytes: {value!r} is none of a number of bytes from 1024 to 67108864, auto, and null (off)"
     )
+
+
+def _registry_problems(**schemas: Any) -> tuple[str, ...]:
+    return _problems(schemas=schemas)
+
+
+def test_schema_registries_are_optional_and_come_in_pairs() -> None:
+    assert not _loaded().schemas.has_registries
+    both = _loaded(schemas={"source": {"url": "https://east:8081/api"}, "target": {"url": "http://west"}, "compatibility": False})
+    assert both.schemas.has_registries
+    assert both.schemas.compatibility == "off"
+    assert MirrorConfig.from_json(both.to_json()) == both
+    assert _registry_problems(source={"url": "http://east"}) == ("schemas.target.url: is missing",)
+
+
+@pytest.mark.parametrize(
+    ("registry", "problem"),
+    [
+        ({"url": "east:8081"}, "schemas.source.url: must be a URL such as https://registry.east:8081"),
+        ({"url": "http://east:99999"}, "schemas.source.url: must be a URL such as https://registry.east:8081"),
+        (
+            {"url": "http://me:pass@east"},
+            "schemas.source.url: must not hold a user name or password: use username, and password by reference",
+        ),
+        ({"url": "http://east?a=b"}, "schemas.source.url: must end with the path of the API, without ? and #"),
+        ({"username": "me", "password": "${env:X}"}, "schemas.source.url: is missing"),
+        ({"url": "http://east", "username": "me"}, "schemas.source.username and password: give both or none"),
+        (
+            {"url": "http://east", "username": "me", "password": "${env:X}", "token": "${env:Y}"},
+            "schemas.source.token: excludes username: give one of them",
+        ),
+        ({"url": "http://east", "ca_file": "ca.pem"}, "schemas.source.ca_file: has no effect with an http: URL"),
+        ({"url": "http://east", "ulr": "x"}, "schemas.source.ulr: unknown key; did you mean url?"),
+    ],
+)
+def test_contradictory_registries_are_named(registry: dict[str, str], problem: str) -> None:
+    assert problem in _registry_problems(source=registry, target={"url": "http://west"})
+
+
+@pytest.mark.parametrize("secret", ["hunter2", 12345, "${env:X}hunter2"])
+@pytest.mark.parametrize("key", ["password", "token"])
+def test_secrets_of_registries_are_given_by_reference_and_never_shown(key: str, secret: object) -> None:
+    problems = _registry_problems(source={"url": "http://east", key: secret}, target={"url": "http://west"})
+    assert problems[0].startswith(f"schemas.source.{key}: ")
+    assert not any("hunter2" in problem or "12345" in problem for problem in problems)

@@ -26,8 +26,9 @@ Results go to standard output, logs and progress to standard error.
 | 130 | interrupted |
 
 Exit code 1 also means: `verify`: a difference; `preflight`: something will be refused; `quarantine retry`: a batch was
-refused again; `groups --apply`: an offset is not in place; `acls`: the target lacks an ACL. A process manager must not
-restart after 2, 3 and 4. What to do after each error: [error remedies](error-remedies.md).
+refused again; `groups --apply`: an offset is not in place; `acls`: the target lacks an ACL; `schemas`: the target's
+registry lacks a schema. A process manager must not restart after 2, 3 and 4. What to do after each error: [error
+remedies](error-remedies.md).
 """
 
 

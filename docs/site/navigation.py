@@ -20,6 +20,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "restore",
             "groups",
             "acls",
+            "schemas",
             "failover",
             "moving",
             "topics",

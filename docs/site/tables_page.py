@@ -13,8 +13,8 @@ from markdown_text import code, table
 _INTRODUCTION = """# Tables
 
 Plain Delta tables (no deletion vectors, no column mapping), in the folder or schema of the setting `tables`. Any reader may
-read them at any time; only the mirror may write them. The columns of `offset_map` are a public interface. `controls` and
-`quarantine` are state of the mirror as well; the other tables are observations.
+read them at any time; only the mirror may write them. The columns of `offset_map` are a public interface. `controls`,
+`schema_imports` and `quarantine` are state of the mirror as well; the other tables are observations.
 """
 
 

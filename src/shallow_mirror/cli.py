@@ -30,6 +30,7 @@ from shallow_mirror.commands.redo import redo
 from shallow_mirror.commands.report import report
 from shallow_mirror.commands.restore import restore
 from shallow_mirror.commands.run import run
+from shallow_mirror.commands.schemas import schemas
 from shallow_mirror.commands.status import status
 from shallow_mirror.commands.translate import translate
 from shallow_mirror.commands.verify import verify
@@ -44,7 +45,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, report, translate, groups, acls, verify, recover, pause, resume, redo, restore):
+for command in (run, preflight, status, report, translate, groups, acls, schemas, verify, recover, pause, resume, redo, restore):
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(archive, name="archive")
@@ -54,7 +55,7 @@ app.command("local-kafka")(local_kafka)
 
 # Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
-_READING_COMMANDS = ("preflight", "status", "translate", "groups", "acls", "recover", "verify", "quarantine", "report")
+_READING_COMMANDS = ("preflight", "status", "translate", "groups", "acls", "schemas", "recover", "verify", "quarantine", "report")
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""
 

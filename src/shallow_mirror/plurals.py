@@ -1,6 +1,10 @@
-"""Pure: counts with their nouns."""
+"""Pure: counts with their nouns, and lists of names."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+_SHOWN_NAMES = 5
 
 
 def counted(count: int | None, noun: str, plural: str | None = None) -> str:
@@ -12,3 +16,10 @@ def counted(count: int | None, noun: str, plural: str | None = None) -> str:
         return f"1 {noun}"
     many = plural or noun + ("es" if noun.endswith(("ch", "sh", "s", "x")) else "s")
     return f"{'?' if count is None else f'{count:,}'} {many}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first few names, and the number of the others."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - _SHOWN_NAMES
+    return ", ".join(distinct[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -44,6 +44,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "translate": _MIRROR_OR_RESTORE,
     "groups": _MIRROR,
     "acls": _MIRROR,
+    "schemas": _MIRROR,
     "verify": _MIRROR_OR_RESTORE,
     "recover": _MIRROR_OR_RESTORE,
     "pause": _MIRROR,

@@ -8,6 +8,7 @@ from shallow_mirror.config.archive_config import ArchiveConfig, archive_json_sch
 from shallow_mirror.config.migration_config import MigrationConfig, migration_json_schema
 from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
 from shallow_mirror.config.restore_config import RestoreConfig, restore_json_schema
+from shallow_mirror.config.schema_settings import RegistrySettings, SchemaSettings
 from shallow_mirror.config.sections import (
     DEFAULT_REQUEST_BYTES,
     DEFAULT_SLOT_BYTES,
@@ -37,7 +38,9 @@ __all__ = [
     "MigrationConfig",
     "MirrorConfig",
     "ReadSettings",
+    "RegistrySettings",
     "RestoreConfig",
+    "SchemaSettings",
     "StartRule",
     "StorageSettings",
     "TopicSettings",

@@ -11,6 +11,7 @@ from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
 from shallow_mirror.config.problems import client_problems, storage_problems
+from shallow_mirror.config.schema_settings import SchemaSettings
 from shallow_mirror.config.sections import (
     AclSettings,
     ClusterSettings,
@@ -40,6 +41,7 @@ class MirrorConfig(Section):
     write: WriteSettings = WriteSettings()
     groups: GroupSettings = GroupSettings()
     acls: AclSettings = AclSettings()
+    schemas: SchemaSettings = SchemaSettings()
     metrics: LagMetricsSettings = LagMetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"
@@ -110,6 +112,7 @@ class MirrorConfig(Section):
             problems += interval_problems
             problems += preserving_problems(config.topics, on_refused=write.on_refused, configs=config.topics.configs)
             problems += _deleting_problems(config)
+            problems += config.schemas.problems()
         if problems or config is None:
             raise ConfigError(problems)
         tables = absolute(config.tables, folder)

@@ -175,17 +175,19 @@ def preserving_problems(offsets: OffsetSettings, *, on_refused: str, configs: st
     return problems
 
 
-class GroupPatterns(Section):
+class NamePatterns(Section):
+    """Regular expressions on whole names of consumer groups, or of subjects."""
+
     include: list[Pattern] = Field(default=[".*"], min_length=1)
     exclude: list[Pattern] = Field(default=[])
 
-    def is_included(self, group: str) -> bool:
-        if any(re.fullmatch(pattern, group) for pattern in self.exclude):
+    def is_included(self, name: str) -> bool:
+        if any(re.fullmatch(pattern, name) for pattern in self.exclude):
             return False
-        return any(re.fullmatch(pattern, group) for pattern in self.include)
+        return any(re.fullmatch(pattern, name) for pattern in self.include)
 
 
-class GroupSettings(GroupPatterns):
+class GroupSettings(NamePatterns):
     """Consumer groups. `sync`: how often a running mirror commits translated offsets. `keep`: age of their history."""
 
     sync: SyncInterval = "off"
@@ -200,7 +202,7 @@ class GroupSettings(GroupPatterns):
         return values.parse_interval(self.keep)
 
 
-class ArchiveGroupSettings(GroupPatterns):
+class ArchiveGroupSettings(NamePatterns):
     """Consumer groups of the source. `interval`: how often a running archive notes their offsets. `keep`: age of every note."""
 
     interval: SyncInterval = "60 seconds"
@@ -215,7 +217,7 @@ class ArchiveGroupSettings(GroupPatterns):
         return values.parse_sync(self.interval)
 
 
-class RestoreGroupSettings(GroupPatterns):
+class RestoreGroupSettings(NamePatterns):
     """Consumer groups whose noted offsets are committed at the target once everything is restored."""
 
     commit: Annotated[Literal["at-end", "off"], OrOff] = "at-end"

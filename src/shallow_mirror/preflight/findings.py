@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-SHOWN_SUBJECTS = 5
+from shallow_mirror.plurals import listed
 
 
 class Level(enum.StrEnum):
@@ -37,10 +37,3 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
     for finding in findings:
         subjects.setdefault(finding.what, []).append(finding.subject)
     return [f"{listed(of_it)}: {what}" for what, of_it in subjects.items()]
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the first few names, and the number of the others."""
-    distinct = list(dict.fromkeys(names))
-    more = len(distinct) - SHOWN_SUBJECTS
-    return ", ".join(distinct[:SHOWN_SUBJECTS]) + (f" and {more} more" if more > 0 else "")

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shallow_mirror.plurals import counted
-from shallow_mirror.preflight.findings import Level, listed, sentences
+from shallow_mirror.plurals import counted, listed
+from shallow_mirror.preflight.findings import Level, sentences
 from shallow_mirror.preflight.report import PreflightReport, TopicReport
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.verdict_counts import Amount, RuleCount

@@ -72,6 +72,14 @@ def ca_context(config: ClientConfig, prefix: str) -> ssl.SSLContext:
     return context
 
 
+def ca_file_context(setting: str, path: str) -> ssl.SSLContext:
+    """Return a context for an HTTPS server: with the CA of a file, which `setting` names, else with the system's CAs."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    trust(context, _read_file(setting, path) if path else None)
+    return context
+
+
 def trust(context: ssl.SSLContext, ca: _Pem | None) -> None:
     """Trust a CA. None: the certificate authorities of the system."""
     if ca is None:
@@ -87,15 +95,17 @@ def _read_pem(config: ClientConfig, what: str) -> _Pem | None:
     location, pem = config.value(f"{what}.location"), config.value(f"{what}.pem")
     if pem:
         return _Pem(f"{what}.pem", pem_text(pem))
-    if not location:
-        return None
+    return _read_file(f"{what}.location", location) if location else None
+
+
+def _read_file(setting: str, location: str) -> _Pem:
     try:
-        return _Pem(f"{what}.location: {location}", Path(location).read_text(encoding="ascii"))
+        return _Pem(f"{setting}: {location}", Path(location).read_text(encoding="ascii"))
     except OSError as error:
-        raise ConfigError(f"{what}.location: cannot read {location}: {error.strerror}") from error
+        raise ConfigError(f"{setting}: cannot read {location}: {error.strerror}") from error
     except UnicodeDecodeError:
         raise ConfigError(
-            f"{what}.location: {location} is not PEM, which is text (convert by `openssl x509 -inform der` or `openssl pkcs12`)"
+            f"{setting}: {location} is not PEM, which is text (convert by `openssl x509 -inform der` or `openssl pkcs12`)"
         ) from None
 
 

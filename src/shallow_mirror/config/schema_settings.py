@@ -1,0 +1,80 @@
+"""The section `schemas` of the mirror file: both Schema Registries, and what is copied between them."""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shallow_mirror.broker.auth.secrets import is_only_references
+from shallow_mirror.config.sections import NamePatterns
+from shallow_mirror.config.values import OrOff, Section, checked
+
+
+def _require_registry_url(url: str) -> None:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError("must be a URL such as https://registry.east:8081")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold a user name or password: use username, and password by reference")
+    if parts.query or parts.fragment:
+        raise ValueError("must end with the path of the API, without ? and #")
+
+
+def _require_reference(secret: str) -> None:
+    if secret and not is_only_references(secret):
+        raise ValueError("secrets are given by reference only: ${env:NAME}, ${file:PATH} or ${secret:scope/key}")
+
+
+RegistryUrl = Annotated[str, checked(_require_registry_url)]
+SecretReference = Annotated[str, checked(_require_reference)]
+
+
+class RegistrySettings(Section):
+    """A Schema Registry with the Confluent API. `url` None: not used."""
+
+    url: RegistryUrl | None = Field(
+        default=None, description="`https://registry.east:8081`, with the path of the API if it has one"
+    )
+    username: str = Field(default="", description="user of HTTP basic authentication")
+    password: SecretReference = Field(default="", repr=False, description="its password, by reference")
+    token: SecretReference = Field(default="", repr=False, description="bearer token, by reference, instead of a user")
+    ca_file: str = Field(default="", description="PEM file of the CA of the registry; not set: the CAs of the system")
+
+    def problems(self) -> list[str]:
+        """Return the settings that contradict each other; each begins with its key."""
+        problems = []
+        if self.username and self.token:
+            problems.append("token: excludes username: give one of them")
+        if bool(self.username) != bool(self.password):
+            problems.append("username and password: give both or none")
+        if self.url is None and self.model_fields_set - {"url"}:
+            problems.append("url: is missing")
+        if self.ca_file and self.url is not None and self.url.startswith("http:"):
+            problems.append("ca_file: has no effect with an http: URL")
+        return problems
+
+
+class SchemaSettings(NamePatterns):
+    """Schemas of which subjects are copied, and whether compatibility levels are. `include`, `exclude`: names of subjects."""
+
+    source: RegistrySettings = RegistrySettings()
+    target: RegistrySettings = RegistrySettings()
+    compatibility: Annotated[Literal["all", "subjects", "off"], OrOff] = "all"
+
+    @property
+    def has_registries(self) -> bool:
+        return self.source.url is not None and self.target.url is not None
+
+    def problems(self) -> list[str]:
+        """Return what is missing or contradicts itself."""
+        sides = (("source", self.source), ("target", self.target))
+        problems = [f"schemas.{side}.{problem}" for side, registry in sides for problem in registry.problems()]
+        if problems or (self.source.url is None) == (self.target.url is None):
+            return problems
+        return [f"schemas.{side}.url: is missing" for side, registry in sides if registry.url is None]
