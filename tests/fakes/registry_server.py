@@ -30,7 +30,10 @@ class RegistryFault:
 
 
 class RegistryServer:
-    """`rules` may be changed at any time. `requests`: method and path of each. `before_request` may raise to end a connection."""
+    """`rules` may be changed at any time. `requests`: method and path of each. `before_request` may raise to end a connection.
+
+    `page_items`: most items of a list in a response; None: a registry without pages, which ignores `offset`.
+    """
 
     def __init__(
         self, rules: RegistryRules | None = None, *, login: str = "", token: str = "", certificate_and_key: Path | None = None
@@ -39,6 +42,7 @@ class RegistryServer:
         self.login, self.token = login, token
         self.requests: list[tuple[str, str]] = []
         self.faults: list[RegistryFault] = []
+        self.page_items: int | None = None
         self.before_request: Callable[[str, str], None] = lambda method, path: None
         self._server = ThreadingHTTPServer((_HOST, 0), _handler_of(self))
         self._server.daemon_threads = True
@@ -102,7 +106,7 @@ def _handler_of(server: RegistryServer) -> type[BaseHTTPRequestHandler]:
             elif not server.is_permitted(self.headers.get("Authorization")):
                 self._send(401, b"<html>Unauthorized</html>")
             else:
-                self._send(*_result(server.rules, self.command, self.path, body))
+                self._send(*_result(server.rules, self.command, self.path, body, server.page_items))
 
         do_GET = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - names of http.server
 
@@ -118,11 +122,15 @@ def _handler_of(server: RegistryServer) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _result(rules: RegistryRules, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+def _result(rules: RegistryRules, method: str, path: str, body: bytes, page_items: int | None) -> tuple[int, bytes]:
     url = urllib.parse.urlsplit(path)
     parts = [urllib.parse.unquote(part) for part in url.path.strip("/").split("/")]
+    query = dict(urllib.parse.parse_qsl(url.query))
     try:
-        result = _routed(rules, method, parts, dict(urllib.parse.parse_qsl(url.query)), json.loads(body) if body else {})
+        result = _routed(rules, method, parts, query, json.loads(body) if body else {})
+        if isinstance(result, list) and page_items is not None:
+            offset = int(query.get("offset", 0))
+            result = result[offset : offset + page_items]
     except Refusal as refusal:
         return refusal.status, json.dumps({"error_code": refusal.code, "message": refusal.message}).encode()
     return 200, json.dumps(result).encode()

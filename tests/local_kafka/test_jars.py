@@ -73,7 +73,7 @@ def test_the_descriptor_names_every_module_and_whether_its_dependencies_come_alo
     assert f"{plain}</dependency>" in ivy_descriptor(ONE_JAR)
     other = replace(ONE_JAR, modules=(replace(ONE_JAR.modules[0], classifier="test"),))
     assert f'{plain}<artifact name="one" type="jar" ext="jar" m:classifier="test"/></dependency>' in ivy_descriptor(other)
-    assert other.modules[0].jar_name == "one-1.0-test.jar"
+    assert other.modules[0].file_name == "one-1.0-test.jar"
 
 
 def test_jars_are_fetched_once(tmp_path: Path, java_home: Path) -> None:

@@ -281,7 +281,8 @@ def test_a_registry_that_is_lost_meanwhile_is_set_back_by_the_next_run(pair: Pai
     pair.target.before_request = lambda method, path: None
     report = pair.copy(is_applied=False)
     assert [left.subject for left in report.leftovers] == ["a", "b"]
-    assert "a: may still be in mode IMPORT since a run on" in _shown(report)
+    assert "a, b: left in mode IMPORT by a run on" in _shown(report)
+    assert "that did not end, which --apply sets back" in _shown(report)
     assert pair.copy().is_done
     assert pair.target.rules.modes == {"": "READWRITE"}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.fakes.registry_server import RegistryFault, RegistryServer
+from tests.fakes.schema_registry import StoredVersion
 from tests.security.certificates import Authority
 
 from shallow_mirror.config import RegistrySettings
@@ -160,6 +161,15 @@ def test_null_is_an_empty_list(registry: Registries) -> None:
         server.faults.append(RegistryFault("GET", "/", 200, body="null"))
         assert registry(server.url).subjects() == []
         assert registry(server.url).version_numbers("a") == {}
+
+
+@pytest.mark.parametrize("page_items", [None, 500, 700, 1500])
+def test_long_lists_are_read_page_by_page(registry: Registries, page_items: int | None) -> None:
+    with RegistryServer() as server:
+        server.page_items = page_items
+        for number in range(1, 1501):
+            server.rules.versions["a", number] = StoredVersion("a", number, number, {"schema": '"int"'})
+        assert list(registry(server.url).version_numbers("a")) == list(range(1, 1501))
 
 
 def test_a_response_without_end_is_refused(registry: Registries, monkeypatch: pytest.MonkeyPatch) -> None:

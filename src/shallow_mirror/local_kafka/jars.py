@@ -45,7 +45,7 @@ class JarFetchError(MirrorError):
 class Module:
     """One artifact: organisation, name, version; `transitive`: with its dependencies.
 
-    `classifier`: another jar of it than the main one.
+    `classifier`: another file of it than the main jar; `extension`: of that file.
     """
 
     organisation: str
@@ -53,10 +53,11 @@ class Module:
     version: str
     transitive: bool = True
     classifier: str = ""
+    extension: str = "jar"
 
     @property
-    def jar_name(self) -> str:
-        return f"{self.name}-{self.version}{self.classifier and '-'}{self.classifier}.jar"
+    def file_name(self) -> str:
+        return f"{self.name}-{self.version}{self.classifier and '-'}{self.classifier}.{self.extension}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def _fetch(jar_set: JarSet, cache: Path, folder: Path) -> None:
         fetched.mkdir()
         _log.info("fetching the jars of %s into %s, once; this can take a minute or two", jar_set.name, folder)
         _run_ivy(java, ivy, jar_set, cache / "ivy", Path(work), fetched)
-        missing = [module.jar_name for module in jar_set.modules if not (fetched / module.jar_name).is_file()]
+        missing = [module.file_name for module in jar_set.modules if not (fetched / module.file_name).is_file()]
         if missing:
             raise JarFetchError(f"Ivy ended without an error but did not bring {', '.join(missing)} for {jar_set.name}")
         fetched.rename(folder)
@@ -242,7 +243,10 @@ def ivy_descriptor(jar_set: JarSet) -> str:
 def _artifact(module: Module) -> str:
     if not module.classifier:
         return ""
-    return f'<artifact name={quoteattr(module.name)} type="jar" ext="jar" m:classifier={quoteattr(module.classifier)}/>'
+    return (
+        f'<artifact name={quoteattr(module.name)} type="jar" ext={quoteattr(module.extension)}'
+        f" m:classifier={quoteattr(module.classifier)}/>"
+    )
 
 
 def _show_tail(output: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from shallow_mirror.config import MirrorConfig, SchemaSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import listed
 from shallow_mirror.schemas.importer import Import, ImportLog, carry_out
-from shallow_mirror.schemas.registry import SchemaRegistry
+from shallow_mirror.schemas.registry import SchemaRegistry, open_registries
 from shallow_mirror.schemas.registry_reader import read_source, read_target
 from shallow_mirror.schemas.schema_plan import GLOBAL, Conflict, SchemaPlan, TargetContents, plan_schemas
 from shallow_mirror.schemas.subject_versions import SubjectVersion
@@ -120,18 +119,6 @@ def copy_between(
         done=done,
         after=after,
     )
-
-
-@contextmanager
-def open_registries(config: MirrorConfig) -> Iterator[tuple[SchemaRegistry, SchemaRegistry]]:
-    """Yield the registries of source and target. Raises ConfigError where the file has none."""
-    settings = config.schemas
-    if not settings.has_registries:
-        raise ConfigError("schemas.source.url and schemas.target.url: are missing: give the URLs of both Schema Registries")
-    source = SchemaRegistry(settings.source, side="source", alias=config.source.alias)
-    target = SchemaRegistry(settings.target, side="target", alias=config.target.alias)
-    with closing(source), closing(target):
-        yield source, target
 
 
 def _require_subjects(subjects: Iterable[str], settings: SchemaSettings, source: SchemaRegistry) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shallow_mirror.operations.schemas import SchemaReport
-from shallow_mirror.plurals import counted
+from shallow_mirror.plurals import counted, listed
 from shallow_mirror.schemas.schema_plan import GLOBAL, Conflict
 from shallow_mirror.schemas.subject_versions import SubjectVersion
 
@@ -39,15 +39,23 @@ def _lines(report: SchemaReport) -> Iterator[str]:
         f"{counted(report.subjects, 'subject')}: {counted(len(plan.present), 'version')} present, {len(plan.to_register):,} to "
         f"register, {counted(len(plan.conflicts), 'conflict')}"
     )
-    for leftover in report.leftovers:
-        state = "was" if report.done is not None else "may still be"
-        yield f"{leftover.subject}: {state} in mode IMPORT since a run on {leftover.host} (process {leftover.pid}) was killed"
+    yield from _leftover_lines(report)
     if plan.conflicts:
         yield "nothing was written: solve the conflicts at one side, or leave the subjects out (schemas.exclude)"
     elif report.done is None and not report.is_done:
         yield "do it with --apply"
     if report.done is not None and not report.is_done:
         yield "the target still lacks something: run the command again, which names it"
+
+
+def _leftover_lines(report: SchemaReport) -> Iterator[str]:
+    """Return a line for each run that was killed."""
+    subjects: dict[tuple[str, int], list[str]] = {}
+    for leftover in report.leftovers:
+        subjects.setdefault((leftover.host, leftover.pid), []).append(leftover.subject)
+    end = "and set back now" if report.done is not None else "which --apply sets back"
+    for (host, pid), of_run in subjects.items():
+        yield f"{listed(of_run)}: left in mode IMPORT by a run on {host} (process {pid}) that did not end, {end}"
 
 
 def _rows(report: SchemaReport) -> Iterator[_Row]:

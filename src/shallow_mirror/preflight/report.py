@@ -8,6 +8,7 @@ from typing import Any
 
 from shallow_mirror.preflight.estimate import Backlog, Pace, PartitionSample, backlog_of
 from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.schema_check import SchemaUse
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.verdict_counts import TopicCounts
 from shallow_mirror.types import TopicPartition
@@ -54,7 +55,7 @@ class PreflightReport:
     """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
 
     `coalesce_bytes`: of the mirror file. `has_map`: whether positions are those of an offset map; `paces`: the mirror's own
-    first, where it is known.
+    first, where it is known. `schema_uses`: topics whose keys or values begin with ids of the source's Schema Registry.
     """
 
     mirror: str
@@ -67,6 +68,7 @@ class PreflightReport:
     topics: tuple[TopicReport, ...]
     findings: tuple[Finding, ...]
     paces: tuple[Pace, ...]
+    schema_uses: tuple[SchemaUse, ...] = ()
 
     @property
     def is_fine(self) -> bool:
@@ -97,5 +99,6 @@ class PreflightReport:
                 for pace in self.paces
             ],
             "findings": [finding.document() for finding in self.findings],
+            "schema_ids": [use.document() for use in self.schema_uses],
             "topics": [topic.document() for topic in self.topics],
         }

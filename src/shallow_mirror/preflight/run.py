@@ -33,7 +33,10 @@ from shallow_mirror.preflight.preserved_topics import PreservedTopics
 from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
 from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_progress, plan_backlogs
+from shallow_mirror.preflight.schema_check import SchemaCheck, SchemaUse, registry_topic_findings
+from shallow_mirror.preflight.schema_ids import SchemaIdSampler
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
+from shallow_mirror.schemas.registry import open_registries
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
@@ -74,6 +77,7 @@ class _Preflight:
         self._config, self._storage, self._clock = config, storage, clock
         self._source, self._target = source, target
         self._findings: list[Finding] = []
+        self._schema_uses: tuple[SchemaUse, ...] = ()
 
     def run(self, sample_bytes: int | None, on_progress: OnProgress) -> PreflightReport:
         began = self._clock()
@@ -100,6 +104,7 @@ class _Preflight:
             topics=topics,
             findings=tuple(self._findings),
             paces=tuple(pace for pace in paces if pace is not None),
+            schema_uses=self._schema_uses,
         )
 
     def _sample_topics(
@@ -120,10 +125,19 @@ class _Preflight:
         self._findings += problems
         preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
         self._findings += preserved.findings(plans, positions, backlogs)
-        sampler = TopicSampler(self._config, reader, backlogs, on_progress)
+        schema_ids = SchemaIdSampler() if self._config.schemas.has_registries else None
+        sampler = TopicSampler(self._config, reader, backlogs, on_progress, schema_ids)
         topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
-        self._findings += [*sampler.findings, *sampler.library_problems()]
+        self._findings += [*sampler.findings, *sampler.library_problems(), *registry_topic_findings(partitions)]
+        self._schema_uses = () if schema_ids is None else self._check_schemas(schema_ids)
         return topics
+
+    def _check_schemas(self, schema_ids: SchemaIdSampler) -> tuple[SchemaUse, ...]:
+        with open_registries(self._config) as (source, target):
+            check = SchemaCheck(source, target)
+            uses = check.check(schema_ids.topics)
+            self._findings += check.findings
+        return uses
 
     @property
     def _is_same_cluster(self) -> bool:

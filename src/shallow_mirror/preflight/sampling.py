@@ -16,6 +16,7 @@ from shallow_mirror.preflight.estimate import PartitionSample
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.report import TopicReport
 from shallow_mirror.preflight.sample_reader import SampleReader
+from shallow_mirror.preflight.schema_ids import SchemaIdSampler
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.timestamp_limits import time_limits
 from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
@@ -95,7 +96,10 @@ def _by_topic(values: Mapping[SourcePartition, T]) -> dict[str, dict[SourceParti
 
 
 class TopicSampler:
-    """`backlogs` of all topics. What stops the reading of a partition is in `findings`."""
+    """`backlogs` of all topics. What stops the reading of a partition is in `findings`.
+
+    `schema_ids` opens some of the batches; None: nothing is opened.
+    """
 
     def __init__(
         self,
@@ -103,10 +107,11 @@ class TopicSampler:
         reader: SampleReader,
         backlogs: Mapping[SourcePartition, OffsetRange],
         on_progress: OnProgress,
+        schema_ids: SchemaIdSampler | None = None,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
         self._config, self._reader, self._backlogs = config, reader, _by_topic(backlogs)
-        self._on_progress, self._now_ms = on_progress, now_ms
+        self._on_progress, self._schema_ids, self._now_ms = on_progress, schema_ids, now_ms
         self._total_offsets = sum(backlog.end - backlog.start for backlog in backlogs.values())
         self._done_offsets = self._refused_batch_count = 0
         self._rebuilt_codecs: set[Codec] = set()
@@ -154,6 +159,8 @@ class TopicSampler:
                     limits=limits,
                 )
                 counts.add(topic_partition, part.index, admission, limits, times)
+                if self._schema_ids is not None:
+                    self._schema_ids.add(topic_partition, part.index, part.records, admission)
                 self._report_progress(topic_partition, reached - backlog.start, counts)
         except BatchRefusedError as error:
             counts.refuse(error.rule, RuleCount(error.remedy, topic_partition, error.base_offset, 0, Amount(batch_count=1)))

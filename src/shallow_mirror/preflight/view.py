@@ -79,6 +79,7 @@ def lines_behind(report: PreflightReport) -> list[str]:
     lines += _rule_lines("rebuilt:", (topic.counts.rebuilds for topic in report.topics))
     lines += _small_batches_lines(report)
     lines += _created_lines(report.topics)
+    lines += ["schema ids:", *(f"  {use}" for use in report.schema_uses)] if report.schema_uses else []
     return [*lines, *_time_lines(report)]
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
-from shallow_mirror.config.schema_settings import RegistrySettings
+from shallow_mirror.config import MirrorConfig, RegistrySettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.schemas.http_json import JsonClient, JsonResponse
 from shallow_mirror.schemas.subject_versions import DEFAULT_CONTEXT, Schema, SchemaId, SubjectVersion
 
 _NOT_FOUND = 404
+_LEAST_PAGE = 500
+"""A list of so many items may be the first page only: registries limit pages to 1,000 and more unless configured otherwise."""
 _NO_MODES = (404, 405)
 """Without support of modes a registry has no such path, or it only answers GET."""
-_SOFT_DELETED = 40406
 _NOT_PERMITTED = 42205
 
 IMPORT, READONLY, READWRITE = "IMPORT", "READONLY", "READWRITE"
@@ -35,19 +37,18 @@ class SchemaRegistry:
 
     def subjects(self) -> list[str]:
         """Return all subjects of all contexts, also those of which every version is soft-deleted."""
-        path = "/subjects?deleted=true"
-        response = self._client.request("GET", path)
-        if response.status == _NOT_FOUND:
+        names = self._all_items("/subjects?deleted=true")
+        if names is None:
             raise ConfigError(
                 f"{self.name} has no /subjects (404): correct {self._client.section}.url, with the path of the API (Apicurio: "
                 "/apis/ccompat/v7)"
             )
-        return sorted(str(subject) for subject in self._items(response, path))
+        return sorted(str(name) for name in names)
 
     def version_numbers(self, subject: str) -> dict[int, bool]:
         """Return whether each version of a subject is soft-deleted; empty where there is no such subject."""
         path = f"/subjects/{_quoted(subject)}/versions"
-        existing, all_numbers = self._numbers(path), self._numbers(f"{path}?deleted=true")
+        existing, all_numbers = self._numbers(f"{path}?deleted=false"), self._numbers(f"{path}?deleted=true")
         return {number: number not in existing for number in sorted(existing | all_numbers)}
 
     def version(self, subject: str, number: int, *, is_deleted: bool = False) -> SubjectVersion | None:
@@ -136,24 +137,37 @@ class SchemaRegistry:
         """Delete a version softly. One that is deleted already stays so."""
         path = f"/subjects/{_quoted(version.subject)}/versions/{version.version}"
         response = self._client.request("DELETE", path)
-        if response.error_code != _SOFT_DELETED:
+        if response.status != _NOT_FOUND:
             self._require_success(response, f"delete version {version.version} softly", version.subject)
 
     def _numbers(self, path: str) -> set[int]:
-        response = self._client.request("GET", path)
-        if response.status == _NOT_FOUND:
-            return set()
         try:
-            return {int(number) for number in self._items(response, path)}
+            return {int(number) for number in self._all_items(path) or ()}
         except (TypeError, ValueError) as error:
             raise self._malformed(path, error) from None
 
-    def _items(self, response: JsonResponse, path: str) -> list[Any]:
-        """Return the items of a list; some registries send null for an empty one."""
+    def _all_items(self, path: str) -> list[Any] | None:
+        """Return the items of all pages of a list; None where it does not exist."""
+        page = self._page(path)
+        if page is None:
+            return None
+        items = dict.fromkeys(page)
+        while page and len(page) >= _LEAST_PAGE:
+            page = self._page(f"{path}&offset={len(items)}")
+            if page is None or items.keys() >= set(page):  # a registry without pages repeats the first one
+                break
+            items |= dict.fromkeys(page)
+        return list(items)
+
+    def _page(self, path: str) -> list[Any] | None:
+        """Return the items of a page; some registries send null instead of an empty one. None: there is no such list."""
+        response = self._client.request("GET", path)
+        if response.status == _NOT_FOUND:
+            return None
         self._require_success(response, f"read {path}")
         items = [] if response.document is None else response.document
-        if not isinstance(items, list):
-            raise self._malformed(path, TypeError("no list"))
+        if not isinstance(items, list) or not all(isinstance(item, str | int) for item in items):
+            raise self._malformed(path, TypeError("no list of names or numbers"))
         return items
 
     def _value(self, path: str, key: str) -> str | None:
@@ -185,6 +199,18 @@ class SchemaRegistry:
             f"{self.name}: the response to {path} is not that of a Schema Registry ({type(error).__name__}: {error}): correct "
             f"{self._client.section}.url"
         )
+
+
+@contextmanager
+def open_registries(config: MirrorConfig) -> Iterator[tuple[SchemaRegistry, SchemaRegistry]]:
+    """Yield the registries of source and target. Raises ConfigError where the file has none."""
+    settings = config.schemas
+    if not settings.has_registries:
+        raise ConfigError("schemas.source.url and schemas.target.url: are missing: give the URLs of both Schema Registries")
+    source = SchemaRegistry(settings.source, side="source", alias=config.source.alias)
+    target = SchemaRegistry(settings.target, side="target", alias=config.target.alias)
+    with closing(source), closing(target):
+        yield source, target
 
 
 def _quoted(text: str) -> str:
