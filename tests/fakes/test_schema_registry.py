@@ -197,8 +197,8 @@ def test_what_does_not_exist_has_its_codes(api: Api, subject: str) -> None:
 
 
 def test_ids_of_contexts_are_their_own(api: Api, subject: str) -> None:
-    if api.is_real:
-        pytest.skip("not every registry has contexts")
+    if api.is_real and api("GET", "/subjects?subjectPrefix=:.none:") != (200, []):
+        pytest.skip("this registry has no contexts")
     schema_id, inside = next(_names), urllib.parse.quote(f":.{subject}:{subject}", safe="")
     texts = schema(), schema()
     for name, text in zip((subject, inside), texts, strict=True):

@@ -11,12 +11,14 @@ import pytest
 from confluent_kafka.admin import ConfigResource
 from deltalake import DeltaTable
 from tests.conftest import TwoClusters
+from tests.fakes.registry_server import RegistryServer
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 from tests.support.mirror_runs import catch_up, create_topic, write, write_stamped
 from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.checkpoints.schema import table_uri
+from shallow_mirror.operations.schemas import copy_schemas
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 
@@ -150,3 +152,27 @@ def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
         (f"target topic {zstd}", "has compression.type=zstd")
     ]
     assert any("has cleanup.policy=compact" in finding["what"] for finding in document["findings"])
+
+
+def test_schema_ids_of_records_in_every_codec_are_compared_with_both_registries(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    for codec in CODECS:
+        producer = one_batch_producer(source, topic_name, **{"compression.type": codec})
+        for number in range(20):
+            producer.produce(topic_name, b"\0" + (1).to_bytes(4) + b"value", f"k{number}", partition=0)
+        assert producer.flush(30) == 0
+    with RegistryServer() as of_source, RegistryServer() as of_target:
+        of_source.rules.register(f"{topic_name}-value", {"schema": '"int"'})
+        schemas = {"source": {"url": of_source.url}, "target": {"url": of_target.url}}
+        config = runs.config(tmp_path, source, target, [topic_name], schemas=schemas)
+        before = preflight_mirror(config)
+        assert copy_schemas(config, is_applied=True).is_done
+        after = preflight_mirror(config)
+    (lacking,), (having,) = before.schema_uses, after.schema_uses
+    assert (lacking.topic, lacking.field, lacking.ids, lacking.missing) == (topic_name, "value", (1,), (1,))
+    assert (lacking.with_ids, lacking.sampled) == (40, 40)
+    assert [finding.subject for finding in before.findings if "lacks schema ids" in finding.what] == [f"values of {topic_name}"]
+    assert (having.ids, having.missing, having.different) == ((1,), (), ())

@@ -68,7 +68,8 @@ def test_what_a_real_registry_has_is_copied_with_equal_ids(apicurio: ApicurioReg
 def test_a_real_registry_without_import_mode_is_refused_and_stays_as_it_is(apicurio: ApicurioRegistry, tmp_path: Path) -> None:
     before = apicurio.request("GET", "/subjects?deleted=true")
     with RegistryServer() as source:
-        source.rules.register("new", {"schema": '"double"'})
+        source.rules.modes["new"] = "IMPORT"
+        source.rules.register("new", {"schema": '"double"', "id": 10_000})
         config = _config(tmp_path, source.url, apicurio.url)
         assert not copy_schemas(config).is_done
         with pytest.raises(ConfigError, match=re.escape("has no import mode (GET /mode: not found), and without it ids")):
