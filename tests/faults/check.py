@@ -14,10 +14,11 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
+from tests.faults.end_offsets import settled_end_offsets
 from tests.faults.offset_audit import OffsetAudit
 from tests.faults.writers import Outcome, Written
 
-from shallow_mirror.demo.checker import end_offsets, partitions_of, read_histories
+from shallow_mirror.demo.checker import partitions_of, read_histories
 from shallow_mirror.demo.history import Difference, DifferenceKind, History, compare_histories, mistranslated
 from shallow_mirror.demo.map_rows import MapRow, RowTranslation, offset_map_path
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -144,8 +145,8 @@ class Checker:
             rows.setdefault(TopicPartition(row.source_topic, row.source_partition), []).append(row)
         admin = AdminClient({"bootstrap.servers": self._target, "log_level": 0})
         places = partitions_of(admin, self._topics)
-        stable = end_offsets(admin, places, IsolationLevel.READ_COMMITTED)
-        ends = end_offsets(admin, places, IsolationLevel.READ_UNCOMMITTED)
+        stable = settled_end_offsets(admin, places, IsolationLevel.READ_COMMITTED)
+        ends = settled_end_offsets(admin, places, IsolationLevel.READ_UNCOMMITTED)
         return Moment(
             rows=rows,
             micro_batch=max((document["micro_batch"] for document in listed), default=self._micro_batch),

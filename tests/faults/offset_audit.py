@@ -6,12 +6,12 @@ Every record of the source has to be on the target at its own offset, once, and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka.admin import AdminClient
+from tests.faults.end_offsets import settled_end_offsets
 from tests.faults.range_readers import JavaReaderError, Ranges, ReadRanges
 
-from shallow_mirror.demo.checker import end_offsets
 from shallow_mirror.demo.history import History, compare_histories
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -58,10 +58,10 @@ class OffsetAudit:
             differences.append(f"unread: {name}: {error}")
         return differences
 
-    def _different_ends(self, keys: Iterable[TopicPartition]) -> Iterable[str]:
+    def _different_ends(self, keys: Collection[TopicPartition]) -> Iterable[str]:
         admins = [AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}) for bootstrap in (self._source, self._target)]
         for isolation in IsolationLevel:
-            source, target = (end_offsets(admin, keys, isolation) for admin in admins)
+            source, target = (settled_end_offsets(admin, keys, isolation) for admin in admins)
             for key in sorted(source):
                 if source[key] != target[key]:
                     yield f"end: {key}: the log ends at {source[key]} and at {target[key]} on the target ({isolation.value})"

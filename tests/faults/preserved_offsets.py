@@ -29,7 +29,10 @@ STEPS = (PLANNED, OWNER_CHECKED, PRODUCED, ANSWERED, DECIDED, RETURNED, COMMITTE
 
 KILLS: list[tuple[Fault, Step]] = [
     *((fault, step) for fault in (process_faults.KillAll(), process_faults.KillDriver()) for step in STEPS),
-    *((process_faults.Suspend(13), step) for step in (PLANNED, PRODUCED, ANSWERED, DECIDED)),
+    *(
+        (process_faults.Suspend(4, "SIGSTOP of the mirror, then SIGCONT"), step)
+        for step in (PLANNED, PRODUCED, ANSWERED, DECIDED)
+    ),
 ]
 
 APIS: Mapping[str, tuple[str, ...]] = {

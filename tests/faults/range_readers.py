@@ -71,7 +71,7 @@ class JavaReader:
             process.stdin.flush()
         except BrokenPipeError as error:
             raise self._ended() from error
-        lines = []
+        lines: list[str] = []
         for line in process.stdout:
             if line.rstrip("\n") == _END:
                 return parse_histories(lines, ranges)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.faults.check import Checked, Checker
+from tests.faults.end_offsets import settled_end_offsets
 from tests.faults.gate import Gate, PausedProcess
 from tests.faults.mirror_process import SPARK, MirrorProcess, survivors
 from tests.faults.offset_audit import OffsetAudit
@@ -21,7 +22,7 @@ from tests.faults.steps import DECIDED, SLOTS, Step
 from tests.faults.writers import LIGHT, WriteLoad, Writers
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.demo.checker import compare, end_offsets, partitions_of
+from shallow_mirror.demo.checker import compare, partitions_of
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
@@ -265,7 +266,7 @@ class Scene:
 
     def _wait_until_caught_up(self, mirror: MirrorProcess) -> None:
         admin = AdminClient({"bootstrap.servers": self.source, "log_level": 0})
-        ends = end_offsets(admin, partitions_of(admin, self.topics), IsolationLevel.READ_COMMITTED)
+        ends = settled_end_offsets(admin, partitions_of(admin, self.topics), IsolationLevel.READ_COMMITTED)
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             positions = {source.topic_partition: at.offset for source, at in OffsetMap.open(str(self.tables)).positions().items()}

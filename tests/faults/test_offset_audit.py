@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 from tests.faults.offset_audit import OffsetAudit, differences_of_reading
@@ -73,10 +73,12 @@ class Clusters:
     def read(self, bootstrap: str, isolation: IsolationLevel, ranges: Ranges) -> dict[TopicPartition, History]:
         self.ranges.append(ranges)
         seen = self._seen[bootstrap, isolation]
-        return {key: History(seen.offsets[own], seen.digests[own]) for key, own in self._masks(seen, ranges).items()}
+        return {key: _between(seen, start, end) for key, (start, end) in ranges.items()}
 
-    def _masks(self, seen: History, ranges: Ranges) -> Mapping[TopicPartition, object]:
-        return {key: (seen.offsets >= start) & (seen.offsets < end) for key, (start, end) in ranges.items()}
+
+def _between(seen: History, start: int, end: int) -> History:
+    own = (seen.offsets >= start) & (seen.offsets < end)
+    return History(seen.offsets[own], seen.digests[own])
 
 
 @pytest.mark.parametrize("bad", [COMMITTED, UNCOMMITTED])
