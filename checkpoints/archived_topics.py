@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.schema import TIMESTAMP
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
+from shallow_mirror.errors import ConfigError
 
 ARCHIVE_TOPICS_TABLE = "archive_topics"
 
@@ -83,6 +84,17 @@ class ArchivedTopics:
             if before is None or before[0] <= order:
                 newest[description.topic_id] = (order, description)
         return {topic_id: description for topic_id, (_, description) in newest.items()}
+
+    def described(self, topic_ids: Mapping[str, str], micro_batch: int) -> dict[str, TopicDescription]:
+        """Return the description of each topic as it was at a decision. `topic_ids`: by name. Raises ConfigError without one."""
+        known = self.latest(micro_batch)
+        missing = sorted(topic for topic, topic_id in topic_ids.items() if topic_id not in known)
+        if missing:
+            raise ConfigError(
+                f"the table archive_topics does not describe {', '.join(missing)}: run `shallow-mirror archive run` once, or "
+                "restore the table from a copy"
+            )
+        return {topic: known[topic_id] for topic, topic_id in topic_ids.items()}
 
 
 def _pairs(configs: Sequence[tuple[str, str]] | Mapping[str, str]) -> dict[str, str]:

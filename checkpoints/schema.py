@@ -93,13 +93,15 @@ class DecidedSegment:
     """`txn` is the Kafka transaction of the slot that made the row; None where the slot produced nothing, and in an archive.
 
     `stored`: where an archive keeps the batches; None in an offset map, and where none were stored. `shared_producer_id`: of a
-    target partition with preserved offsets, which every writer of it uses; such a row has no transaction.
+    target partition with preserved offsets, which every writer of it uses; such a row has no transaction. `is_continued`: the
+    target had these offsets before the mirror, so that nothing was written; the row has no producer epoch.
     """
 
     segment: Segment
     txn: SlotTxn | None
     stored: StoredBatches | None = None
     shared_producer_id: int | None = None
+    is_continued: bool = False
 
 
 def first_rows_at(
@@ -160,7 +162,7 @@ def _row(row: DecidedSegment, run_epoch: int, micro_batch: int, decided_at: date
 
 
 def _shared_epoch(row: DecidedSegment) -> int | None:
-    return None if row.shared_producer_id is None else 0
+    return None if row.shared_producer_id is None or row.is_continued else 0
 
 
 def row_to_segment(row: Mapping[str, Any]) -> DecidedSegment:
@@ -186,7 +188,8 @@ def row_to_segment(row: Mapping[str, Any]) -> DecidedSegment:
         source_producer_epoch=row["source_producer_epoch"],
         coordinator_epoch=row["coordinator_epoch"],
     )
-    return DecidedSegment(segment, txn, shared_producer_id=shared_producer_id)
+    is_continued = shared_producer_id is not None and row["target_producer_epoch"] is None
+    return DecidedSegment(segment, txn, shared_producer_id=shared_producer_id, is_continued=is_continued)
 
 
 def rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:

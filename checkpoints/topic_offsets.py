@@ -13,7 +13,15 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.types import COPIED_KINDS, SourcePartition
 
-FILLER_COLUMNS = ["source_topic", "source_start", "source_end", "kind", "transactional_id"]
+FILLER_COLUMNS = [
+    "source_topic",
+    "source_start",
+    "source_end",
+    "kind",
+    "transactional_id",
+    "target_producer_id",
+    "target_producer_epoch",
+]
 """Of an offset map, what `recorded_fillers` reads."""
 
 PRESERVED, TRANSLATED = "preserved", "translated"
@@ -56,13 +64,15 @@ def recorded_fillers(pieces: Iterable[pa.Table], preserved: Collection[str]) -> 
     """Return the fillers of preserved topics, by topic. `pieces` are of an offset map and have FILLER_COLUMNS at least.
 
     Every offset that holds no record takes one, so rows of other kinds than copied records count with their length. Rows of a
-    transaction are of a time when the topic was not preserved.
+    transaction are of a time when the topic was not preserved; of what the target had before the mirror nothing was written.
     """
     counts: Counter[str] = Counter()
     copied = pa.array([kind.value for kind in COPIED_KINDS])
     names = pa.array(sorted(preserved), pa.string())
     for piece in pieces:
         is_filled = pc.and_(pc.is_null(piece["transactional_id"]), pc.invert(pc.is_in(piece["kind"], value_set=copied)))
+        is_continued = pc.and_(pc.is_valid(piece["target_producer_id"]), pc.is_null(piece["target_producer_epoch"]))
+        is_filled = pc.and_(is_filled, pc.invert(is_continued))
         rows = piece.filter(pc.and_(is_filled, pc.is_in(piece["source_topic"], value_set=names)))
         lengths = pa.table({"topic": rows["source_topic"], "length": pc.subtract(rows["source_end"], rows["source_start"])})
         for row in lengths.group_by("topic").aggregate([("length", "sum")]).to_pylist():

@@ -360,3 +360,18 @@ def test_secrets_of_registries_are_given_by_reference_and_never_shown(key: str, 
     problems = _registry_problems(source={"url": "http://east", key: secret}, target={"url": "http://west"})
     assert problems[0].startswith(f"schemas.source.{key}: ")
     assert not any("hunter2" in problem or "12345" in problem for problem in problems)
+
+
+def test_offsets_of_a_topic_are_those_of_the_first_pattern() -> None:
+    topics = _loaded(topics={"include": [".*"], "offsets": {"a": "continued", "b": "preserved", "[ac]": "translated"}}).topics
+    assert [topics.is_preserved(topic) for topic in "abcd"] == [True, True, False, False]
+    assert [topics.is_continued(topic) for topic in "abcd"] == [True, False, False, False]
+    assert topics.preserves_offsets
+    assert not _loaded(topics={"include": [".*"], "offsets": {".*": "translated"}}).topics.preserves_offsets
+
+
+@pytest.mark.parametrize("offsets", ["preserved", "continued"])
+def test_what_preserved_offsets_exclude_is_refused(offsets: str) -> None:
+    topics = {"include": ["a"], "offsets": {"a": offsets}, "configs": "off"}
+    problems = _problems(topics=topics, write={"on_refused": "quarantine"})
+    assert [problem.partition(":")[0] for problem in problems] == ["write.on_refused", "topics.configs"]

@@ -28,6 +28,10 @@ def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, i
     )
 
 
+KEPT_OFFSETS = ("preserved", "continued")
+"""Values of `topics.offsets` with which every record has the offset of the source."""
+
+
 def first_match(topic: str, rules: Iterable[tuple[str, _T]]) -> _T | None:
     """Return the value of the first pattern that matches the whole name, or None."""
     return next((value for pattern, value in rules if re.fullmatch(pattern, topic)), None)

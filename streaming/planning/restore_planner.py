@@ -102,15 +102,8 @@ def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str
 
     `storage`: of the archive.
     """
-    known = ArchivedTopics.of(storage).latest(decided.last_decision)
     ids = {source.topic: source.topic_id for source in decided.ranges}
-    missing = sorted(topic for topic, topic_id in ids.items() if topic_id not in known)
-    if missing:
-        raise ConfigError(
-            f"the table archive_topics does not describe {', '.join(missing)}: run `shallow-mirror archive run` once, or restore "
-            "the table from a copy"
-        )
-    return {topic: known[topic_id] for topic, topic_id in ids.items()}
+    return ArchivedTopics.of(storage).described(ids, decided.last_decision)
 
 
 def time_of_cut(table: ArchiveTable, decided: RestoreRanges, until: Cut, now: datetime) -> datetime:

@@ -225,7 +225,10 @@ class CycleDetector:
             since_ms=self._since_ms,
             takes=config.topics.is_included,
         )
-        return find_rings((topic for topic in topics if topic not in self._exempt), self._origins, closing)
+        # A topic that is continued holds what came from the target, at its own offsets: nobody can copy them a second time.
+        is_continued = config.topics.is_continued
+        chosen = (topic for topic in topics if topic not in self._exempt and not is_continued(topic))
+        return find_rings(chosen, self._origins, closing)
 
     def target_topic_name(self, topic: str) -> str:
         """Return the name of a target topic, also of a source topic that appears later. Raises ConfigError if none is valid."""

@@ -43,6 +43,7 @@ from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
+from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.query import run_query
@@ -62,7 +63,7 @@ visible a moment after it was written. Rows of the offset map follow when the ta
 class MirrorQuery:
     """The query of the owner of the offset map. It is begun again, with new objects, after every retriable error.
 
-    What outlives an attempt is measured (`slot_time`, `copied`) or known of topics (`cycles`, `stamping`).
+    What outlives an attempt is measured (`slot_time`, `copied`) or known of topics (`cycles`, `stamping`, `continued_logs`).
     """
 
     config: MirrorConfig
@@ -80,12 +81,14 @@ class MirrorQuery:
     copied: CopiedBytes = field(init=False)
     stamping: LogAppendTimeTopics = field(init=False)
     guard_times: GuardTimes | None = field(default=None, init=False)
+    continued_logs: ContinuedLogs = field(init=False)
     has_begun: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.slot_time = SlotTime(self.config.write.slots)
         self.copied = CopiedBytes(self.config.topics.bytes_per_second)
         self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
+        self.continued_logs = ContinuedLogs(self.config, self.reporter.start_step, self.supervisor.deadline)
 
     def recover_and_run(self, spark: Any) -> None:
         """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
@@ -163,7 +166,7 @@ class MirrorQuery:
         self, targets: TargetTopics, starts: Mapping[SourcePartition, int], deadline: Deadline
     ) -> tuple[DecidedSegment, ...]:
         """Return the first rows of partitions, those of preserved topics with the producer id that their writers share."""
-        rows = first_rows(targets, self.source, starts, deadline)
+        rows = self.continued_logs.with_existing(first_rows(targets, self.source, starts, deadline))
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline)
 
     def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
@@ -174,6 +177,7 @@ class MirrorQuery:
                 leaves_out=True,
                 isolates=self.config.on_error == "isolate",
                 guard_times=self.guard_times,
+                origins=self.continued_logs.origins,
                 follow_ms=0.0 if self.available_now or self.config.read.transfer != "direct" else FOLLOW_MS,
             ),
             slots=self.config.write.slots,
@@ -256,7 +260,7 @@ class MirrorQuery:
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         rows = self._first_rows(targets, starts, deadline)
         if rows:
-            self.reporter.start_step("registering new partitions", f": {len(rows):,}")
+            self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")
             decide_first_rows(self.owner, rows)
         self.has_begun = True
         return {name: topic.topic_id for name, topic in listed.items()}

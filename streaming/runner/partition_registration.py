@@ -83,7 +83,8 @@ class PartitionRegistrar:
         if not rows:
             return
         decide_first_rows(self._owner, rows, self._observer)
-        names = [f"{row.segment.source.topic_partition} from {row.segment.source_start}" for row in rows]
+        begins = {row.segment.source.topic_partition: row.segment.source_end for row in rows}
+        names = [f"{topic_partition} from {offset}" for topic_partition, offset in begins.items()]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         _log.info("new partitions are mirrored: %s%s", ", ".join(names[:_NAMED]), more)
         self._report(self._owner.positions())

@@ -135,9 +135,10 @@ def test_of_all_only_what_reads_is_copied() -> None:
     assert plan(allow(topic("orders"), ALL), is_write_copied=True).to_create == (allow(topic("orders"), ALL),)
 
 
-def test_nobody_else_may_write_where_offsets_are_preserved() -> None:
+@pytest.mark.parametrize("offsets", ["preserved", "continued"])
+def test_nobody_else_may_write_where_offsets_are_preserved(offsets: str) -> None:
     source = (allow(topic("orders"), WRITE), allow(topic("bills"), WRITE), allow(prefixed("b"), WRITE))
-    planned = plan(*source, is_write_copied=True, topic_offsets=(("orders", "preserved"),))
+    planned = plan(*source, is_write_copied=True, topic_offsets=(("orders", offsets),))
     assert planned.to_create == (allow(topic("bills"), WRITE),)
     assert all("nobody but the mirror may write" in reason for reason in reasons(planned))
     assert len(planned.not_copied) == 2

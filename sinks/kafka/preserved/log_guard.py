@@ -58,11 +58,13 @@ def check_log(
     quiet_for_ms: float,
     times: GuardTimes,
     now_ms: int,
+    origin: int = 0,
 ) -> bool:
     """Return whether the first batch has to be acknowledged before a second one is sent.
 
     `recorded_end`: the end of what the map has on the target. `quiet_for_ms`: since another writer, or a request of ours without
-    an answer, may have been on its way.
+    an answer, may have been on its way. `origin`: where the first batch of the shared producer belongs: the start of a new log,
+    or the end of what a log held before the mirror.
 
     Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError where it has to wait.
     """
@@ -77,8 +79,8 @@ def check_log(
                 f"{log.end - (SEQUENCE_MODULUS - behind)}: another producer writes to it"
             )
             raise PreservedLogDamagedError(topic_partition, log.end - (SEQUENCE_MODULUS - behind), detail)
-    if log.end == 0:
-        return True  # whoever writes to it begins with the same batch
+    if log.end == origin:
+        return True  # whoever writes to it with the shared producer id begins at the same offset
     is_remembered = (
         log.producer is not None and log.start < log.end and now_ms - log.producer.last_timestamp_ms < times.old_after_ms
     )

@@ -20,6 +20,9 @@ MOST_LEADING_FILLERS = 10**9
 
 _EXPIRATION, _MAX_IDLE = "producer.id.expiration.ms", "connections.max.idle.ms"
 _EARLIEST, _LATEST = -2, -1
+_CONTINUED_OR_TRANSLATED = (
+    "topics.offsets: continued where it holds the source's records at their offsets, or translated where it does not"
+)
 
 
 def with_shared_producers(
@@ -27,26 +30,31 @@ def with_shared_producers(
 ) -> tuple[DecidedSegment, ...]:
     """Return first rows of partitions with the producer id that those of preserved topics get; others are unchanged.
 
-    The decision of these rows is the agreement: it is committed before the first batch is sent.
+    The decision of these rows is the agreement: it is committed before the first batch is sent. Logs that are continued get it as
+    well: it is a new one, which none of their batches has.
 
     Raises ConfigError where a target partition is not new, or begins too late, and RetriableError.
     """
     preserved = [row for row in rows if is_preserved(row.segment.source.topic)]
     if not preserved:
         return tuple(rows)
-    _require_new(target, preserved, deadline)
+    continued = {row.segment.target for row in preserved if row.is_continued}
+    _require_new(target, [row for row in preserved if row.segment.target not in continued], deadline)
     producer_id = new_producer_id(target, deadline).producer_id
-    return tuple(replace(row, shared_producer_id=producer_id) if row in preserved else row for row in rows)
+    return tuple(replace(row, shared_producer_id=producer_id) if is_preserved(row.segment.source.topic) else row for row in rows)
 
 
 def _require_new(target: Cluster, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
-    problems = used_log_problems(target, [row.segment.target.topic_partition for row in rows], deadline)
+    keys = [row.segment.target.topic_partition for row in rows]
+    problems = used_log_problems(target, keys, deadline, instead=_CONTINUED_OR_TRANSLATED)
     problems += first_offset_problems((row.segment.source.topic_partition, row.segment.source_start) for row in rows)
     if problems:
         raise ConfigError(problems)
 
 
-def used_log_problems(target: Cluster, keys: Sequence[TopicPartition], deadline: Deadline) -> list[str]:
+def used_log_problems(
+    target: Cluster, keys: Sequence[TopicPartition], deadline: Deadline, *, instead: str = "topics.offsets: translated"
+) -> list[str]:
     """Return a sentence for each of these target partitions that is not new. Raises RetriableError, ConfigError."""
     if not keys:
         return []
@@ -55,8 +63,7 @@ def used_log_problems(target: Cluster, keys: Sequence[TopicPartition], deadline:
     ends = target.list_offsets(dict.fromkeys(keys, _LATEST), uncommitted, deadline)
     return [
         f"target partition {key} is not new (its log has offsets {starts[key].offset} to {ends[key].offset}): with preserved "
-        "offsets the target topic has to be new. Delete it, name another one (topics.target_name), or use "
-        "topics.offsets: translated"
+        f"offsets the target topic has to be new. Delete it, name another one (topics.target_name), or use {instead}"
         for key in keys
         if ends[key].offset > 0
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class TargetLogs:
     """The logs that one try of a slot writes to; each is asked for once.
 
     `producer_ids`: the shared producer of each. `positions`: up to where the map accounts for the offsets of each.
-    `recorded_ends`: of the records that it has there. `quiet_for_ms`: as in `check_log`.
+    `recorded_ends`: of the records that it has there. `quiet_for_ms`, `origins`: as in `check_log`, those that are not 0.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class TargetLogs:
         quiet_for_ms: Callable[[], float],
         deadline: Deadline,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        origins: Mapping[TopicPartition, int] = MappingProxyType({}),
     ) -> None:
         self._target = target
         self._producer_ids = producer_ids
@@ -50,6 +52,7 @@ class TargetLogs:
         self._quiet_for_ms = quiet_for_ms
         self._deadline = deadline
         self._now_ms = now_ms
+        self._origins = origins
         self._logs: dict[TargetPartition, int | RetriableError] = {}
         """Where a log ends, or why it may not be written to now."""
         self._first_alone: set[TopicPartition] = set()
@@ -101,6 +104,7 @@ class TargetLogs:
             quiet_for_ms=self._quiet_for_ms(),
             times=self._times,
             now_ms=self._now_ms(),
+            origin=self._origins.get(partition.topic_partition, 0),
         )
 
     def end_of(self, partition: TargetPartition) -> int:

@@ -30,7 +30,7 @@ class KafkaSlotJob(SlotJob):
     `target_ends`: the ends of what the map knows on the target. `id_numbers`: the number in the transactional id of each slot;
     empty for the slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the
     producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
-    `preserved/log_guard.py`, None where no topic is preserved.
+    `preserved/log_guard.py`, None where no topic is preserved; `origins` as there, of target partitions where it is not 0.
 
     `prepared`: producer epochs that were taken ahead, for the first attempt of a slot. `known_target`: what the driver has found
     out about the target a moment ago; None: the task asks itself.
@@ -49,6 +49,7 @@ class KafkaSlotJob(SlotJob):
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict)
     guard_times: GuardTimes | None = None
     quiet_for_ms: float = 0.0
+    origins: Mapping[TopicPartition, int] = field(default_factory=dict)
     prepared: Mapping[str, SlotTxn] = field(default_factory=dict)
     known_target: KnownCluster | None = None
     responses_in_flight: int = NEAR_RESPONSES

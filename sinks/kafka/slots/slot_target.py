@@ -108,6 +108,7 @@ class KafkaSlotTarget:
             job.guard_times,
             lambda: (self._deadline.clock() - self._quiet_since) * 1000,
             self._deadline,
+            origins=job.origins,
         )
 
     def _take_prepared(self) -> SlotTxn | None:

@@ -111,13 +111,13 @@ class AclRules:
             return "the operation is not known to this client"
         what = "only Read, Describe and DescribeConfigs of it are copied: " if acl.operation is AclOperation.ALL else ""
         if self._may_be_preserved(acl.pattern):
-            return f"{what}with topics.offsets: preserved nobody but the mirror may write"
+            return f"{what}with preserved offsets (topics.offsets) nobody but the mirror may write"
         return f"{what}while the mirror runs, users of the target should only read (acls.write)"
 
     def _may_be_preserved(self, pattern: ResourcePattern) -> bool:
         if pattern.prefix is None:
-            return routing.first_match(pattern.name, self.topic_offsets) == "preserved"
-        return any(offsets == "preserved" for _, offsets in self.topic_offsets)
+            return routing.first_match(pattern.name, self.topic_offsets) in routing.KEPT_OFFSETS
+        return any(offsets in routing.KEPT_OFFSETS for _, offsets in self.topic_offsets)
 
     def would_deny_the_mirror(self, deny: Acl) -> bool:
         """Return whether a DENY of the target may forbid the mirror what it needs there: its topics, and its own groups."""

@@ -45,6 +45,7 @@ class RestoreTopicSettings(OffsetSettings):
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
     configs: Annotated[Literal["create", "off"], OrOff] = "create"
+    offsets: Mapping[Pattern, Literal["translated", "preserved"]] = Field(default={})
 
     def is_included(self, topic: str) -> bool:
         return routing.is_included(topic, self.include, self.exclude)

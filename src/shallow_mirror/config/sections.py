@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -72,16 +73,16 @@ class SourceTopicSettings(Section):
 class OffsetSettings(Section):
     """What becomes of the offsets of the topics that match each pattern, whatever is copied to a cluster."""
 
-    offsets: dict[Pattern, Literal["translated", "preserved"]] = Field(default={})
+    offsets: Mapping[Pattern, Literal["translated", "preserved", "continued"]] = Field(default={})
 
     @property
     def preserves_offsets(self) -> bool:
         """Return whether records of some topic may keep their offsets."""
-        return "preserved" in self.offsets.values()
+        return any(offsets in routing.KEPT_OFFSETS for offsets in self.offsets.values())
 
     def is_preserved(self, topic: str) -> bool:
         """Return whether the records of a source topic keep their offsets: the first pattern that matches counts."""
-        return routing.first_match(topic, self.offsets.items()) == "preserved"
+        return routing.first_match(topic, self.offsets.items()) in routing.KEPT_OFFSETS
 
 
 class TopicSettings(SourceTopicSettings, OffsetSettings):
@@ -90,6 +91,10 @@ class TopicSettings(SourceTopicSettings, OffsetSettings):
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
     configs: Annotated[Literal["create", "sync", "off"], OrOff] = "create"
     bytes_per_second: dict[Pattern, BytesPerSecond] = Field(default={})
+
+    def is_continued(self, topic: str) -> bool:
+        """Return whether they do in a target topic that may hold the first of them already."""
+        return routing.first_match(topic, self.offsets.items()) == "continued"
 
 
 class SourceReadSettings(Section):
@@ -164,13 +169,13 @@ def preserving_problems(offsets: OffsetSettings, *, on_refused: str, configs: st
     if offsets.preserves_offsets:
         if on_refused == "quarantine":
             problems.append(
-                "write.on_refused: quarantine leaves batches out, which topics.offsets: preserved cannot undo later: "
+                "write.on_refused: quarantine leaves batches out, which preserved offsets (topics.offsets) cannot undo later: "
                 "use on_refused: stop, or translated offsets"
             )
         if configs == "off":
             problems.append(
-                "topics.configs: off creates target topics without the source's cleanup.policy, which topics.offsets: preserved "
-                "needs: set another value"
+                "topics.configs: off creates target topics without the source's cleanup.policy, which preserved offsets "
+                "(topics.offsets) need: set another value"
             )
     return problems
 

@@ -12,6 +12,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
+from shallow_mirror.sinks.kafka.preserved.continuation import INSTEAD
 from shallow_mirror.sinks.kafka.preserved.shared_producers import (
     MOST_LEADING_FILLERS,
     read_guard_times,
@@ -53,9 +54,11 @@ class PreservedTopics:
         except ConfigError as error:
             findings += [Finding(Level.STOPS, "topics.offsets", problem) for problem in error.problems]
         new = [source for source in backlogs if source.topic in preserved and source not in positions]
-        findings += self._of_existing_targets(preserved, new)
+        ends = self._existing_ends(preserved, new)
+        findings += self._of_existing_logs(preserved, ends, backlogs)
         findings += self._of_settings(preserved)
-        return [*findings, *_of_first_offsets(backlogs[source].start for source in new), *_of_holes(new, backlogs)]
+        empty = [source for source in new if source not in ends]
+        return [*findings, *_of_first_offsets(backlogs[source].start for source in empty), *_of_holes(new, backlogs)]
 
     def _of_brokers(self) -> Iterator[Finding]:
         subject = f"cluster {self._config.target.alias}"
@@ -72,22 +75,46 @@ class PreservedTopics:
             "A higher producer.id.expiration.ms avoids that",
         )
 
-    def _of_existing_targets(self, preserved: Mapping[str, TargetPlan], new: Sequence[SourcePartition]) -> Iterator[Finding]:
-        keys = [
-            TopicPartition(preserved[source.topic].topic, source.partition)
+    def _existing_ends(self, preserved: Mapping[str, TargetPlan], new: Sequence[SourcePartition]) -> dict[SourcePartition, int]:
+        """Return where the target logs end that hold something, by partition of the source."""
+        keys = {
+            source: TopicPartition(preserved[source.topic].topic, source.partition)
             for source in new
             if preserved[source.topic].exists and source.partition < preserved[source.topic].partition_count
-        ]
+        }
         if not keys:
-            return
-        listed = self._target.list_offsets(dict.fromkeys(keys, _LATEST), IsolationLevel.READ_UNCOMMITTED, self._deadline())
-        for key in keys:
-            if listed[key].offset:
+            return {}
+        wanted = dict.fromkeys(keys.values(), _LATEST)
+        listed = self._target.list_offsets(wanted, IsolationLevel.READ_UNCOMMITTED, self._deadline())
+        return {source: listed[key].offset for source, key in keys.items() if listed[key].offset}
+
+    def _of_existing_logs(
+        self,
+        preserved: Mapping[str, TargetPlan],
+        ends: Mapping[SourcePartition, int],
+        backlogs: Mapping[SourcePartition, OffsetRange],
+    ) -> Iterator[Finding]:
+        for source, end in ends.items():
+            key = TopicPartition(preserved[source.topic].topic, source.partition)
+            if not self._config.topics.is_continued(source.topic):
                 what = (
-                    f"is not new, its log ends at {listed[key].offset:,}: with preserved offsets a mirror begins with an empty "
-                    "topic. Delete it, name another one (topics.target_name), or use topics.offsets: translated"
+                    f"is not new, its log ends at {end:,}: with preserved offsets a mirror begins with an empty topic. Delete "
+                    "it, name another one (topics.target_name), use topics.offsets: continued where it holds the source's "
+                    "records at their offsets, or translated"
                 )
                 yield Finding(Level.STOPS, f"target partition {key}", what)
+            elif end > backlogs[source].end:
+                what = (
+                    f"ends at {end:,}, the source at {backlogs[source].end:,}: what only the target has was never mirrored to "
+                    f"the source. {INSTEAD}"
+                )
+                yield Finding(Level.STOPS, f"target partition {key}", what)
+            else:
+                what = (
+                    f"is continued at offset {end:,} if both clusters hold the same below it: {end - backlogs[source].start:,} "
+                    "offsets are read from both at the first start"
+                )
+                yield Finding(Level.DOUBT, f"target partition {key}", what)
 
     def _of_settings(self, preserved: Mapping[str, TargetPlan]) -> Iterator[Finding]:
         existing = {source: plan for source, plan in preserved.items() if plan.exists and plan.settings}

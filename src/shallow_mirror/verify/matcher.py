@@ -123,6 +123,18 @@ def overlapping_batches(left: Leftovers) -> tuple[Bools, Bools]:
     return of_source & (source["level"] == Level.BATCH), of_target & (target["level"] == Level.BATCH)
 
 
+def records_beside(left: Leftovers, in_source: Bools, in_target: Bools) -> tuple[Bools, Bools]:
+    """Return masks of the single records that lie where one of the chosen batches of the other side lies.
+
+    A batch that the map, or the end of a comparison, cuts is opened on one side only.
+    """
+    source, target = left.source, left.target
+    starts, ends = source["partner"], source["partner"] + source["end"] - source["offset"]
+    of_source = _overlaps(starts, ends, target["offset"][in_target], target["end"][in_target]) & (starts != NOWHERE)
+    of_target = _overlaps(target["offset"], target["end"], starts[in_source], ends[in_source])
+    return of_source & (source["level"] == Level.RECORD), of_target & (target["level"] == Level.RECORD)
+
+
 def _overlaps(starts: np.ndarray, ends: np.ndarray, other_starts: np.ndarray, other_ends: np.ndarray) -> Bools:
     """Return for each interval whether any of the others overlaps it: more have begun before its end than ended by its start."""
     begun = np.searchsorted(np.sort(other_starts), ends, "left")

@@ -28,7 +28,7 @@ from shallow_mirror.verify.map_index import (
 )
 
 _PLACE = ["source_topic_id", "source_partition", "target_topic", "target_topic_id", "target_partition"]
-PAIR_COLUMNS = [*_PLACE, *COLUMNS, "transactional_id", "target_producer_id"]
+PAIR_COLUMNS = [*_PLACE, *COLUMNS, "transactional_id", "target_producer_id", "target_producer_epoch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,9 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
     released = _rows(table, leads_here & is_released)
     strays = _rows(table, is_live & ~leads_here)
     keeps_offsets = _keeps_offsets(table)
-    preserved = _rows(table, is_live & leads_here & ~is_released & keeps_offsets)
+    preserved = _rows(table, is_live & leads_here & keeps_offsets)
+    was_written = np.asarray(table["target_producer_epoch"].is_valid().to_numpy(), np.bool_)
+    written = _rows(table, is_live & leads_here & keeps_offsets & was_written)
     source_id = topic_id if live_code != NOWHERE and topic_id is not None else ids.names[-1]
     return PartitionPair(
         source=SourcePartition(topic, source_id, partition),
@@ -99,7 +101,7 @@ def _partition_pair(table: pa.Table, topic: str, topic_id: str | None, pending: 
             *_shifted_problems(preserved),
         ),
         is_preserved=bool(keeps_offsets.any()),
-        filler_count=int((preserved.end - preserved.start)[~preserved.is_data].sum()),
+        filler_count=int((written.end - written.start)[~written.is_data].sum()),
     )
 
 

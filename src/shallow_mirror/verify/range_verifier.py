@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shallow_mirror.types import OffsetRange
 from shallow_mirror.verify.classify import (
     Unchecked,
     VerifyContext,
@@ -20,7 +21,7 @@ from shallow_mirror.verify.dropped_check import DroppedCheck
 from shallow_mirror.verify.fingerprints import Items, joined, no_items
 from shallow_mirror.verify.item_stream import Locate, OpenedCount, Piece, opened_pieces, pieces_of
 from shallow_mirror.verify.map_index import BEHIND_ALL, Bools, Longs, MapRows, RangePair
-from shallow_mirror.verify.matcher import Leftovers, Matcher, overlapping_batches
+from shallow_mirror.verify.matcher import Leftovers, Matcher, overlapping_batches, records_beside
 from shallow_mirror.verify.partition_reader import LogReader, Skipped, bytes_per_offset, runs_of
 
 LEFT_RECORDS = 200_000
@@ -32,7 +33,8 @@ lies further away than that is reported as missing here and extra there."""
 class RangeResult:
     """`record_count` and `batch_count` (whole batches) are equal, `opened_batch_count` were compared by records.
 
-    `unchecked` counts source offsets. Differences are in order of offsets.
+    `unchecked` counts source offsets. Differences are in order of offsets. `holes`: source offsets in data rows at which the
+    source shows no record.
     """
 
     range_pair: RangePair
@@ -43,13 +45,15 @@ class RangeResult:
     target_bytes: int
     differences: tuple[Difference, ...]
     unchecked: Counter[Unchecked]
+    holes: tuple[OffsetRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReaders:
     """Both clusters' logs of a partition; `…_reopened` over connections of their own, for what is read a second time.
 
-    `elsewhere`: target offsets [start, end) that rows of another incarnation of the source topic name, ascending.
+    `elsewhere`: target offsets [start, end) that rows of another incarnation of the source topic name, ascending. `is_by_offset`:
+    no mirror has made the rows, so that where neither side shows a record none is missing.
     """
 
     source: LogReader
@@ -59,6 +63,7 @@ class PartitionReaders:
     rows: MapRows
     elsewhere: tuple[Longs, Longs]
     is_deep: bool
+    is_by_offset: bool = False
 
 
 OnPosition = Callable[[int], None]
@@ -104,6 +109,7 @@ class _RangeVerifier:
             target_bytes=self._readers.target.read_bytes - before[1],
             differences=tuple(merged(self._differences)),
             unchecked=+self._unchecked,
+            holes=tuple(OffsetRange(absence.start, absence.end) for absence in self._dropped_check.absences),
         )
 
     def _read_both(self) -> None:
@@ -187,17 +193,22 @@ class _RangeVerifier:
         rest, differences = classify_moved_and_damaged(left, self._context())
         self._differences += differences
         in_source, in_target = overlapping_batches(rest)
-        self._classify(Leftovers(rest.source[~in_source], rest.target[~in_target]))
+        of_source, of_target = records_beside(rest, in_source, in_target)
+        self._classify(Leftovers(rest.source[~(in_source | of_source)], rest.target[~(in_target | of_target)]))
         if in_source.any() or in_target.any():
-            self._compare_records(rest.source[in_source], rest.target[in_target])
+            beside = Leftovers(rest.source[of_source], rest.target[of_target])
+            self._compare_records(rest.source[in_source], rest.target[in_target], beside)
 
-    def _compare_records(self, source: Items, target: Items) -> None:
-        """Compare batches by their records, which are read once more."""
+    def _compare_records(self, source: Items, target: Items, beside: Leftovers) -> None:
+        """Compare batches by their records, which are read once more, and with the records `beside` them."""
         matcher = Matcher()
+        matcher.add_source(beside.source)
+        matcher.add_target(beside.target)
         of_source = self._read_again(self._readers.source_reopened, source, self._locate_source)
         of_target = self._read_again(self._readers.target_reopened, target, self._locate_target)
         copied = (Piece(self._without_uncopied(piece.items), piece.position) for piece in of_source)
-        self._match_both_sides(matcher, copied, of_target, 0, 0, self._classify)
+        copies = (Piece(self._without_other_incarnations(piece.items), piece.position) for piece in of_target)
+        self._match_both_sides(matcher, copied, copies, 0, 0, self._classify)
         self._opened.batches += len(source)
         self._matcher.count_with(matcher)
 
@@ -233,7 +244,8 @@ class _RangeVerifier:
 
     def _check_dropped(self) -> None:
         context = self._context()
-        self._differences += missing_on_both_sides(joined(self._shown), context)
+        if not self._readers.is_by_offset:
+            self._differences += missing_on_both_sides(joined(self._shown), context)
         for start, end, reason in self._dropped_check.contradictions:
             self._differences.append(context.difference(DifferenceKind.CHANGED, reason, source_start=start, source_end=end))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
@@ -26,7 +27,6 @@ from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
-from shallow_mirror.streaming.planning.restore_planner import described_topics
 from shallow_mirror.types import IsolationLevel, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.classify import Unchecked
@@ -150,7 +150,9 @@ def verify_restore(
         table,
         ObjectStore.open(config.archive.objects, config.storage_options),
         decided,
-        described_topics(archive_storage, decided),
+        ArchivedTopics.of(archive_storage).described(
+            {source.topic: source.topic_id for source in decided.ranges}, decided.last_decision
+        ),
         config.read.isolation_level,
         fetch_bytes=fetch_bytes,
     )

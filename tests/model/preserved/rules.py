@@ -15,7 +15,10 @@ class Rules:
     id. `compares_base_offsets`, `checks_headers`: to find a foreign writer. `is_conditional`: batches have sequences, and those of
     their offsets (`counts_from_offset`). `begins_at_log_end`: rather than at the position of the map. `records_answered`: only what
     was acknowledged is recorded. `notes_lost_task`: a task that another attempt replaces makes the log unclean.
-    `looks_twice`: before damage or a loss is reported, as a deposed leader may have answered. `requires_long_expiration`: producer.id.expiration.ms is long enough for `quiet_ms`.
+    `looks_twice`: before damage or a loss is reported, as a deposed leader may have answered. `requires_long_expiration`:
+    producer.id.expiration.ms is long enough for `quiet_ms`. `compares_existing`: what a log holds that is continued, with the
+    source. `takes_new_producer`: for such a log, not one whose batches it has. `knows_origin`: only where nobody can have written
+    with the shared producer id is a log written to without a wait.
     """
 
     keeps_alive: bool = True
@@ -33,6 +36,9 @@ class Rules:
     notes_lost_task: bool = True
     looks_twice: bool = True
     requires_long_expiration: bool = True
+    compares_existing: bool = True
+    takes_new_producer: bool = True
+    knows_origin: bool = True
 
 
 PRODUCT = Rules()

@@ -33,6 +33,8 @@ def search(schedules: int, seed: int, first: int = 0) -> Counter[str]:
         total["damage found"] += world.damage is not None
         total["own batches behind foreign ones"] += world.target.shifted
         total["evidence deleted"] += world.has_lost_evidence
+        total["logs continued"] += world.is_continued
+        total["logs not continued"] += world.is_refused
         if total["schedules"] % _REPORTED_EVERY == 0:
             print(_line(total), flush=True)
     return total

@@ -43,6 +43,7 @@ class Task:
         self.quiet_since_ms = quiet_since_ms
         self.deadline_ms = deadline_ms
         self.producer_id = world.producer_of(owner)
+        self.log_origin = world.log_origin(owner)
         self.has_retried = False
         self._begin(world)
 
@@ -94,6 +95,7 @@ class Task:
                 quiet_for_ms=world.now_ms - self.quiet_since_ms,
                 times=world.times,
                 now_ms=world.now_ms,
+                origin=self.log_origin,
             )
         except RetriableError:
             world.wait(self)

@@ -47,6 +47,9 @@ PLANTED = (
     Planted("notes_lost_task", Focus.FORGOTTEN),
     Planted("looks_twice", Focus.LEADERS, "a loss of records was reported"),
     Planted("requires_long_expiration", Focus.EXPIRING),
+    Planted("compares_existing", Focus.CONTINUED, "recorded"),
+    Planted("takes_new_producer", Focus.CONTINUED, "damage was reported"),
+    Planted("knows_origin", Focus.FORGOTTEN),
 )
 
 

@@ -42,22 +42,35 @@ _SHARE_OF_HARMS, _SHARE_OF_FOREIGN_WRITERS = 0.5, 0.2
 _REFUSED = (0.02, 0.1, 0.4)
 _LONG_PAUSE_MS = 10 * _MINUTE
 _FIRST_PRODUCER = 77
+_APPLICATION = 5
+"""The idempotent producer of what a log held before a mirror continued it."""
+_SHARE_OF_UNMIRRORED = 0.2
 _EMPTIED = 2
 _ORIGINS = (0, 0, 7, SEQUENCE_MODULUS - 5)
 
 
 class Focus(Enum):
     """What goes wrong most: anything; a log without records, whose producer is lost; time that passes; changes
-    of the leader; a foreign writer."""
+    of the leader; a foreign writer; anything in a log that is continued."""
 
     ANYTHING = auto()
     FORGOTTEN = auto()
     EXPIRING = auto()
     LEADERS = auto()
     FOREIGN = auto()
+    CONTINUED = auto()
 
 
-_FOCUSES = (*[Focus.ANYTHING] * 6, Focus.FORGOTTEN, Focus.FORGOTTEN, Focus.EXPIRING, Focus.LEADERS, Focus.LEADERS, Focus.FOREIGN)
+_FOCUSES = (
+    *[Focus.ANYTHING] * 6,
+    Focus.FORGOTTEN,
+    Focus.FORGOTTEN,
+    Focus.EXPIRING,
+    Focus.LEADERS,
+    Focus.LEADERS,
+    Focus.FOREIGN,
+    Focus.CONTINUED,
+)
 
 
 class World:
@@ -82,7 +95,7 @@ class World:
         self._may_empty_any_time = may_empty_any_time
         self.now_ms = _BEGIN_MS
         self._focus = focus or _FOCUSES[int(self.chance() * len(_FOCUSES))]
-        origins = _ORIGINS[2:] if self._focus is Focus.FORGOTTEN else _ORIGINS
+        origins = _ORIGINS[2:] if self._focus in (Focus.FORGOTTEN, Focus.CONTINUED) else _ORIGINS
         self.origin = origins[int(self.chance() * len(origins))]
         self.source_end = self.origin + _OFFSETS[int(self.chance() * 3)]
         self._records_age_ms = (0, EXPIRATION_MS // 2 - 1, _YEAR_MS)[int(self.chance() * 3)]
@@ -100,27 +113,55 @@ class World:
         self.killed = 0
         self.damage: str | None = None
         self.has_lost_evidence = False
-        if self.origin:
-            self._seed_a_batch()
+        self.is_refused = False
+        if self._focus is Focus.CONTINUED:
+            self._seed_a_batch(_APPLICATION, sequence=int(self.chance() * 3))
+            self._continue_log()
+        elif self.origin:
+            self._seed_a_batch(_FIRST_PRODUCER, sequence=(self.origin - 1) % SEQUENCE_MODULUS)
+            self.unclean_ms -= TASK_MS + IDLE_MS
 
-    def _seed_a_batch(self) -> None:
-        """Let the log hold a batch that the map knows, of now or a day ago, or none any more. No writer was there for long."""
+    def _seed_a_batch(self, producer_id: int, sequence: int) -> None:
+        """Let the log hold a batch that the map knows, of now or a day ago, or none any more."""
         kind = _EMPTIED if self._focus is Focus.FORGOTTEN else int(self.chance() * 3)
         sent_ms = self.now_ms - (kind > 0) * self._expiration_ms
         last = self.origin - 1
         for replica in self.target.replicas:
             replica.start = replica.end = replica.high_watermark = replica.leads_from = last
-        self.target.seed(Request(last, 1, _FIRST_PRODUCER, last % SEQUENCE_MODULUS, sent_ms))
+        self.target.seed(Request(last, 1, producer_id, sequence, sent_ms))
         if kind == _EMPTIED:
             for replica in self.target.replicas:
                 replica.start = replica.end
                 replica.reload()
-        self.unclean_ms -= TASK_MS + IDLE_MS
         self.recorded_end = self.origin
+
+    def _continue_log(self) -> None:
+        """Agree on a producer id for a log that holds what the source holds, or a record behind it that was never mirrored.
+
+        Then it is refused; without a comparison it would be continued behind that record.
+        """
+        if self.chance() < _SHARE_OF_UNMIRRORED:
+            self.target.write_foreign(self.now_ms)
+            self.target.settle()
+            self.is_refused = self.rules.compares_existing
+            self.position = self.recorded_end = self.origin + 1
+
+    @property
+    def is_continued(self) -> bool:
+        """Return whether the log held something before the mirror, and was continued."""
+        return self._focus is Focus.CONTINUED and not self.is_refused
 
     # --- what tasks ask for ---
 
+    def log_origin(self, owner: int) -> int:
+        """Return up to where nobody has written with the shared producer id, as an owner knows it: that which has agreed on it."""
+        if not self.rules.knows_origin:
+            return self.position
+        return self.origin if self._focus is Focus.CONTINUED and owner == 0 else 0
+
     def producer_of(self, owner: int) -> int:
+        if self._focus is Focus.CONTINUED and not self.rules.takes_new_producer:
+            return _APPLICATION
         return _FIRST_PRODUCER if self.rules.agrees_on_producer else _FIRST_PRODUCER + owner
 
     def new_producer_id(self) -> int:
@@ -170,6 +211,8 @@ class World:
 
     def run(self) -> None:
         """Play a schedule. Raises ViolationError."""
+        if self.is_refused:
+            return
         chance, target, harms = self.chance, self.target, self._harms()
         steps = 0.25 + 0.25 * chance()
         serves = steps + 0.1 + 0.25 * chance()

@@ -7,6 +7,8 @@ import pytest
 from tests.support import mirror_runs as runs
 
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.kafka.targets.mirror_registration import Origin
+from shallow_mirror.streaming.runner import cycle_detection
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
 
 BROKER = "127.0.0.1:1"
@@ -56,3 +58,16 @@ def test_a_topic_that_appears_later_gets_no_name_that_a_target_topic_may_not_hav
         cycles.target_topic_name("_offsets")
     with pytest.raises(ConfigError, match="has 251 characters, brokers allow 249"):
         cycles.target_topic_name("x" * 250)
+
+
+def test_a_topic_that_is_continued_came_from_the_target_and_is_no_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = Origin(
+        mirror="there", source_cluster_id="two", source_alias="east", target_name="{topic}", include=(".*",), exclude=()
+    )
+    monkeypatch.setattr(cycle_detection, "read_group_notes", lambda *_, **__: {"there-origin": origin.build(10_000)})
+    config = _config(tmp_path, offsets={"orders": "continued", ".*": "preserved"})
+    cycles = CycleDetector(config, source_cluster_id="one", target_cluster_id="two")
+    cycles.read_registrations()
+    cycles.require_no_cycles(["orders"])
+    with pytest.raises(ConfigError, match="source topic bills is a copy of bills made by mirror there"):
+        cycles.require_no_cycles(["orders", "bills"])

@@ -96,3 +96,21 @@ def test_a_log_that_ends_below_what_the_map_has_has_lost_records(producer: Produ
     with pytest.raises(TargetDataLossError) as raised:
         sends_first_alone(0, 30, producer, recorded_end=40, quiet_for_ms=QUIET_MS)
     assert (raised.value.topic_partition, raised.value.recorded_end, raised.value.base_offset) == (COPY, 40, 30)
+
+
+def continues(end: int, producer: ProducerState | None, *, quiet_for_ms: float = 0.0) -> bool:
+    log = TargetLog(0, end, producer)
+    return check_log(COPY, log, recorded_end=40, quiet_for_ms=quiet_for_ms, times=TIMES, now_ms=NOW_MS, origin=40)
+
+
+def test_the_first_batch_behind_what_a_log_held_before_is_sent_alone_and_at_once() -> None:
+    assert continues(40, None)
+
+
+def test_behind_its_origin_a_log_is_like_any_other() -> None:
+    assert not continues(45, remembered(44))
+    with pytest.raises(RetriableError):
+        continues(45, None)
+    assert continues(45, None, quiet_for_ms=QUIET_MS)
+    with pytest.raises(TargetDataLossError):
+        continues(39, None)

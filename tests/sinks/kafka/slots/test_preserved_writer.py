@@ -317,3 +317,67 @@ def test_a_slot_that_follows_copies_what_appears_behind_its_plan(clusters: Clust
     assert placed(clusters) == [(0, 0, 2), (2, 2, 3), (5, 5, 4)]
     assert ranges(result) == [(SegmentKind.DATA, 0, 9, 0)]
     assert not result.is_partial
+
+
+def held_by_an_application(clusters: Clusters, count: int) -> None:
+    """Let both hold the same batch of an idempotent producer, which the target's broker remembers."""
+    now_ms = int(time.time() * 1000)
+    for cluster, topic in ((clusters.source, "orders"), (clusters.target, "copy")):
+        cluster.seed((topic, 0), batch(0, count, producer_id=5, producer_epoch=0, base_sequence=0, timestamp=now_ms))
+
+
+def continuing(clusters: Clusters, end: int, **changes: Any) -> KafkaSlotJob:
+    """Return the job of a log that is continued at `end`, right after the agreement."""
+    copy = TopicPartition("copy", 0)
+    return preserving(clusters, {A: end}, **{"target_ends": {copy: end}, "origins": {copy: end}} | changes)
+
+
+def test_a_log_that_is_continued_is_written_to_at_once_its_first_batch_alone(clusters: Clusters) -> None:
+    held_by_an_application(clusters, 4)
+    clusters.write(A, 2, 3, 1)
+    clusters.target.change("Produce", error(19))  # others behind a first batch that was refused would be in its place
+    result = clusters.run(continuing(clusters, 4), planned(A, 10))
+    own = [each.header for each in clusters.target.log("copy", 0).batches if each.header.producer_id == P]
+    assert [(header.base_offset, header.base_sequence) for header in own] == [(4, 4), (6, 6), (9, 9)]
+    assert ranges(result) == [(SegmentKind.DATA, 4, 10, 4)]
+    assert result.has_unanswered
+
+
+def test_a_later_run_waits_before_it_writes_to_a_log_that_is_continued(clusters: Clusters) -> None:
+    """It does not know whether the run that agreed has sent anything."""
+    held_by_an_application(clusters, 4)
+    clusters.write(A, 2)
+    result = clusters.run(continuing(clusters, 4, origins={}, leaves_out=True), planned(A, 6))
+    assert [(left.source, left.error_name) for left in result.unfinished] == [(A, PRODUCER_FORGOTTEN)]
+    clusters.run(continuing(clusters, 4, origins={}, quiet_for_ms=float(TIMES.quiet_ms)), planned(A, 6))
+    assert clusters.target.log("copy", 0).end_offset == 6
+
+
+def test_an_application_that_writes_on_is_found_before_the_first_batch(clusters: Clusters) -> None:
+    held_by_an_application(clusters, 4)
+    now_ms = int(time.time() * 1000)
+    clusters.target.seed(("copy", 0), batch(4, 1, producer_id=5, producer_epoch=0, base_sequence=4, timestamp=now_ms))
+    clusters.write(A, 2)
+    with pytest.raises(PreservedLogDamagedError, match=r"target copy-0: offsets from 4 on .*producer id 5, the mirror's is 77"):
+        clusters.run(continuing(clusters, 4, quiet_for_ms=float(TIMES.quiet_ms)), planned(A, 6))
+    assert clusters.target.asked("Produce") == 0
+
+
+def test_an_application_that_writes_on_later_is_found_by_the_first_response(clusters: Clusters) -> None:
+    held_by_an_application(clusters, 4)
+    clusters.write(A, 2, 3)
+    now_ms = int(time.time() * 1000)
+    late = batch(4, 1, producer_id=5, producer_epoch=0, base_sequence=4, timestamp=now_ms)
+    clusters.target.change("Produce", Change(first=lambda: clusters.target.seed(("copy", 0), late)))
+    with pytest.raises(PreservedLogDamagedError, match="the batch of offset 4 was appended at 5"):
+        clusters.run(continuing(clusters, 4), planned(A, 9))
+    assert clusters.target.log("copy", 0).end_offset == 7, "nothing behind the first batch was sent"
+
+
+def test_a_log_is_continued_within_a_batch_of_the_source(clusters: Clusters) -> None:
+    clusters.target.seed(("copy", 0), batch(0, 2, payload=b"".join(record(delta, value=b"%d" % delta) for delta in range(2))))
+    clusters.write(A, 5, 1)
+    result = clusters.run(continuing(clusters, 2), planned(A, 6, start=2))
+    own = [each.header for each in clusters.target.log("copy", 0).batches if each.header.producer_id == P]
+    assert [(header.base_offset, header.base_sequence, header.records_count) for header in own] == [(2, 2, 3), (5, 5, 1)]
+    assert ranges(result) == [(SegmentKind.DATA, 2, 5, 2), (SegmentKind.DATA, 5, 6, 5)]
