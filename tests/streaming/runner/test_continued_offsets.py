@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 from tests.conftest import TwoClusters
 from tests.sinks.two_strict_clusters import run_kafka_slot
-from tests.streaming.runner.test_preserved_offsets import has_end, read_all, write_mixed
+from tests.streaming.runner.test_preserved_offsets import has_end
 from tests.support.mirror_runs import (
     Running,
     catch_up,
@@ -25,6 +25,7 @@ from tests.support.mirror_runs import (
     write,
 )
 from tests.support.one_batch import one_batch_producer
+from tests.support.preserved_logs import read_all, write_mixed
 
 from shallow_mirror.broker.clients.batch_client import BatchConsumer, BatchProducer, TopicPartition
 from shallow_mirror.broker.cluster.cluster import Cluster
