@@ -15,11 +15,11 @@ from shallow_mirror.types import COPIED_KINDS, EpochEnd, Segment, SegmentKind, S
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition"]
 _LAST = ["source_end", "source_leader_epoch", "target_topic", "target_topic_id", "target_partition", "max_timestamp_ms"]
-_WRITER_COLUMNS = ["transactional_id", "target_producer_id"]
+_WRITER_COLUMNS = ["transactional_id", "target_producer_id", "target_producer_epoch"]
 POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end", *_WRITER_COLUMNS]
-"""Of an offset map; tables without transactions lack the last two."""
+"""Of an offset map; tables without transactions lack the last three."""
 _EPOCH_END = "source_leader_epoch_end"
-_SHARED = "shared_producer_id"
+_SHARED, _ORIGIN = "shared_producer_id", "origin"
 _IN_TRANSACTION = -1
 """In place of a shared producer id: the row was written in a transaction."""
 _MAY_BE_NULL = ("source_leader_epoch", "max_timestamp_ms", _SHARED)
@@ -34,6 +34,7 @@ class Position:
     last batch that has one. None if there was none. All records copied so far lie below `target_end` on the target.
     `lineage`: of an archive, the one that is captured. `shared_producer_id`: of a partition with preserved offsets, the producer
     id of all that is written to its target; None where the last records were written in a transaction, or nothing was.
+    `origin`: the target's offset at which its first batch belongs, behind what the target held before the mirror.
     """
 
     offset: int
@@ -43,6 +44,7 @@ class Position:
     target_end: int = 0
     lineage: int = 0
     shared_producer_id: int | None = None
+    origin: int = 0
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
@@ -79,6 +81,7 @@ def _position_of(row: Mapping[str, Any], *, lineage: int) -> Position:
         row["target_end"] or 0,
         lineage,
         None if row[_SHARED] == _IN_TRANSACTION else row[_SHARED],
+        row[_ORIGIN] or 0,
     )
 
 
@@ -89,7 +92,8 @@ def _last_rows_of(rows: Iterable[pa.Table | pa.RecordBatch], keys: Sequence[str]
     gathered, count = list[pa.Table](), 0
     for piece in rows:
         table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-        gathered.append(table.select(columns).append_column(_SHARED, _shared_producer_ids(table)))
+        writers = table.select(columns).append_column(_SHARED, _shared_producer_ids(table))
+        gathered.append(writers.append_column(_ORIGIN, _ends_of_continued(table)))
         count += table.num_rows
         if count > _GATHERED_ROWS:
             gathered, count = [_candidates(gathered, keys)], 0
@@ -105,6 +109,15 @@ def _shared_producer_ids(rows: pa.Table) -> pa.ChunkedArray:
     return pc.if_else(pc.is_valid(rows["transactional_id"]), in_transaction, rows["target_producer_id"])
 
 
+def _ends_of_continued(rows: pa.Table) -> pa.ChunkedArray:
+    """Return `source_end` of rows of what the target held before the mirror, else null."""
+    if not set(_WRITER_COLUMNS).issubset(rows.column_names):
+        return pa.chunked_array([pa.nulls(rows.num_rows, pa.int64())])
+    is_shared = pc.and_(pc.is_null(rows["transactional_id"]), pc.is_valid(rows["target_producer_id"]))
+    is_continued = pc.and_(is_shared, pc.is_null(rows["target_producer_epoch"]))
+    return pc.if_else(is_continued, rows["source_end"], pa.scalar(None, pa.int64()))
+
+
 def _candidates(pieces: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """Keep the rows that hold the highest ends of each partition, of all rows and of those without nulls, and by chance others.
 
@@ -112,7 +125,7 @@ def _candidates(pieces: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """
     rows = pa.concat_tables(pieces, promote_options="permissive").combine_chunks()
     nullable_ends = {f"{name}_end": _ends_where(rows, name) for name in _MAY_BE_NULL}
-    ends = {"source_end": rows["source_end"], "target_end": rows["target_end"], **nullable_ends}
+    ends = {"source_end": rows["source_end"], "target_end": rows["target_end"], _ORIGIN: rows[_ORIGIN], **nullable_ends}
     table = pa.table([*(rows[name] for name in keys), *ends.values()], names=[*keys, *ends])
     highest = table.group_by(list(keys), use_threads=False).aggregate([(name, "max") for name in ends])
     is_kept = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
@@ -125,7 +138,7 @@ def _candidates(pieces: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
 def _last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     rows = rows.append_column(_EPOCH_END, _ends_where(rows, "source_leader_epoch"))
     ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
-    wanted = [(name, "max" if name == "target_end" else "last") for name in rows.column_names if name not in keys]
+    wanted = [(name, "max" if name in ("target_end", _ORIGIN) else "last") for name in rows.column_names if name not in keys]
     grouped = ordered.group_by(list(keys), use_threads=False).aggregate(wanted)
     return grouped.rename_columns([*keys, *(name for name, _ in wanted)])
 
@@ -176,6 +189,7 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
             target_end,
             segment.lineage,
             _shared_producer_id_after(last, row),
+            segment.source_end if row.is_continued else 0 if last is None else last.origin,
         )
     return moved
 

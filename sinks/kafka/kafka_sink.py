@@ -151,6 +151,7 @@ class KafkaSink:
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
             shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
+            origins={at.target.topic_partition: at.origin for at in self._owner.positions().values() if at.origin},
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
             responses_in_flight=FAR_RESPONSES if self._is_target_far() else NEAR_RESPONSES,
             follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,

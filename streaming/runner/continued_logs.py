@@ -30,16 +30,12 @@ _LATEST = -1
 
 
 class ContinuedLogs:
-    """Of one run. `start_step` shows what a start does; `deadline`: of one round of requests, over at once at a stop.
-
-    `origins`: where the logs end that this run continues. Nobody has written there with the producer id that its writers share.
-    """
+    """Of one mirror. `start_step` shows what a start does; `deadline`: of one round of requests, over at once at a stop."""
 
     def __init__(self, config: MirrorConfig, start_step: Callable[[str, str], None], deadline: Callable[[], Deadline]) -> None:
         self._config = config
         self._start_step = start_step
         self._deadline = deadline
-        self.origins: dict[TopicPartition, int] = {}
 
     def with_existing(self, rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
         """Return first rows; instead of that of a log that is continued, rows of what the log holds.
@@ -54,7 +50,6 @@ class ContinuedLogs:
             target = stack.enter_context(self._reader(self._config.target.client, self._config.target_cluster_name))
             logs = self._existing_logs(list(of_topics.values()), source, target)
             continued = self._compared(logs, of_topics, source, target) if logs else {}
-        self.origins |= {log.target: log.end for log in logs}
         return tuple(new for row in rows for new in continued.get(_key(row), (row,)))
 
     def _reader(self, client: ClientConfig, where: str) -> ClusterReader:

@@ -63,7 +63,7 @@ visible a moment after it was written. Rows of the offset map follow when the ta
 class MirrorQuery:
     """The query of the owner of the offset map. It is begun again, with new objects, after every retriable error.
 
-    What outlives an attempt is measured (`slot_time`, `copied`) or known of topics (`cycles`, `stamping`, `continued_logs`).
+    What outlives an attempt is measured (`slot_time`, `copied`) or known of topics (`cycles`, `stamping`).
     """
 
     config: MirrorConfig
@@ -81,14 +81,12 @@ class MirrorQuery:
     copied: CopiedBytes = field(init=False)
     stamping: LogAppendTimeTopics = field(init=False)
     guard_times: GuardTimes | None = field(default=None, init=False)
-    continued_logs: ContinuedLogs = field(init=False)
     has_begun: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.slot_time = SlotTime(self.config.write.slots)
         self.copied = CopiedBytes(self.config.topics.bytes_per_second)
         self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
-        self.continued_logs = ContinuedLogs(self.config, self.reporter.start_step, self.supervisor.deadline)
 
     def recover_and_run(self, spark: Any) -> None:
         """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
@@ -166,7 +164,8 @@ class MirrorQuery:
         self, targets: TargetTopics, starts: Mapping[SourcePartition, int], deadline: Deadline
     ) -> tuple[DecidedSegment, ...]:
         """Return the first rows of partitions, those of preserved topics with the producer id that their writers share."""
-        rows = self.continued_logs.with_existing(first_rows(targets, self.source, starts, deadline))
+        existing = ContinuedLogs(self.config, self.reporter.start_step, self.supervisor.deadline)
+        rows = existing.with_existing(first_rows(targets, self.source, starts, deadline))
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline)
 
     def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
@@ -177,7 +176,6 @@ class MirrorQuery:
                 leaves_out=True,
                 isolates=self.config.on_error == "isolate",
                 guard_times=self.guard_times,
-                origins=self.continued_logs.origins,
                 follow_ms=0.0 if self.available_now or self.config.read.transfer != "direct" else FOLLOW_MS,
             ),
             slots=self.config.write.slots,

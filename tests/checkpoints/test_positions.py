@@ -101,3 +101,23 @@ def test_no_other_row_moves_a_position_back(row: DecidedSegment) -> None:
         moved_by(positions, [row])
     with pytest.raises(OffsetMapConflictError):
         moved_by({}, [at(0, 0, 1)])
+
+
+@pytest.mark.parametrize("bound", [1, 1_000])
+def test_the_origin_is_the_end_of_what_the_target_held_before_whatever_followed(
+    bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GATHERED_ROWS", bound)
+    held, gap, later = segments([(0, 5, None, None, True), (0, 2, None, None, False), (0, 4, None, None, True)])
+    (other,) = segments([(1, 3, None, None, True)])
+    rows = [
+        DecidedSegment(held, None, shared_producer_id=7, is_continued=True),
+        DecidedSegment(gap, None, shared_producer_id=7),
+        DecidedSegment(later, None, shared_producer_id=7),
+        DecidedSegment(other, None, shared_producer_id=8),
+    ]
+    moved = moved_by({}, rows)
+    assert [moved[held.source].origin, moved[other.source].origin] == [5, 0]
+    table = rows_to_arrow(rows, 1, 1, 0)
+    pieces = [table.slice(at, 1) for at in (3, 1, 0, 2)]
+    assert {source: position.origin for source, position in positions_of(pieces).items()} == {held.source: 5, other.source: 0}

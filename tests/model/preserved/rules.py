@@ -17,8 +17,8 @@ class Rules:
     was acknowledged is recorded. `notes_lost_task`: a task that another attempt replaces makes the log unclean.
     `looks_twice`: before damage or a loss is reported, as a deposed leader may have answered. `requires_long_expiration`:
     producer.id.expiration.ms is long enough for `quiet_ms`. `compares_existing`: what a log holds that is continued, with the
-    source. `takes_new_producer`: for such a log, not one whose batches it has. `knows_origin`: only where nobody can have written
-    with the shared producer id is a log written to without a wait.
+    source. `takes_new_producer`: for such a log, not one whose batches it has. `bounds_origin`: only a log that ends where the
+    first batch of its producer belongs is written to without a wait.
     """
 
     keeps_alive: bool = True
@@ -38,7 +38,7 @@ class Rules:
     requires_long_expiration: bool = True
     compares_existing: bool = True
     takes_new_producer: bool = True
-    knows_origin: bool = True
+    bounds_origin: bool = True
 
 
 PRODUCT = Rules()

@@ -43,7 +43,8 @@ class Task:
         self.quiet_since_ms = quiet_since_ms
         self.deadline_ms = deadline_ms
         self.producer_id = world.producer_of(owner)
-        self.log_origin = world.log_origin(owner)
+        self.log_origin = world.log_origin()
+        self._trusted_origin = self.log_origin if world.rules.bounds_origin else 0
         self.has_retried = False
         self._begin(world)
 
@@ -189,10 +190,10 @@ class Task:
 
     @property
     def trusts_log(self) -> bool:
-        """Whether it is about to send several batches at once: the log was new, held the producer's batch, or holds it by now."""
+        """Whether it counts on the log: it was new, or ended where it was continued; it held the producer's batch, or holds it by now."""
         if self._stage != _SENDING:
             return self._stage != _START
-        if not self._is_alone or self._next == 0:
+        if not self._is_alone or self._next == self._trusted_origin:
             return True
         return self._connection is not None and bool(self._connection.answers)
 

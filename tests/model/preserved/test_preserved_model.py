@@ -49,7 +49,7 @@ PLANTED = (
     Planted("requires_long_expiration", Focus.EXPIRING),
     Planted("compares_existing", Focus.CONTINUED, "recorded"),
     Planted("takes_new_producer", Focus.CONTINUED, "damage was reported"),
-    Planted("knows_origin", Focus.FORGOTTEN),
+    Planted("bounds_origin", Focus.FORGOTTEN),
 )
 
 

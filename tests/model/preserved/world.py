@@ -7,8 +7,8 @@ What is assumed of the surroundings, and by what the product or an operator make
 - `producer.id.expiration.ms` is at least twice that (`read_guard_times`).
 - A leader that is deposed and does not know it answers, but not twice after the writer has asked for the leader anew.
 - In a long pause (more than ten minutes) every broker learns who leads, and followers catch up.
-- A log is not emptied from when a task asks about it until the last of its requests can arrive, if the task found it new, or with
-  the producer's newest batch in it, or has written to it. A log whose newest records are kept for `quiet_ms` after that gives it.
+- A log is not emptied from when a task asks about it until the last of its requests can arrive, if the task found it new, or at
+  the end of what it held before a mirror continued it, or with the producer's newest batch in it, or has written to it. A log whose newest records are kept for `quiet_ms` after that gives it.
   Retention counts by the times of records, so copies of records that are about to expire do not. `may_empty_any_time` leaves it out.
 
 What has to hold: after every append, what the leader's log has at offset o is the source's offset o, data or hole (unless a
@@ -153,11 +153,11 @@ class World:
 
     # --- what tasks ask for ---
 
-    def log_origin(self, owner: int) -> int:
-        """Return up to where nobody has written with the shared producer id, as an owner knows it: that which has agreed on it."""
-        if not self.rules.knows_origin:
+    def log_origin(self) -> int:
+        """Return where the first batch of the shared producer belongs: the map has it, for every owner."""
+        if not self.rules.bounds_origin:
             return self.position
-        return self.origin if self._focus is Focus.CONTINUED and owner == 0 else 0
+        return self.origin if self._focus is Focus.CONTINUED else 0
 
     def producer_of(self, owner: int) -> int:
         if self._focus is Focus.CONTINUED and not self.rules.takes_new_producer:
@@ -271,6 +271,8 @@ class World:
                 return [self._kill_task, self._fail_over, self._fail_over, self._restart, self._drop_out, self._depose]
             case Focus.FOREIGN:
                 return [self._kill_task, self._take_over, self._write_foreign]
+            case Focus.CONTINUED if self.chance() < _SHARE_OF_HARMS:
+                return [self._take_over, self._fail_over, self._fail_over, self._fail_over, self._drop_out, self._depose]
         harms: list[Callable[[], object]] = [harm for harm in every if self.chance() < _SHARE_OF_HARMS]
         if self.chance() < _SHARE_OF_FOREIGN_WRITERS:
             harms.append(self._write_foreign)

@@ -14,21 +14,20 @@ from tests.support.mirror_runs import config
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.positions import moved_by
+from shallow_mirror.checkpoints.positions import moved_by, positions_of
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at, rows_from_arrow, rows_to_arrow
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.preserved.shared_producers import with_shared_producers
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
-from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, partition_pairs
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
 from shallow_mirror.wire.records.fillers import Fillers
 
 ORDERS, LOGS = "orders", "logs"
-LOG = TopicPartition(ORDERS, 0)
 APPLICATION, FIRST_MIRROR = 9, 70
 IN_TXN = 0x10
 
@@ -90,9 +89,9 @@ class TwoLogs:
         starts = {SourcePartition(topic, "west-id", 0): 0 for topic in topics}
         return first_rows_at(starts, lambda source: TargetPartition(source.topic, "east-id", 0))
 
-    def rows(self, *topics: str) -> tuple[tuple[DecidedSegment, ...], ContinuedLogs]:
+    def rows(self, *topics: str) -> tuple[DecidedSegment, ...]:
         logs = ContinuedLogs(self.config, lambda _step, _detail: None, lambda: Deadline.after_ms(10_000, time.monotonic))
-        return logs.with_existing(self.first_rows(*(topics or (ORDERS,)))), logs
+        return logs.with_existing(self.first_rows(*(topics or (ORDERS,))))
 
 
 @pytest.fixture
@@ -117,23 +116,22 @@ DATA, GAP = SegmentKind.DATA, SegmentKind.GAP
 
 def test_a_log_that_equals_the_sources_is_continued_where_it_ends(logs: TwoLogs) -> None:
     logs.hold((*MIRRORED, written(8, 4)), ORIGINAL)
-    rows, continued = logs.rows()
+    rows = logs.rows()
     assert ranges(rows) == [(DATA, 0, 8, 0)]
     assert rows[0].segment.record_count == 7
-    assert continued.origins == {LOG: 8}
     assert logs.target.asked("Produce") == 0
 
 
 def test_offsets_without_a_record_on_both_sides_have_rows_of_their_own(logs: TwoLogs) -> None:
     """The other way round: the source has the marker, the target its filler."""
     logs.hold((*ORIGINAL, written(8, 4)), MIRRORED)
-    rows, _ = logs.rows()
+    rows = logs.rows()
     assert ranges(rows) == [(DATA, 0, 5, 0), (GAP, 5, 6, None), (DATA, 6, 8, 6)]
 
 
 def test_the_agreement_is_on_a_producer_id_that_no_batch_has(logs: TwoLogs) -> None:
     logs.hold((*ORIGINAL, written(8, 4)), MIRRORED)
-    rows, _ = logs.rows()
+    rows = logs.rows()
     target = Cluster(logs.config.target.client)
     try:
         agreed = with_shared_producers(target, rows, logs.config.topics.is_preserved, Deadline.after_ms(10_000, time.monotonic))
@@ -142,8 +140,9 @@ def test_the_agreement_is_on_a_producer_id_that_no_batch_has(logs: TwoLogs) -> N
     (producer_id,) = {row.shared_producer_id for row in agreed}
     assert producer_id not in (APPLICATION, FIRST_MIRROR, None)
     (position,) = moved_by({}, agreed).values()
-    assert (position.offset, position.target_end, position.shared_producer_id) == (8, 8, producer_id)
+    assert (position.offset, position.target_end, position.shared_producer_id, position.origin) == (8, 8, producer_id, 8)
     table = rows_to_arrow(agreed, 1, 1, 0)
+    assert positions_of([table]) == moved_by({}, agreed)
     assert rows_from_arrow(table) == agreed
     assert table["target_producer_epoch"].null_count == len(agreed), "nothing was written"
     (pair,) = partition_pairs(table.select(PAIR_COLUMNS), ORDERS, "west-id", ())
@@ -153,9 +152,7 @@ def test_the_agreement_is_on_a_producer_id_that_no_batch_has(logs: TwoLogs) -> N
 def test_other_topics_and_empty_logs_begin_as_ever(logs: TwoLogs) -> None:
     logs.source.seed((ORDERS, 0), *MIRRORED)
     logs.target.seed((LOGS, 0), written(0, 3))
-    rows, continued = logs.rows(ORDERS, LOGS)
-    assert rows == logs.first_rows(ORDERS, LOGS)
-    assert continued.origins == {}
+    assert logs.rows(ORDERS, LOGS) == logs.first_rows(ORDERS, LOGS)
 
 
 def test_records_that_were_never_mirrored_are_named(logs: TwoLogs) -> None:
@@ -209,7 +206,7 @@ def test_what_only_one_side_still_has_is_not_compared(
     logs.hold((*MIRRORED, written(8, 4)), ORIGINAL)
     logs.source.log(ORDERS, 0).log_start_offset = source_start
     logs.target.log(ORDERS, 0).log_start_offset = target_start
-    rows, _ = logs.rows()
+    rows = logs.rows()
     assert ranges(rows) == expected
 
 
@@ -235,7 +232,7 @@ def test_a_log_that_grows_while_it_is_compared_has_another_writer(logs: TwoLogs)
 def test_a_batch_that_reaches_behind_the_end_is_compared_up_to_there(logs: TwoLogs) -> None:
     """The target lost the end of its log, within what is one batch at the source."""
     logs.hold((*MIRRORED[:3], written(6, 6)), (*ORIGINAL[:3], written(6, 2)))
-    rows, _ = logs.rows()
+    rows = logs.rows()
     assert ranges(rows) == [(DATA, 0, 8, 0)]
 
 

@@ -275,7 +275,7 @@ def continue_log(conf: MirrorConfig, topic: str) -> int:
         positions={partition: position.offset},
         target_ends={TopicPartition(topic, 0): position.target_end},
         shared_producers={partition: position.shared_producer_id},
-        origins=logs.origins,
+        origins={TopicPartition(topic, 0): position.origin},
         guard_times=guard_times,
         time_left_ms=30_000.0,
     )

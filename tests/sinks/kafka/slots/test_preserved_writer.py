@@ -343,14 +343,16 @@ def test_a_log_that_is_continued_is_written_to_at_once_its_first_batch_alone(clu
     assert result.has_unanswered
 
 
-def test_a_later_run_waits_before_it_writes_to_a_log_that_is_continued(clusters: Clusters) -> None:
-    """It does not know whether the run that agreed has sent anything."""
+def test_behind_its_first_batches_a_log_that_is_continued_waits_like_others(clusters: Clusters) -> None:
     held_by_an_application(clusters, 4)
     clusters.write(A, 2)
-    result = clusters.run(continuing(clusters, 4, origins={}, leaves_out=True), planned(A, 6))
+    clusters.run(continuing(clusters, 4), planned(A, 6))
+    del clusters.target.log("copy", 0).producers[P]  # expired
+    clusters.write(A, 3)
+    result = clusters.run(continuing(clusters, 4, leaves_out=True), planned(A, 9))
     assert [(left.source, left.error_name) for left in result.unfinished] == [(A, PRODUCER_FORGOTTEN)]
-    clusters.run(continuing(clusters, 4, origins={}, quiet_for_ms=float(TIMES.quiet_ms)), planned(A, 6))
-    assert clusters.target.log("copy", 0).end_offset == 6
+    clusters.run(continuing(clusters, 4, quiet_for_ms=float(TIMES.quiet_ms)), planned(A, 9))
+    assert clusters.target.log("copy", 0).end_offset == 9
 
 
 def test_an_application_that_writes_on_is_found_before_the_first_batch(clusters: Clusters) -> None:
