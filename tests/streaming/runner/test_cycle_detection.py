@@ -64,7 +64,7 @@ def test_a_topic_that_is_continued_came_from_the_target_and_is_no_cycle(tmp_path
     origin = Origin(
         mirror="there", source_cluster_id="two", source_alias="east", target_name="{topic}", include=(".*",), exclude=()
     )
-    monkeypatch.setattr(cycle_detection, "read_group_notes", lambda *_, **__: {"there-origin": origin.build(10_000)})
+    monkeypatch.setattr(cycle_detection, "read_group_notes", lambda *_, **__: {"there-origin": [origin.build(10_000)]})
     config = _config(tmp_path, offsets={"orders": "continued", ".*": "preserved"})
     cycles = CycleDetector(config, source_cluster_id="one", target_cluster_id="two")
     cycles.read_registrations()
