@@ -18,7 +18,7 @@ def main() -> None:
         folder = Path(name)
         spark = local_session("shallow-mirror image", cores=1, log_file=folder / "spark.log", archives_classes=True)
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
-        writer = rows.writeStream.foreachBatch(lambda batch, _number: batch.mapInArrow(iter, batch.schema).toArrow())
+        writer = rows.writeStream.foreachBatch(lambda batch, _number: batch.mapInArrow(lambda rows: rows, batch.schema).toArrow())
         query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="0 seconds").start()
         while query.lastProgress is None and query.exception() is None:
             query.awaitTermination(1)
