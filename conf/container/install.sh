@@ -13,6 +13,7 @@ system() {
     export DEBIAN_FRONTEND=noninteractive
     apt-get update
     apt-get install --yes --no-install-recommends ca-certificates openjdk-17-jre-headless python3 python3-venv tini
+    apt-get clean
     rm -rf /var/lib/apt/lists/*
     groupadd --gid "$USER_ID" mirror
     useradd --uid "$USER_ID" --gid "$USER_ID" --home-dir "$STATE" --no-create-home --shell /usr/sbin/nologin mirror
@@ -28,7 +29,7 @@ package() {
     "$PREFIX/bin/pip" check
     SHALLOW_MIRROR_CACHE="$PREFIX/cache" "$PREFIX/bin/python" "$BUILD/fill_cache.py"
     "$PREFIX/bin/shallow-mirror" --version
-    rm -rf "$BUILD"
+    rm -rf "$BUILD" "$PREFIX/cache/ivy"     # the jars are in a folder beside it
 }
 
 pip_install() {

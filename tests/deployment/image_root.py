@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 DEBIAN = "bookworm"
-_TOOLS = ("debootstrap", "unshare", "chroot", "mount")
+_TOOLS = ("debootstrap", "unshare", "chroot", "mount", "ip")
 _EXTRA_CERTIFICATES = Path("/usr/local/share/ca-certificates")
 _BUILD_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 _BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -59,10 +59,10 @@ class ImageRoot:
                 steps.append(f"mount --bind {shlex.quote(str(mount.folder))} {target}")
                 steps += [f"mount -o remount,bind,ro {target}"] if mount.is_read_only else []
         if not network:
-            steps.append("ip link set lo up")
+            steps.append(f"{_path_of('ip')} link set lo up")
         inner = f"cd {shlex.quote(self.work_dir)} && exec {shlex.join(arguments)}"
-        steps.append(f"exec chroot --userspec={self.user} {root} /bin/sh -c {shlex.quote(inner)}")
-        return ["unshare", "--mount", *([] if network else ["--net"]), "sh", "-e", "-c", "\n".join(steps)]
+        steps.append(f"exec {_path_of('chroot')} --userspec={self.user} {root} /bin/sh -c {shlex.quote(inner)}")
+        return [_path_of("unshare"), "--mount", *([] if network else ["--net"]), "sh", "-e", "-c", "\n".join(steps)]
 
     def run(self, arguments: Sequence[str], *, network: bool = True, **environment: str) -> str:
         """Run a command in the image to its end, with a file system that it can write. Return its output."""
@@ -79,11 +79,18 @@ class ImageRoot:
         return ended.stdout
 
 
+def _path_of(tool: str) -> str:
+    """Return where a program of this machine is: the PATH of the process is that of the image."""
+    path = shutil.which(tool)
+    assert path is not None, tool
+    return path
+
+
 def require_tools() -> None:
     """Skip the test where the image's file system cannot be made."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        pytest.skip(f"{', '.join(missing)} is not installed: apt-get install debootstrap util-linux")
+        pytest.skip(f"{', '.join(missing)} is not installed: apt-get install debootstrap iproute2 util-linux")
     if os.geteuid() != 0:
         pytest.skip("debootstrap and chroot need root")
 
