@@ -171,7 +171,7 @@ def test_a_topic_that_appears_in_a_ring_ends_the_mirror_that_would_copy_it_first
 
 
 def test_names_that_would_grow_round_a_ring_are_refused(world: World) -> None:
-    everything = {"include": [".*"], "target_name": "{source}.{topic}"}
+    everything: dict[str, Any] = {"include": [".*"], "target_name": "{source}.{topic}"}
     world.mirror("ab", **everything).start()
     world.mirror("bc", **everything).start()
     with pytest.raises(ConfigError) as caught:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from tests.support import mirror_runs as runs
 
+from shallow_mirror.broker.admin.group_metadata_store import read_group_notes
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.operations.status import gather_status
+from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX
 from shallow_mirror.streaming.runner import cycle_detection
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]
@@ -61,11 +63,11 @@ def test_a_ring_that_is_closed_while_all_run_ends_the_mirror_that_began_last(
     nodes: dict[str, LocalKafka], tmp_path: Path, spark: Any, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cycle_detection, "RINGS_EVERY_S", 1.0)
-    read, can_read = cycle_detection.read_group_notes, threading.Event()
+    can_read = threading.Event()
     monkeypatch.setattr(
         cycle_detection,
         "read_group_notes",
-        lambda *arguments, **options: read(*arguments, **options) if can_read.is_set() else {},
+        lambda *arguments, **options: read_group_notes(*arguments, **options) if can_read.is_set() else {},
     )
     for node in nodes.values():
         runs.create_topic(node.bootstrap, topic_name)
@@ -89,4 +91,4 @@ def test_a_ring_that_is_closed_while_all_run_ends_the_mirror_that_began_last(
 def registered(node: LocalKafka, settings: MirrorConfig) -> bool:
     admin = runs.admin(node.bootstrap)
     groups = admin.list_consumer_groups().result(30)
-    return f"{settings.mirror}{cycle_detection.GROUP_SUFFIX}" in {group.group_id for group in groups.valid}
+    return f"{settings.mirror}{GROUP_SUFFIX}" in {group.group_id for group in groups.valid}
