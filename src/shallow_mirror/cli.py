@@ -25,6 +25,7 @@ from shallow_mirror.commands.migrate import migrate
 from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
 from shallow_mirror.commands.quarantine import quarantine
+from shallow_mirror.commands.quotas import quotas
 from shallow_mirror.commands.recover import recover
 from shallow_mirror.commands.redo import redo
 from shallow_mirror.commands.report import report
@@ -45,7 +46,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, preflight, status, report, translate, groups, acls, schemas, verify, recover, pause, resume, redo, restore):
+for command in (
+    run, preflight, status, report, translate, groups, acls, quotas, schemas, verify, recover, pause, resume, redo, restore,
+):  # fmt: skip
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(archive, name="archive")
@@ -55,7 +58,9 @@ app.command("local-kafka")(local_kafka)
 
 # Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
-_READING_COMMANDS = ("preflight", "status", "translate", "groups", "acls", "schemas", "recover", "verify", "quarantine", "report")
+_READING_COMMANDS = (
+    "preflight", "status", "translate", "groups", "acls", "quotas", "schemas", "recover", "verify", "quarantine", "report",
+)  # fmt: skip
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""
 

@@ -73,6 +73,10 @@ def acls_state_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "acls")
 
 
+def quotas_state_path(checkpoint: str) -> Path | None:
+    return _beside(checkpoint, "quotas")
+
+
 def left_out_path(checkpoint: str) -> Path | None:
     return _beside(checkpoint, "left_out")
 

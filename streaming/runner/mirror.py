@@ -20,6 +20,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import CorruptBatchError, DataLossError
 from shallow_mirror.groups.sync import GroupSync
+from shallow_mirror.quotas.quota_sync import quota_sync
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
@@ -122,7 +123,7 @@ class _Run:
             owner = self.supervisor.retry_forever("take-over", self._take_over)
             tables = self.storage.background_tables()
             self.reporter.on_takeover(owner, tables)
-            with raising_lost_jvm(session.log_file), self._group_sync(tables) as groups, self._acl_sync():
+            with raising_lost_jvm(session.log_file), self._group_sync(tables) as groups, self._acl_sync(), self._quota_sync():
                 query = self._query(owner)
                 self.supervisor.retry_forever("query", lambda: query.recover_and_run(session.spark))
                 end.outcome = "stopped" if self.supervisor.is_over() else "done"
@@ -159,6 +160,14 @@ class _Run:
         path = planner_state.acls_state_path(self.config.checkpoint)
         on_pass = partial(self.reporter.on_access_pass, "acls", path)
         return acl_sync(self.config, interval_s, report=self.reporter.record_problem, on_pass=on_pass)
+
+    def _quota_sync(self) -> AbstractContextManager[object]:
+        interval_s = self.config.quotas.sync_s
+        if interval_s is None:
+            return nullcontext()
+        path = planner_state.quotas_state_path(self.config.checkpoint)
+        on_pass = partial(self.reporter.on_access_pass, "quotas", path)
+        return quota_sync(self.config, interval_s, report=self.reporter.record_problem, on_pass=on_pass)
 
     def _id_of(self, cluster: Cluster, where: str) -> str:
         with named_cluster(where):

@@ -21,6 +21,8 @@ _EARLIEST_LOCAL = -4
 _OTHER_REPLICAS = 100
 """Node ids of followers, which are no nodes of the fake."""
 _SECURITY_DISABLED = 54
+_INVALID_REQUEST = 42
+_QUOTA_KEYS = {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
 _ILLEGAL_SASL_STATE = 34
 
 
@@ -407,6 +409,50 @@ def _describe_acls(state: ClusterState, node_id: int, body: Any, change: Change)
     return response(throttle_time_ms=change.throttle_ms, error_code=code, error_message=None, resources=resources)
 
 
+def _describe_client_quotas(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """All of them: no filter is modelled."""
+    response = answer_type("DescribeClientQuotas")
+    entry = response.EntryData
+    code = change.code_of(None) or (_INVALID_REQUEST if body.components else 0)
+    entries = [
+        entry(
+            entity=[entry.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+            values=[entry.ValueData(key=key, value=value) for key, value in values.items()],
+        )
+        for entity, values in state.quotas.items()
+    ]
+    return response(throttle_time_ms=change.throttle_ms, error_code=code, error_message=None, entries=None if code else entries)
+
+
+def _alter_client_quotas(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Refuse what ClientQuotaControlManager refuses: an entity twice, unknown types and keys, values that are not above zero."""
+    response = answer_type("AlterClientQuotas")
+    answered = response.EntryData
+    seen: set[Any] = set()
+    entries = []
+    for requested in body.entries:
+        entity = tuple(sorted((part.entity_type, part.entity_name) for part in requested.entity))
+        code = change.code_of(None) or _code_of_quota(entity, requested.ops, is_twice=entity in seen)
+        seen.add(entity)
+        if code == 0 and not body.validate_only:
+            values = state.quotas.setdefault(entity, {})
+            for op in requested.ops:
+                if op.remove:
+                    values.pop(op.key, None)
+                else:
+                    values[op.key] = op.value
+        parts = [answered.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+        entries.append(answered(error_code=code, error_message="by the fake" if code else None, entity=parts))
+    return response(throttle_time_ms=change.throttle_ms, entries=entries)
+
+
+def _code_of_quota(entity: tuple[tuple[str, str | None], ...], ops: Any, *, is_twice: bool) -> int:
+    kinds = {kind for kind, _ in entity}
+    is_entity = bool(kinds) and len(kinds) == len(entity) and kinds <= {"user", "client-id"}
+    is_valid = all(op.remove or (op.key in _QUOTA_KEYS and op.value > 0) for op in ops)
+    return 0 if is_entity and is_valid and not is_twice else _INVALID_REQUEST
+
+
 _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ApiVersions": api_versions,
     "Metadata": _metadata,
@@ -427,6 +473,8 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,
     "DescribeAcls": _describe_acls,
+    "DescribeClientQuotas": _describe_client_quotas,
+    "AlterClientQuotas": _alter_client_quotas,
     "DescribeProducers": _describe_producers,
     "SaslHandshake": _sasl_handshake,
 }

@@ -35,6 +35,8 @@ class ClusterState:
         self.auto_created: list[str] = []
         self.acls: dict[tuple[int, str, int], list[dict[str, Any]]] | None = None
         """Entries by kind, name and match of resources; None: no authorizer."""
+        self.quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = {}
+        """Values by key, by entity types and names in order of the types."""
         self.is_stopping = False
 
     def create_topic(self, name: str, partitions: int = 1, *, topic_id: uuid.UUID | None = None, **configs: str) -> None:

@@ -28,6 +28,8 @@ _MODULES = {
     "WriteTxnMarkers": (producer, 1),
     "DescribeConfigs": (admin, 4),
     "DescribeAcls": (admin, 2),
+    "DescribeClientQuotas": (admin, 1),
+    "AlterClientQuotas": (admin, 1),
     "DescribeProducers": (admin, 0),
     "SaslHandshake": (sasl, 1),
 }

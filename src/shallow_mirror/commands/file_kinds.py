@@ -45,6 +45,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "groups": _MIRROR,
     "acls": _MIRROR,
     "schemas": _MIRROR,
+    "quotas": _MIRROR,
     "verify": _MIRROR_OR_RESTORE,
     "recover": _MIRROR_OR_RESTORE,
     "pause": _MIRROR,

@@ -17,6 +17,7 @@ from shallow_mirror.config.sections import (
     ClusterSettings,
     GroupSettings,
     LagMetricsSettings,
+    QuotaSettings,
     ReadSettings,
     StorageSettings,
     TopicSettings,
@@ -42,6 +43,7 @@ class MirrorConfig(Section):
     groups: GroupSettings = GroupSettings()
     acls: AclSettings = AclSettings()
     schemas: SchemaSettings = SchemaSettings()
+    quotas: QuotaSettings = QuotaSettings()
     metrics: LagMetricsSettings = LagMetricsSettings()
     tables: Tables
     tables_writer: Literal["auto", "deltalake", "spark"] = "auto"

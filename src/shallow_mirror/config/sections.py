@@ -246,6 +246,20 @@ class AclSettings(Section):
         return values.parse_sync(self.sync)
 
 
+class QuotaSettings(Section):
+    """Quotas of users and client ids. `sync`: how often a running mirror creates what is missing; `report_only`: it only reports
+    that. `update`: it also sets quotas that have another value on the target.
+    """
+
+    sync: SyncInterval = "off"
+    report_only: bool = False
+    update: bool = False
+
+    @property
+    def sync_s(self) -> float | None:
+        return values.parse_sync(self.sync)
+
+
 class MetricsSettings(Section):
     """`port` None: no metrics are served."""
 

@@ -114,7 +114,7 @@ class StatusReport:
     `topics`: whether the records of each topic keep their offsets.
     `left_out`: broken partitions, while the others are copied without them; empty while no run is alive.
     `problems`: the last few of the last runs, newest last. `groups`: the last synchronization of consumer groups, None without
-    `groups.sync`. `acls`: the last comparison of ACLs, None without `acls.sync`.
+    `groups.sync`. `acls`, `quotas`: the last comparisons, None without `acls.sync` and `quotas.sync`.
     """
 
     mirror: str
@@ -138,6 +138,7 @@ class StatusReport:
     starting_since_ms: int | None = None
     groups: GroupSyncPass | None = None
     acls: AccessPass | None = None
+    quotas: AccessPass | None = None
     problems: tuple[CountedProblem, ...] = ()
     left_out: tuple[LeftOutPartition, ...] = ()
     topics: tuple[TopicOffsets, ...] = ()
@@ -219,6 +220,9 @@ def gather_status(
         acls=None
         if isinstance(config, RestoreConfig) or config.acls.sync_s is None
         else planner_state.read_access_state(planner_state.acls_state_path(config.checkpoint)),
+        quotas=None
+        if isinstance(config, RestoreConfig) or config.quotas.sync_s is None
+        else planner_state.read_access_state(planner_state.quotas_state_path(config.checkpoint)),
         left_out=read_left_out(planner_state.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
         problems=() if recorded is None else read_problems(tables, recorded.run_epoch)[-PROBLEMS_SHOWN:],
     )

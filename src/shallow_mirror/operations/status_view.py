@@ -85,6 +85,8 @@ def render(report: StatusReport) -> RenderableType:
         lines.append(_groups_line(report.groups))
     if report.acls is not None:
         lines.append(_access_line("acls", report.acls))
+    if report.quotas is not None:
+        lines.append(_access_line("quotas", report.quotas))
     lines += _open_lines(report.open_transactions, report.at_ms)
     lines += _problem_lines(report.problems)
     parts: list[RenderableType] = [Text(line) for line in lines]

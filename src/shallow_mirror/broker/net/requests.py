@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     DescribeGroupsRequest,
@@ -90,6 +94,8 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "SaslHandshake": (SaslHandshakeRequest, SaslHandshakeResponse, 1),
     "SaslAuthenticate": (SaslAuthenticateRequest, SaslAuthenticateResponse, 2),
     "DescribeAcls": (DescribeAclsRequest, DescribeAclsResponse, 2),
+    "DescribeClientQuotas": (DescribeClientQuotasRequest, DescribeClientQuotasResponse, 1),
+    "AlterClientQuotas": (AlterClientQuotasRequest, AlterClientQuotasResponse, 1),
     "ListGroups": (ListGroupsRequest, ListGroupsResponse, 4),
     "DescribeGroups": (DescribeGroupsRequest, DescribeGroupsResponse, 5),
     "Heartbeat": (HeartbeatRequest, HeartbeatResponse, 4),
@@ -98,6 +104,8 @@ _USED: dict[str, tuple[Any, Any, int]] = {
 _HOT_PATH = ((0, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
 _SINCE = {
     "DescribeAcls": "2.8",
+    "DescribeClientQuotas": "2.8",
+    "AlterClientQuotas": "2.8",
     "DescribeTransactions": "3.0",
     "ListLocalOffsets": "3.5",
     "ListGroups": "2.6",
