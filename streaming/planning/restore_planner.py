@@ -25,24 +25,17 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
-from shallow_mirror.errors import ConfigError, MirrorError
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning.kept_segments import KeptSegments, nothing_in_front_of
+from shallow_mirror.streaming.planning.restore_steps import RestoreStep
 from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
 from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
 _SHOWN_TOPICS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreStep:
-    """One micro-batch of a restore: rows of consecutive decisions, by partition and in the order of offsets."""
-
-    rows: Mapping[SourcePartition, Sequence[ArchiveRow]]
-    last_decision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +74,6 @@ def require_same_restore(decided: RestoreRanges, config: RestoreConfig, archive_
         problems.append(f"until: this restore began with {decided.until}")
     if problems:
         raise ConfigError([f"{problem}: for another one give another `restore` name and other `tables`" for problem in problems])
-
-
-def require_adjacent_rows(step: RestoreStep, positions: Mapping[SourcePartition, int]) -> None:
-    """Raise MirrorError where rows behind a position are gone: what they had would count as offsets without records."""
-    for source, rows in sorted(step.rows.items()):
-        end = positions[source]
-        for row in rows:
-            if row.segment.source_start > end:
-                raise MirrorError(
-                    f"{source.topic_partition}: the archive no longer has offsets {end} to {row.segment.source_start - 1}: its "
-                    "retention deleted them since the restore began. Give another `restore` name and other `tables`, and restore "
-                    "into another topic what the archive still has"
-                )
-            end = max(end, row.segment.source_end)
 
 
 def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:

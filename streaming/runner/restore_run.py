@@ -45,15 +45,13 @@ from shallow_mirror.sinks.slots.archive_readings import ArchiveInput
 from shallow_mirror.sinks.slots.log_end_readings import LogEndInput
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_time import SlotTime
-from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.restore_planner import (
     RestorePlanner,
-    RestoreStep,
     described_topics,
-    require_adjacent_rows,
     require_same_restore,
     time_of_cut,
 )
+from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
@@ -372,30 +370,3 @@ class _ConfigsOfArchive:
 
     def topic_configs(self, names: Sequence[str], _deadline: Deadline) -> dict[str, Mapping[str, str]]:
         return {name: self._topics[name].configs for name in names}
-
-
-def plan_step(
-    step: RestoreStep,
-    starts: Mapping[SourcePartition, int],
-    ends: Mapping[SourcePartition, int],
-    config: RestoreConfig,
-    parallelism: int,
-) -> tuple[PlannedRange, ...]:
-    """Return the ranges of a step that are not copied yet, largest slots first."""
-    sizes = {source: sum(row.segment.size_bytes for row in rows) for source, rows in step.rows.items()}
-    batches = sum(row.segment.batch_count for rows in step.rows.values() for row in rows)
-    offsets = {
-        source: max(1, sum(row.segment.source_end - row.segment.source_start for row in rows))
-        for source, rows in step.rows.items()
-    }
-    return offset_planning.plan_ranges(
-        starts,
-        ends,
-        bytes_per_offset={source: max(1.0, sizes[source] / offsets[source]) for source in step.rows},
-        slots=config.write.slots,
-        slot_bytes=config.write.slot_bytes,
-        parallelism=parallelism,
-        last={},
-        bytes_per_batch=sum(sizes.values()) / batches if batches else None,
-        request_bytes=config.write.request_bytes,
-    )

@@ -49,7 +49,8 @@ class FillerCount:
     def sentences(self) -> list[str]:
         parts = []
         if self.leading:
-            parts.append(f"{counted(self.leading, 'filler')} below its first offset ({self._of(self.leading)}), deleted then")
+            size = self._of(self.leading)
+            parts.append(f"{counted(self.leading, 'filler')} below its first offset ({size}), which are deleted later")
         if self.most:
             bound = f"{self.least:,} to " if self.least < self.most else ""
             parts.append(f"{bound}{counted(self.most, 'filler')} for offsets without a record ({self._of(self.most)})")

@@ -222,3 +222,47 @@ def test_two_restores_into_one_topic_leave_one_log(archived: Archived, topic_nam
     require_records(target, second.target_topic(topic_name), {0: b"a", 1: b"b"}, 0, 2)
     with pytest.raises(ConfigError, match="is not new"):
         archived.restore(archived.config(f"third-{topic_name}", **name))
+
+
+@pytest.mark.long
+def test_preserved_and_translated_topics_are_restored_together(archived: Archived, topic_name: str) -> None:
+    source, target = archived.clusters.source.bootstrap, archived.clusters.target.bootstrap
+    topics = [f"{topic_name}.{offsets}" for offsets in ("preserved", "translated")]
+    for topic in topics:
+        create_topic(source, topic, settings={"retention.ms": "-1"})
+        write(source, topic, ["deleted"] * 3)
+        delete_records(source, topic, 3)
+        write_mixed(source, topic)
+        archived.add_log(topic)
+    offsets = {r".*\.preserved": "preserved"}
+    config = archived.config(f"mixed-{topic_name}", topics={"offsets": offsets, "target_name": "mixed.{topic}"})
+    for point in ("task.produced", "RunSlots", "Decide", "EndTxn"):
+        with pytest.raises(CrashError):
+            archived.restore(config, CrashAt(point))
+    archived.restore(config)
+    preserved, translated = (read_places(target, [(f"mixed.{topic}", 0)])[f"mixed.{topic}", 0] for topic in topics)
+    first, second = (read_places(source, [(topic, 0)])[topic, 0] for topic in topics)
+    assert preserved == first
+    assert [record._replace(offset=0) for record in translated] == [record._replace(offset=0) for record in second]
+    assert translated[0].offset == 0
+    verified = verify_restore(config, is_deep=True)
+    assert verified.is_equal, verified.sentences()
+
+
+@pytest.mark.long
+def test_more_fillers_than_a_commit_interval_takes_are_written_in_several_rounds(archived: Archived, topic_name: str) -> None:
+    """Below the first offset of a partition with a record, between two records, and of a partition without any."""
+    target, million = archived.clusters.target.bootstrap, 1_000_000
+    full = SourcePartition(f"{topic_name}.full", "fulltopicfulltopicfull", 0)
+    empty = SourcePartition(f"{topic_name}.empty", "emptytopicemptytopicem", 0)
+    for source in (full, empty):
+        archived.describe(source.topic, source.topic_id, {})
+    at = [8 * million, 16 * million]
+    archived.archive.archive({full: [batch(at[0], 1)]}, positions={full: at[0]})
+    archived.archive.archive({full: [batch(at[1], 1)]})
+    hole = Segment(source=empty, source_start=0, source_end=8 * million, kind=SegmentKind.EXPIRED, target=TargetPartition(*empty))
+    archived.archive.decide(DecidedSegment(hole, None))
+    config = archived.config(f"many-{topic_name}", write={"transaction_timeout_ms": 60_000, "commit_interval": "500 ms"})
+    archived.restore(config)
+    require_records(target, config.target_topic(full.topic), dict.fromkeys(at, b"v"), at[0], at[1] + 1)
+    require_records(target, config.target_topic(empty.topic), {}, 8 * million, 8 * million)

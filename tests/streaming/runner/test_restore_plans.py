@@ -10,7 +10,7 @@ from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
-from shallow_mirror.streaming.runner.restore_run import plan_step
+from shallow_mirror.streaming.planning.restore_steps import plan_step
 
 
 def slots_of(folder: Path, **write: int) -> set[int]:
