@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
+from shallow_mirror.broker.produce.produce_pipeline import PRODUCE, ProducePipeline
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
@@ -75,12 +75,20 @@ class _Response:
 class PreservedWriter:
     """Places the batches of partitions with preserved offsets (a `SlotWriter`).
 
-    `has_unanswered`: an earlier try may have the first batch of a log on its way, for `SlotWrite`.
+    `purpose`: of the connections. `has_unanswered`: an earlier try may have the first batch of a log on its way, for `SlotWrite`.
     """
 
     def __init__(
-        self, job: KafkaSlotJob, target: Cluster, logs: TargetLogs, deadline: Deadline, *, has_unanswered: bool = False
+        self,
+        job: KafkaSlotJob,
+        target: Cluster,
+        logs: TargetLogs,
+        deadline: Deadline,
+        *,
+        has_unanswered: bool = False,
+        purpose: str = PRODUCE,
     ) -> None:
+        self._purpose = purpose
         self._has_unanswered = has_unanswered
         self._job = job
         self._target = target
@@ -151,6 +159,7 @@ class PreservedWriter:
                 in_flight_bytes=self._job.in_flight_bytes,
                 deadline=self._deadline,
                 until=self._until,
+                purpose=self._purpose,
             )
         return self._window
 

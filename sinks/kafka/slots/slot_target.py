@@ -12,6 +12,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, Know
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker
 from shallow_mirror.broker.net.begun_call import BEGUN
+from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
 from shallow_mirror.broker.produce.transactions import init_producer_id
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
@@ -35,6 +36,8 @@ from shallow_mirror.sinks.slots.slot_task import spark_attempt
 from shallow_mirror.types import Segment, SlotTxn, SourcePartition
 
 _MIN_IN_SYNC = "min.insync.replicas"
+_PRODUCE_PRESERVED = "produce preserved"
+"""The purpose of connections beside those of a transaction."""
 
 
 class KafkaSlotTarget:
@@ -67,7 +70,7 @@ class KafkaSlotTarget:
         self._target.learn(known)
         name = self._job.transactional_id_of(self._number)
         leaders = {partition.leader for topic in known.metadata.topics.values() for partition in topic.partitions.values()}
-        wanted = [(node_id, "produce") for node_id in sorted(leaders)]
+        wanted = [(node_id, PRODUCE) for node_id in sorted(leaders)]
         for kind in CoordinatorKind:
             node_id = known.coordinators.get((kind, name))
             if node_id is not None:
@@ -87,8 +90,16 @@ class KafkaSlotTarget:
             self._quiet_since = self._deadline.clock()
             self._has_unanswered = self._has_unanswered or self._preserved_logs.has_begun
         logs = self._preserved_logs = self._learned_logs()
-        preserved = PreservedWriter(self._job, self._target, logs, self._deadline, has_unanswered=self._has_unanswered)
-        if self._job.routes.keys() == self._preserved_topics:
+        is_alone = self._job.routes.keys() == self._preserved_topics
+        preserved = PreservedWriter(
+            self._job,
+            self._target,
+            logs,
+            self._deadline,
+            has_unanswered=self._has_unanswered,
+            purpose=PRODUCE if is_alone else _PRODUCE_PRESERVED,
+        )
+        if is_alone:
             return preserved
         return MixedWriter(self._transactional_writer(), preserved, self._preserved_topics)
 
@@ -209,7 +220,7 @@ class KafkaSlotTarget:
         """Over the connection that Produce will use."""
         if node_id not in self._reachable:
             try:
-                self._target.connection(node_id, "produce", self._deadline)
+                self._target.connection(node_id, PRODUCE, self._deadline)
             except RetriableError as error:
                 self._reachable[node_id] = error
             else:

@@ -40,6 +40,9 @@ REQUEST_BYTES = 1 << 20
 _ACKS_ALL = -1
 
 
+PRODUCE = "produce"
+"""The purpose of the connections of a pipeline."""
+
 _NOTHING_CONTINUES: Continuing = MappingProxyType({})
 
 
@@ -47,6 +50,8 @@ class ProducePipeline:
     """Produce requests to all leaders: to each `in_flight_requests` and `in_flight_bytes` at the most.
 
     One batch larger than that is sent alone.
+
+    `purpose`: of the connections. Two pipelines that are used at the same time need two: responses come in the order of requests.
 
     `until`: when sending has to stop; None: never. Each leader is sent one request at least, however late it is: a transaction
     that holds one batch is progress, an empty one is none.
@@ -61,8 +66,10 @@ class ProducePipeline:
         in_flight_bytes: int,
         deadline: Deadline,
         until: Deadline | None = None,
+        purpose: str = PRODUCE,
     ) -> None:
         self._cluster = cluster
+        self._purpose = purpose
         self._transactional_id = transactional_id
         self._in_flight_requests = in_flight_requests
         self._in_flight_bytes = in_flight_bytes
@@ -157,7 +164,11 @@ class ProducePipeline:
         return pipelines
 
     def _pipeline(self, node_id: int) -> LeaderPipeline:
-        connection = self._cluster.connection(node_id, "produce", self._deadline)
+        connection = self._cluster.connection(node_id, self._purpose, self._deadline)
+        if connection.outstanding:
+            # Of a pipeline that was given up without an error of its own: its responses would be taken for those to come.
+            connection.close()
+            connection = self._cluster.connection(node_id, self._purpose, self._deadline)
         timeout_ms = self._cluster.config.request_timeout_ms
         broker_ms = max(1, int(min(self._deadline.remaining_ms(), timeout_ms)))
         window = self._cluster.send_window(node_id)
