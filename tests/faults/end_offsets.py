@@ -17,9 +17,14 @@ _OF_ELECTIONS = {
     KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
     KafkaError._NOENT,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError.REQUEST_TIMED_OUT,
 }
-"""A leader whose high watermark is not caught up yet, or none that the client knows."""
+"""No leader that the client knows, one that does not know yet that it leads, or how far the others are."""
 
 
 def settled_end_offsets(
