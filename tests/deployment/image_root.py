@@ -54,7 +54,7 @@ class ImageRoot:
         for mount in mounts:
             target = f"{root}{mount.path}"
             if mount.folder is None:
-                steps.append(f"mount -t tmpfs -o mode=1777 tmpfs {target}")
+                steps.append(f"mount -t tmpfs -o mode=1777,noexec,nosuid,nodev tmpfs {target}")
             else:
                 steps.append(f"mount --bind {shlex.quote(str(mount.folder))} {target}")
                 steps += [f"mount -o remount,bind,ro {target}"] if mount.is_read_only else []
