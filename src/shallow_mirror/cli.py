@@ -33,6 +33,7 @@ from shallow_mirror.commands.restore import restore
 from shallow_mirror.commands.run import run
 from shallow_mirror.commands.schemas import schemas
 from shallow_mirror.commands.status import status
+from shallow_mirror.commands.topology import topology
 from shallow_mirror.commands.translate import translate
 from shallow_mirror.commands.verify import verify
 from shallow_mirror.errors import MirrorError
@@ -47,7 +48,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    run, preflight, status, report, translate, groups, acls, quotas, schemas, verify, recover, pause, resume, redo, restore,
+    run, preflight, status, report, translate, groups, acls, quotas, schemas, topology, verify, recover, pause, resume, redo,
+    restore,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")
@@ -59,7 +61,8 @@ app.command("local-kafka")(local_kafka)
 # Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
 _READING_COMMANDS = (
-    "preflight", "status", "translate", "groups", "acls", "quotas", "schemas", "recover", "verify", "quarantine", "report",
+    "preflight", "status", "translate", "groups", "acls", "quotas", "schemas", "topology", "recover", "verify", "quarantine",
+    "report",
 )  # fmt: skip
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""
