@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.table_protocol import Condition, TableBackend
 from shallow_mirror.errors import MirrorError, StoreUnreachableError
+from shallow_mirror.log_context import in_context
 from shallow_mirror.object_store.store_errors import one_line
 
 _log = logging.getLogger(__name__)
@@ -104,14 +105,14 @@ class BackgroundTables:
     def append(self, table: str, rows: pa.Table) -> bool:
         with self._lock:
             self._waiting[table].append(rows)
-        self._last = self._thread.submit(self._write)
+        self._last = self._thread.submit(in_context(self._write))
         return True
 
     def tidy(self, table: str) -> None:
-        self._last = self._thread.submit(self._tables.tidy, table)
+        self._last = self._thread.submit(in_context(self._tables.tidy), table)
 
     def delete(self, table: str, condition: Condition) -> None:
-        self._last = self._thread.submit(self._tables.delete, table, condition)
+        self._last = self._thread.submit(in_context(self._tables.delete), table, condition)
 
     def read(self, table: str, condition: Condition) -> list[dict[str, Any]]:
         return self._tables.read(table, condition)

@@ -26,6 +26,7 @@ from shallow_mirror.errors import (
     MirrorError,
     RetriableError,
 )
+from shallow_mirror.log_context import in_context_of_driver
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound
 from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows
 from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
@@ -264,7 +265,8 @@ class MicroBatchSink:
                 is_one_wave=self._slot_time.is_one_wave,
             )
         )
-        slots = planned.mapInArrow(lambda batches: task(batches), RESULT_SCHEMA)
+        named_task = in_context_of_driver(task)
+        slots = planned.mapInArrow(lambda batches: named_task(batches), RESULT_SCHEMA)
         began = self._clock()
         try:
             table = slots.toArrow()  # the only evaluation of this round

@@ -1,7 +1,8 @@
 """Every process: the format of log lines: text, or one JSON document per line.
 
 In JSON a line has `time`, `level`, `logger`, `message`, `pid`, where an exception is logged `error` and `traceback`, and the
-fields that the caller gave with `fields(...)`.
+fields that the caller gave with `fields(...)`. Where several mirrors run in one process, lines about one of them have its name:
+in JSON as `mirror`, in text in front of the message.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
 
+from shallow_mirror.log_context import current_name
+
 LogFormat = Literal["text", "json"]
 
 LOG_FORMAT_VARIABLE = "SHALLOW_MIRROR_LOG_FORMAT"
@@ -23,12 +26,24 @@ LOG_FORMAT_VARIABLE = "SHALLOW_MIRROR_LOG_FORMAT"
 _log = logging.getLogger("shallow_mirror")
 
 _FIELDS = "shallow_mirror_fields"
-_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(mirror)s%(message)s"
 
 
 def fields(**values: Any) -> dict[str, Any]:
     """Return the `extra` of a log call: fields of a JSON line besides its message. Text leaves them out."""
     return {_FIELDS: values}
+
+
+class TextFormatter(logging.Formatter):
+    """Puts the name of the mirror, where there is one, in front of the message."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        name = current_name()
+        record.mirror = "" if name is None else f"[{name}] "
+        return super().format(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -40,6 +55,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             "pid": record.process,
+            **({} if (name := current_name()) is None else {"mirror": name}),
             **getattr(record, _FIELDS, {}),
         }
         if record.exc_info and record.exc_info[0] is not None:
@@ -51,7 +67,7 @@ class JsonFormatter(logging.Formatter):
 def begin_logging(log_format: LogFormat, level: int = logging.INFO, stream: Any = None) -> None:
     """Configure logging of the process, to `stream` or standard error. In JSON also Python's warnings and uncaught errors."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs errors that are raised here as well
     if log_format == "json":

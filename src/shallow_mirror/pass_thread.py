@@ -12,6 +12,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from shallow_mirror.log_context import in_context
+
 _log = logging.getLogger(__name__)
 
 REQUEST_S = 10.0
@@ -42,7 +44,7 @@ class PassThread(ABC, Generic[Done]):
         self._abandoned = abandoned
         self._recovered = recovered
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=in_context(self._run), name=name, daemon=True)
         self._problem: str | None = None
         self.is_last_wanted = False
 

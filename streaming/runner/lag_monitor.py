@@ -14,6 +14,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.topic_offsets import preserved_topics
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
+from shallow_mirror.log_context import in_context
 from shallow_mirror.streaming.runner.lag import copied_until, included_positions, partition_statuses, query_source, query_target
 from shallow_mirror.streaming.runner.metrics import ClusterSnapshot
 from shallow_mirror.types import SourcePartition
@@ -38,7 +39,7 @@ class LagMonitor:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._run, name="lag monitor", daemon=True)
+        thread = threading.Thread(target=in_context(self._run), name="lag monitor", daemon=True)
         thread.start()
         try:
             yield

@@ -23,6 +23,7 @@ from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
@@ -73,7 +74,7 @@ class TopicMonitor:
         self._paused: frozenset[str] | None = None
         self._reported: frozenset[str] = frozenset()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="topic-monitor", daemon=True)
+        self._thread = threading.Thread(target=in_context(self._run), name="topic-monitor", daemon=True)
 
     def __enter__(self) -> Self:
         """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
