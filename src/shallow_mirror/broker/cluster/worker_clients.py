@@ -13,6 +13,9 @@ from shallow_mirror.broker.net.connection import ReceiveBuffer
 MOST_BUFFERS = 4
 """A worker keeps so many receive buffers of `read.fetch_bytes`. Memory that is new to a process costs as much as filling it."""
 
+MOST_CLUSTERS = 32
+"""A worker keeps so many clusters with their connections: both of each of 16 mirrors in one process."""
+
 _buffers: list[ReceiveBuffer] = []
 
 _clusters: dict[tuple[int, ClientConfig], Cluster] = {}
@@ -20,11 +23,16 @@ _frozen_pid: int | None = None
 
 
 def cluster_of_worker(config: ClientConfig) -> Cluster:
-    """Return the `Cluster` of this process and client: Spark reuses its workers, and connections outlive micro-batches."""
+    """Return the `Cluster` of this process and client: Spark reuses its workers, and connections outlive micro-batches.
+
+    Beyond MOST_CLUSTERS the one that was not used for longest is closed. A worker has one task at a time, which uses two at most.
+    """
     key = (os.getpid(), config)
-    if key not in _clusters:
-        _clusters[key] = Cluster(config)
-    return _clusters[key]
+    cluster = _clusters.pop(key, None) or Cluster(config)
+    _clusters[key] = cluster  # behind all others: the first one was not used for longest
+    if len(_clusters) > MOST_CLUSTERS:
+        _clusters.pop(next(iter(_clusters))).close()
+    return cluster
 
 
 def buffers_of_worker(count: int, max_bytes: int) -> tuple[ReceiveBuffer, ...]:
