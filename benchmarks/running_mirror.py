@@ -50,11 +50,11 @@ def write_mirror_file(folder: Path, clusters: Clusters, topic: str, settings: Ma
 
 
 @contextmanager
-def running_mirror(conf: Path, *, is_without_spark: bool = False) -> Iterator[int]:
-    """Its process id. Its log is `mirror.log` beside the mirror file."""
+def running_mirror(conf: Path, *others: Path, is_without_spark: bool = False) -> Iterator[int]:
+    """Yield its process id. `others`: mirrors in the same process. Its log is `mirror.log` beside the first mirror file."""
     run = [sys.executable, "-m", "benchmarks.without_spark"] if is_without_spark else [*command(), "run"]
     with conf.with_name("mirror.log").open("w") as log:
-        mirror = subprocess.Popen([*run, str(conf)], stdout=log, stderr=log)
+        mirror = subprocess.Popen([*run, str(conf), *map(str, others)], stdout=log, stderr=log)
         try:
             yield mirror.pid
         finally:

@@ -79,15 +79,15 @@ def one_start(clusters: Clusters, folder: Path, topic: str) -> Start:
     folder.mkdir()
     for cluster in (clusters.source, clusters.target):
         create_topic(cluster.bootstrap, topic, PARTITIONS, {})
-    _write_records(clusters.source.bootstrap, topic)
+    write_records(clusters.source.bootstrap, topic)
     conf = write_mirror_file(folder, clusters, topic, {})
-    consumer = _consumer(clusters.target.bootstrap, topic)
+    consumer = consumer_of(clusters.target.bootstrap, topic)
     began = time.time()
     try:
         with running_mirror(conf) as pid:
             watch = Watch(pid)
             watch.start()
-            _await_record(consumer)
+            await_record(consumer)
             seconds, cpu_s = time.time() - began, watch.cpu_s
             time.sleep(_SETTLED_S)
             watch.stop()
@@ -118,14 +118,14 @@ def table(starts: Sequence[Start]) -> list[str]:
     return lines
 
 
-def _write_records(bootstrap: str, topic: str) -> None:
+def write_records(bootstrap: str, topic: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
     for partition in range(PARTITIONS):
         producer.produce(topic, b"first", partition=partition)
     producer.flush()
 
 
-def _consumer(bootstrap: str, topic: str) -> Consumer:
+def consumer_of(bootstrap: str, topic: str) -> Consumer:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -140,7 +140,7 @@ def _consumer(bootstrap: str, topic: str) -> Consumer:
     return consumer
 
 
-def _await_record(consumer: Consumer) -> None:
+def await_record(consumer: Consumer) -> None:
     give_up_at = time.monotonic() + _WITHIN_S
     while time.monotonic() < give_up_at:
         record = consumer.poll(0.1)
