@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Mirror:
-    """One mirror in one process. `run` returns on a clean end and raises the error that ended it otherwise."""
+    """One mirror. `run` returns on a clean end and raises the error that ended it otherwise."""
 
     def __init__(self, config: MirrorConfig, *, observer: Observer = observe_nothing) -> None:
         self.config = config

@@ -101,7 +101,8 @@ class MirrorQuery:
         positions = self.owner.positions()
         self.reporter.set_positions(positions)
         paused_path = temp_dirs.temp_dir() / f"paused-{self.identity.run_id}.json"
-        options = self._source_options(positions, topic_ids, paused_path, registration)
+        parallelism = int(spark.sparkContext.defaultParallelism)
+        options = self._source_options(positions, topic_ids, paused_path, registration, parallelism)
         monitor = self._topic_monitor(targets, positions, paused_path)
         self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
         try:
@@ -205,6 +206,7 @@ class MirrorQuery:
         topic_ids: Mapping[str, str],
         paused_path: Path,
         registration: planner_state.RegistrationFiles,
+        parallelism: int,
     ) -> Mapping[str, str]:
         # A recreated topic keeps its old positions in the map: the query begins with those of the topics that exist.
         initial = {
@@ -215,6 +217,7 @@ class MirrorQuery:
             self.config,
             self.owner.map_id,
             initial=initial,
+            parallelism=parallelism,
             paused_path=paused_path,
             left_out_path=self.reporter.left_out.path,
             registration=registration,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Collection
-from typing import Any
-from weakref import WeakSet
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 from py4j.protocol import Py4JError
 
@@ -21,42 +22,57 @@ _log = logging.getLogger(__name__)
 CREATING = ("pyspark.sql.worker.lookup_data_sources", "pyspark.sql.worker.create_data_source")
 """Spark needs them until the query is begun."""
 
-PLANNING = (*CREATING, "pyspark.sql.worker.plan_data_source_read")
-"""And these until it has the plan of a first micro-batch."""
+ONLY_READ_PLANS = ("pyspark.sql.worker.plan_data_source_read",)
+"""And this one until it has the plan of a first micro-batch."""
+
+PLANNING = (*CREATING, *ONLY_READ_PLANS)
 
 _FACTORIES = "pythonWorkers"
 """The field of Spark's environment with the factories of Python workers, one for each module."""
 
 
-_of_queries: WeakSet[PlanningDaemons] = WeakSet()
-"""Of all queries of this process that have begun and not ended."""
-
-
 class PlanningDaemons:
-    """The planning daemons of the session of one query. Nothing is done to a session that others may use as well."""
+    """The planning daemons that one query needs. Nothing is done to a session that others may use as well.
+
+    Queries of one process share the daemons: one is ended where no query of the process needs it any more. A query is entered
+    before Spark starts the first daemon for it.
+    """
+
+    _lock = threading.Lock()
+    _needed_by_queries: ClassVar[dict[PlanningDaemons, Collection[str]]] = {}
+    """What each query of this process still needs, while it runs."""
 
     def __init__(self, spark: Any) -> None:
         self._spark = spark
         # A session of Spark Connect has no JVM here; the variable may come from a process that started this one.
         self._is_own = OWN_SESSION_VARIABLE in os.environ and hasattr(spark, "_jvm")
-        self._is_planned = False
-        _of_queries.add(self)
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            self._needed_by_queries[self] = PLANNING
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._lock:
+            del self._needed_by_queries[self]
 
     def end_of_creation(self) -> None:
         """End what looked up and created the data source: the query is begun."""
-        if self._is_alone:
-            end_daemons(self._spark, CREATING)
-
-    @property
-    def _is_alone(self) -> bool:
-        """Return whether no other query of this process may be waiting for a planning daemon."""
-        return self._is_own and len(_of_queries) == 1
+        self._needs_only(ONLY_READ_PLANS)
 
     def end_of_planning(self) -> None:
-        """End, once, what planned the reading as well: there is the plan of a micro-batch."""
-        if self._is_alone and not self._is_planned:
-            self._is_planned = True
-            end_daemons(self._spark, PLANNING)
+        """End what planned the reading as well: there is the plan of a micro-batch. Called for each of them."""
+        self._needs_only(())
+
+    def _needs_only(self, modules: Collection[str]) -> None:
+        with self._lock:  # a query that begins meanwhile starts other daemons, once these have ended
+            before = set(self._needed_by_queries.get(self, ()))  # nothing where the query has ended
+            if not before.difference(modules):
+                return
+            self._needed_by_queries[self] = before.intersection(modules)
+            unneeded = set(PLANNING).difference(*self._needed_by_queries.values())
+            if self._is_own and unneeded:
+                end_daemons(self._spark, unneeded)
 
 
 def end_daemons(spark: Any, modules: Collection[str]) -> int:

@@ -10,6 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import find_unfit_python, lost_worker, raising_unfit_python
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
@@ -43,36 +44,37 @@ def run_query(
 
     Raises what ended the micro-batch that ran last, else what ended the planner.
     """
-    daemons = PlanningDaemons(spark)  # before Spark starts the first of them
-    if source_format == planned_ranges.NAME:
-        planned_ranges.register_planned_ranges(spark)
-    else:
-        kafka_batches.register_kafka_batches(spark)
-    stream = spark.readStream.format(source_format).options(**options).load()
-
-    def copy(planned: DataFrame, spark_batch_id: int) -> None:
-        daemons.end_of_planning()  # Spark has made the plan of the micro-batch, which holds how to read
-        with health.micro_batch():
-            sink(planned, spark_batch_id)
-
-    writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", checkpoint)
-    trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}
-    query = writer.trigger(**trigger).start()
-    daemons.end_of_creation()
     failure: StreamingQueryException | None = None
-    try:
-        while not query.awaitTermination(_POLL_S):
-            if supervisor.is_over():
-                _log.info("ending after the micro-batch that runs")
-                sink.stop()
-                break
-            check()
-            sink.register_if_idle()
-            sink.settle_if_idle(settle_after_s + _QUIET_S)
-    except StreamingQueryException as error:
-        failure = error
-    finally:
-        query.stop()
+    named_sink = in_context(sink)  # Spark calls it in a thread of its own
+    with PlanningDaemons(spark) as daemons:  # before Spark starts the first of them
+        if source_format == planned_ranges.NAME:
+            planned_ranges.register_planned_ranges(spark)
+        else:
+            kafka_batches.register_kafka_batches(spark)
+        stream = spark.readStream.format(source_format).options(**options).load()
+
+        def copy(planned: DataFrame, spark_batch_id: int) -> None:
+            daemons.end_of_planning()  # Spark has made the plan of the micro-batch, which holds how to read
+            with health.micro_batch():
+                named_sink(planned, spark_batch_id)
+
+        writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", checkpoint)
+        trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}
+        query = writer.trigger(**trigger).start()
+        daemons.end_of_creation()
+        try:
+            while not query.awaitTermination(_POLL_S):
+                if supervisor.is_over():
+                    _log.info("ending after the micro-batch that runs")
+                    sink.stop()
+                    break
+                check()
+                sink.register_if_idle()
+                sink.settle_if_idle(settle_after_s + _QUIET_S)
+        except StreamingQueryException as error:
+            failure = error
+        finally:
+            query.stop()
     if sink.failure is not None:
         raise sink.failure
     if failure is not None:

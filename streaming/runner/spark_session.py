@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from shallow_mirror.checkpoints.schema import schema_of
@@ -108,7 +109,7 @@ def session_of_run(
         pass_secrets_to_workers(session, with_references)
         for tables in through_spark:
             check_delta(session, tables.location.root)
-        with contextlib.nullcontext() if own_session is None else _warmed_up(own_session):
+        with contextlib.nullcontext() if own_session is None else warmed_up(own_session):
             yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
     finally:
         if own_session is not None:
@@ -116,7 +117,7 @@ def session_of_run(
 
 
 @contextlib.contextmanager
-def _warmed_up(spark: Any) -> Iterator[None]:
+def warmed_up(spark: Any) -> Iterator[None]:
     """Run the first job of the session while the driver does what comes before the first slot: it starts a Python worker."""
     thread = threading.Thread(target=_run_first_job, args=(spark,), name="first-job", daemon=True)
     thread.start()
@@ -137,11 +138,18 @@ def _run_first_job(spark: Any) -> None:
 
 
 def local_session(
-    app_name: str, *, cores: int = 2, delta_jars: Sequence[Path] = (), log_file: Path, archives_classes: bool = False
+    app_name: str,
+    *,
+    cores: int = 2,
+    delta_jars: Sequence[Path] = (),
+    log_file: Path,
+    archives_classes: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only where its jars are given.
 
-    `archives_classes`: start the JVM with the archive of its classes, and where there is none yet, write it at the end.
+    `cores`: tasks at the same time. `archives_classes`: start the JVM with the archive of its classes, and where there is none
+    yet, write it at the end. `settings`: further ones.
     """
     from pyspark.sql import SparkSession
 
@@ -154,7 +162,7 @@ def local_session(
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     classes = _class_archive() if archives_classes else None
     is_written = classes is None or classes.is_written
-    for name, value in _local_settings(log4j, temp_dir(), delta_jars, classes).items():
+    for name, value in (_local_settings(log4j, temp_dir(), delta_jars, classes) | dict(settings)).items():
         builder = builder.config(name, value)
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.log_context import current_name, log_name
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.error_transport import serialize_errors
 from shallow_mirror.streaming.planning.offset_codec import OffsetCodec
@@ -43,13 +45,14 @@ _PAUSED = "paused"
 _LEFT_OUT = "leftout"
 _REGISTRATION = "registration"
 _HELD_TRUNCATIONS = "heldtruncations"
+_LOG_NAME = "logname"
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
     """Register `source` in `spark`."""
-    # Spark rejects a name that only its *active* session has: `spark` is made the active one first.
-    if SparkSession.getActiveSession() is not None:
-        spark.createDataFrame([], "nothing int")
+    # Spark looks a name up in the session that is *active* in this thread, and without one in the default session: `spark` is
+    # made the active one first.
+    spark.createDataFrame([], "nothing int")
     spark.dataSource.register(source)
 
 
@@ -81,6 +84,9 @@ def options_of_mirror(
 
     key = _ARCHIVE if isinstance(config, ArchiveConfig) else _CONFIG
     options = {key: config.to_json(), _MAP_ID: map_id, _PARALLELISM: str(parallelism or _session_parallelism())}
+    name = current_name()
+    if name is not None:
+        options[_LOG_NAME] = name
     if initial is not None:
         options[_INITIAL] = json.dumps(offset_planning.build_stream_offset(initial))
     if paused_path is not None:
@@ -208,11 +214,17 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         own = self.options.get(_MAP_ID)
         return self._codec.build(offsets) | ({} if own is None else {_MAP_ID: own})
 
+    @contextmanager
+    def _request(self) -> Iterator[None]:
+        """Answer a request of Spark in the block: its log lines name the mirror, and its errors reach the driver."""
+        with log_name(self.options.get(_LOG_NAME)), serialize_errors():
+            yield
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
         recorded = self._recorded()
         if recorded is not None:
             return self._build(recorded)
-        with serialize_errors():
+        with self._request():
             return self._build(self._get_planner().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -220,16 +232,16 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch. The planner has its own limits: Spark's is ignored. Raise DataLossError."""
-        with serialize_errors():
+        with self._request():
             offsets = self._parse(start)
             return self._build(self._get_planner().latest(offsets))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with serialize_errors():
+        with self._request():
             self._get_planner().prepare_available_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        with serialize_errors():
+        with self._request():
             offsets = self._parse(start), self._parse(end)
             return slot_partitions(self._get_planner().ranges(*offsets))
 

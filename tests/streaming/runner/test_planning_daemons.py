@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from shallow_mirror.streaming.runner import planning_daemons
 from shallow_mirror.streaming.runner.planning_daemons import CREATING, PLANNING, PlanningDaemons, end_daemons
 from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE
 
@@ -41,7 +43,14 @@ def register_source(spark: Any) -> None:
 
 def planning_processes() -> list[psutil.Process]:
     """Return the planning daemons below this process, and their workers."""
-    return [process for process in psutil.Process().children(recursive=True) if not set(PLANNING).isdisjoint(process.cmdline())]
+    return [process for process in psutil.Process().children(recursive=True) if _is_planning(process)]
+
+
+def _is_planning(process: psutil.Process) -> bool:
+    try:
+        return not set(PLANNING).isdisjoint(process.cmdline())
+    except psutil.NoSuchProcess:  # one that has ended, and that Spark's JVM has not waited for yet
+        return False
 
 
 def test_spark_plans_again_after_its_planning_daemons_were_ended(spark: Any) -> None:
@@ -57,14 +66,42 @@ def test_spark_plans_again_after_its_planning_daemons_were_ended(spark: Any) -> 
         assert not alive
 
 
+def test_a_daemon_is_ended_once_no_query_of_the_process_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OWN_SESSION_VARIABLE, "1")
+    session = SimpleNamespace(_jvm=None)
+    ended: list[set[str]] = []
+
+    def take_ended() -> list[set[str]]:
+        taken, ended[:] = [*ended], []
+        return taken
+
+    monkeypatch.setattr(planning_daemons, "end_daemons", lambda _spark, modules: ended.append(set(modules)))
+    with PlanningDaemons(session) as first:
+        first.end_of_creation()
+        assert take_ended() == [set(CREATING)]
+        with PlanningDaemons(session) as second:
+            first.end_of_planning()
+            assert take_ended() == []  # the second one has only begun
+            second.end_of_creation()
+            assert take_ended() == [set(CREATING)]
+            second.end_of_planning()
+            second.end_of_planning()
+            assert take_ended() == [set(PLANNING)]
+        with pytest.raises(ValueError, match="before its plan"), PlanningDaemons(session):
+            raise ValueError("it ends before its plan")
+        with PlanningDaemons(session) as next_attempt:
+            next_attempt.end_of_planning()
+            assert take_ended() == [set(PLANNING)]
+
+
 def test_daemons_of_a_session_that_others_may_use_are_left_alone(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     register_source(spark)
     spark.read.format(NAME).load().collect()
     processes = planning_processes()
     monkeypatch.delenv(OWN_SESSION_VARIABLE)
-    daemons = PlanningDaemons(spark)
-    daemons.end_of_creation()
-    daemons.end_of_planning()
+    with PlanningDaemons(spark) as daemons:
+        daemons.end_of_creation()
+        daemons.end_of_planning()
     assert processes
     assert all(process.is_running() for process in processes)
 
@@ -72,6 +109,6 @@ def test_daemons_of_a_session_that_others_may_use_are_left_alone(spark: Any, mon
 def test_a_session_without_a_jvm_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Spark Connect's; the variable may come from a process that started this one."""
     monkeypatch.setenv(OWN_SESSION_VARIABLE, "1")
-    daemons = PlanningDaemons(object())
-    daemons.end_of_creation()
-    daemons.end_of_planning()
+    with PlanningDaemons(object()) as daemons:
+        daemons.end_of_creation()
+        daemons.end_of_planning()
