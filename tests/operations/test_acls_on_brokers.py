@@ -17,6 +17,8 @@ from shallow_mirror.acls.acl_copy import copy_acls
 from shallow_mirror.broker.admin.acl_client import AclClient
 from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 from shallow_mirror.broker.admin.acls import Operation, request_permissions
+from shallow_mirror.broker.admin.quota_client import QuotaClient
+from shallow_mirror.broker.admin.quota_entries import Quota, QuotaEntity
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import MirrorConfig
@@ -83,6 +85,10 @@ def super_user(node: LocalKafka) -> AclClient:
     return AclClient(ClientConfig.from_properties({"bootstrap.servers": node.bootstrap}), "cluster")
 
 
+def quotas(node: LocalKafka) -> QuotaClient:
+    return QuotaClient(ClientConfig.from_properties({"bootstrap.servers": node.bootstrap}), "cluster")
+
+
 SOURCE_ACLS = (
     Acl(topic("orders", PatternKind.PREFIXED), f"User:{ANNA}", AclOperation.READ),
     Acl(topic("orders-eu"), f"User:{ANNA}", AclOperation.READ, AclEffect.DENY),
@@ -136,10 +142,10 @@ def test_users_may_read_on_the_target_what_they_may_read_at_the_source_and_no_mo
     assert permitted(target, BOB, "east.orders") == {Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
 
 
-def test_a_running_mirror_follows_the_acls_of_the_source(guarded: Guarded, tmp_path: Path, spark: Any) -> None:
+def test_a_running_mirror_follows_acls_and_quotas_of_the_source(guarded: Guarded, tmp_path: Path, spark: Any) -> None:
     source, target = guarded
     followed = {"sync": "500 ms", "principals": {f"User:{CARL}": "User:carl2"}}
-    settings = runs.config(tmp_path, source.bootstrap, target.bootstrap, ["followed"], acls=followed)
+    settings = runs.config(tmp_path, source.bootstrap, target.bootstrap, ["followed"], acls=followed, quotas={"sync": "500 ms"})
     runs.create_topic(source.bootstrap, "followed")
     runs.write(source.bootstrap, "followed", ["a", "b"])
     copied = Acl(topic("followed"), "User:carl2", AclOperation.READ)
@@ -150,8 +156,13 @@ def test_a_running_mirror_follows_the_acls_of_the_source(guarded: Guarded, tmp_p
         )
         assert super_user(source).create([replace(copied, principal=f"User:{CARL}")]) == {}
         runs.wait_for("the ACL of the target", lambda: copied in super_user(target).read())
+        limit = Quota(QuotaEntity.of({"user": CARL}), "consumer_byte_rate", 1e6)
+        assert quotas(source).set([limit]) == {}
+        there = Quota(QuotaEntity.of({"user": "carl2"}), "consumer_byte_rate", 1e6)
+        runs.wait_for("the quota of the target", lambda: there in quotas(target).read())
         runs.wait_for("status", lambda: (acls := gather_status(settings).acls) is not None and acls.is_compared)
         assert running.error is None
+        runs.wait_for("status", lambda: (done := gather_status(settings).quotas) is not None and done.is_compared)
     assert gather_status(settings).problems == ()
 
 
