@@ -116,8 +116,9 @@ class RestoreScene(Scene):
             decision, self._ends = self._rng.choice(self._decisions[len(self._decisions) // 2 :])
             until = {"decision": decision}
         if self.keeps_offsets and self._rng.random() < 0.5:
-            whole = self._rng.choice(sorted(self._ends))  # so that there are several micro-batches, as some steps need
-            self._ends = {place: end if place == whole else self._rng.randint(0, end) for place, end in self._ends.items()}
+            ends = self._decisions[-1][1]
+            whole = self._rng.choice(sorted(ends))  # so that there are several micro-batches, as some steps need
+            self._ends = {place: end if place == whole else self._rng.randint(0, end) for place, end in ends.items()}
             until = {"offsets": {place.topic: {} for place in self._ends}}
             for place, end in self._ends.items():
                 until["offsets"][place.topic][place.partition] = end
