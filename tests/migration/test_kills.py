@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from shallow_mirror.migration.steps import Step
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(3600)]
 
-PARTITIONS, ROUNDS = 12, 50
+PARTITIONS, ROUNDS = 12, int(os.environ.get("MIGRATION_ROUNDS", "50"))
 STRIDES = (5, 7)
 """By how many effects the kill of a move and of a rollback moves on from round to round."""
 PATIENCE_S = 120.0
