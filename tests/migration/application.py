@@ -164,7 +164,7 @@ class Application:
     def stop_writers(self) -> None:
         for writer in self.writers:
             writer.stop()
-        self._stopped_at_s = max(writer.last_at_s for writer in self.writers)
+        self._stopped_at_s = max((writer.last_at_s for writer in self.writers), default=0.0)
 
     def stop_groups(self) -> None:
         for group in self.groups:

@@ -13,7 +13,7 @@ from typing import Any
 from shallow_mirror.checkpoints.migration_log import MigrationOwner
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.migration import reverse_mirror
-from shallow_mirror.migration.conductor import Outside
+from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.session import Options, abort, roll_back, run_migration
 from shallow_mirror.migration.steps import Step

@@ -12,7 +12,7 @@ from shallow_mirror.checkpoints.controls import TopicControls
 from shallow_mirror.checkpoints.migration_rows import TAKEN_OVER, MigrationRow
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
 from shallow_mirror.groups.report import Step as GroupStep
-from shallow_mirror.migration.conductor import Outside
+from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.observations import Compared, LogEnd, MappedEnd, MirrorRun
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.types import TopicPartition
@@ -104,9 +104,6 @@ class FakeEffects:
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         end = self._world.logs[self.other_alias]
         return {PARTITION: MappedEnd(end, end)}
-
-    def lag_ms(self) -> int | None:
-        return 0
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
         self._kill()

@@ -16,7 +16,7 @@ from tests.migration.application import Application
 from tests.support import mirror_runs as runs
 
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
-from shallow_mirror.migration.conductor import Outside
+from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.steps import Step
 

@@ -8,7 +8,8 @@ from tests.migration.fake_effects import DENY, FakeEffects, FakeOperator, FakeOw
 from shallow_mirror.checkpoints.controls import TopicControls
 from shallow_mirror.config.migration_config import MigrationConfig, ReverseSettings, WaveSettings, WriterSettings
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.migration.conductor import Clock, WaitsForOutsideError, WaveConductor
+from shallow_mirror.migration.conductor import WaveConductor
+from shallow_mirror.migration.conductor_ports import Clock, WaitsForOutsideError
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction, Step
 

@@ -20,7 +20,7 @@ from shallow_mirror.broker.admin.acl_entries import Acl, AclOperation, ResourceK
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.migration.conductor import WaitsForOutsideError
+from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
 from shallow_mirror.migration.session import Options, abort, read_state, roll_back, run_migration
 from shallow_mirror.migration.state import Phase
 

@@ -17,7 +17,7 @@ from tests.migration.application import Application
 from tests.migration.migrations import Operator, Scene
 from tests.support import mirror_runs as runs
 
-from shallow_mirror.migration.conductor import Outside
+from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.session import read_state
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Step

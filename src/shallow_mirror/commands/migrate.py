@@ -97,7 +97,7 @@ def rollback(
 def abort(file: File, takes_over: TakeOver = False) -> None:
     """Go back to the source, at any step before the point of no return."""
     from shallow_mirror.migration import view
-    from shallow_mirror.migration.conductor import release_sentences
+    from shallow_mirror.migration.sentences import release_sentences
     from shallow_mirror.migration.session import Options
     from shallow_mirror.migration.session import abort as abort_migration
     from shallow_mirror.migration.state import Phase
@@ -125,7 +125,7 @@ def _conduct(
     files: MigrationFiles, conduct: Callable[[Options], MigrationState], no_wait: bool, takes_over: bool, as_json: bool
 ) -> None:
     from shallow_mirror.migration import view
-    from shallow_mirror.migration.conductor import WaitsForOutsideError
+    from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
     from shallow_mirror.migration.session import Options
 
     with interruptible(_CONTINUES):

@@ -7,25 +7,22 @@ a conductor that is killed anywhere is continued by the next one, which performs
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.checkpoints.controls import TopicControls
-from shallow_mirror.checkpoints.migration_rows import MigrationRow
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import ConfigError, CopiesDifferError, OutcomeUnknownError, RetriableError
-from shallow_mirror.groups.report import GroupsReport, Outcome
+from shallow_mirror.groups.report import Outcome
+from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Outside, Owner, Reports, WaitsForOutsideError
 from shallow_mirror.migration.group_blockers import commit_problems
 from shallow_mirror.migration.observations import (
     Compared,
-    LogEnds,
     MappedEnd,
-    MirrorRun,
     Standstill,
     from_document,
     lag_offsets,
+    mapped_document,
+    mapped_of,
     moved_partitions,
     named,
     not_copied,
@@ -33,6 +30,7 @@ from shallow_mirror.migration.observations import (
     to_document,
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
+from shallow_mirror.migration.sentences import abort_problem, not_running, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.plurals import counted
@@ -43,87 +41,9 @@ _log = logging.getLogger(__name__)
 POLL_S = 0.2
 """Pause between two looks while writers are stopped; each is a few requests."""
 SLOW_POLL_S = 1.0
-CLOSE_MS = 10_000
-"""The mirror has caught up when what it has not copied is about so old at most."""
+CLOSE_S = 10.0
+"""The mirror has caught up when it copies what the logs hold within this time."""
 SAY_AGAIN_S = 10.0
-
-Detail = Mapping[str, Any]
-
-
-class Owner(Protocol):
-    """The rows of a migration, of its owner."""
-
-    def rows(self) -> tuple[MigrationRow, ...]: ...
-    def append(self, *, event: str, wave: str = "", step: str = "", detail: Detail | None = None) -> None: ...
-
-
-class Effects(Protocol):
-    """What a conductor sees and does; `Passage` does it. Every method may be called again after a crash."""
-
-    @property
-    def origin_alias(self) -> str: ...
-    @property
-    def other_alias(self) -> str: ...
-    def topics(self) -> tuple[str, ...]: ...
-    def use_topics(self, names: Sequence[str], /) -> None: ...
-    def problems(self) -> list[str]: ...
-    def run(self) -> MirrorRun | None: ...
-    def log_ends(self) -> LogEnds: ...
-    def other_log_ends(self) -> LogEnds: ...
-    def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
-    def lag_ms(self) -> int | None: ...
-    def compare(self, after: Mapping[TopicPartition, MappedEnd], /) -> Compared: ...
-    def active_groups(self) -> Mapping[str, tuple[str, ...]]: ...
-    def move_groups(self, *, is_applied: bool) -> GroupsReport | None: ...
-    def missing_denies(self) -> Sequence[Acl]: ...
-    def create_denies(self, acls: Sequence[Acl], /) -> None: ...
-    def delete_denies(self, acls: Sequence[Acl], /, *, at_origin: bool = True) -> None: ...
-    def controls(self) -> TopicControls: ...
-    def hand_over(self) -> None: ...
-    def resume(self) -> None: ...
-    def prepare_reverse(self, starts: Mapping[TopicPartition, int], /) -> None: ...
-    def reverse_run(self) -> MirrorRun | None: ...
-    def start_reverse(self) -> str: ...
-    @property
-    def reverse_file(self) -> str | None: ...
-    @property
-    def mirror_id(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
-    """What somebody has to do elsewhere before the migration continues, and what is seen of it so far."""
-
-    wave: str
-    step: Step
-    request: str
-    seen: str
-
-
-class WaitsForOutsideError(Exception):
-    """Internal: the conductor does not wait, and somebody outside has to act."""
-
-    def __init__(self, outside: Outside) -> None:
-        super().__init__(outside.request)
-        self.outside = outside
-
-
-class Reports(Protocol):
-    """Receives what happens, for whoever runs the conductor."""
-
-    def begun(self, wave: str, step: Step) -> None: ...
-    def done(self, wave: str, step: Step, detail: Detail) -> None: ...
-    def waits(self, outside: Outside) -> None: ...
-    def says(self, sentence: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """Seconds on a monotonic clock, a sleep, and milliseconds since 1970."""
-
-    monotonic: Callable[[], float]
-    sleep: Callable[[float], None]
-    now_ms: Callable[[], int]
 
 
 class WaveConductor:
@@ -245,15 +165,21 @@ class WaveConductor:
         return {"topics": list(self._retried(self._effects.topics))}
 
     def _catch_up(self) -> Detail:
+        """Wait until the mirror copies within CLOSE_S what was in the logs at a moment. Timestamps of records say nothing here."""
         request = f"keep the mirror {self._effects.mirror_id} running"
+        ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
         while True:
-            run = self._retried(self._effects.run)
-            ends, mapped = self._retried(self._effects.log_ends), self._retried(self._effects.mapped_ends)
-            lag, lag_ms = lag_offsets(ends, mapped), self._retried(self._effects.lag_ms)
-            if run is not None and not run.is_over and mapped and (lag == 0 or (lag_ms is not None and lag_ms <= CLOSE_MS)):
-                return {"lag_offsets": lag, "lag_ms": lag_ms}
-            is_running = run is not None and not run.is_over
-            seen = f"{counted(lag, 'offset')} left to copy" if is_running else _not_running(self._effects.mirror_id, run)
+            run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
+            is_running, lag = run is not None and not run.is_over, lag_offsets(ends, mapped)
+            took_s = self._clock.monotonic() - listed_s
+            if is_running and lag == 0 and took_s <= CLOSE_S:
+                return {"copied_within_s": round(took_s, 3)}
+            if took_s > CLOSE_S:
+                ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
+            if is_running and took_s <= CLOSE_S:
+                self._clock.sleep(POLL_S)
+                continue
+            seen = f"{counted(lag, 'offset')} left to copy" if is_running else not_running(self._effects.mirror_id, run)
             self._wait(Step.CATCH_UP, request if is_running else f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
@@ -262,10 +188,10 @@ class WaveConductor:
         after = self._first_positions(state)
         compared = self._retried(lambda: self._effects.compare(after))
         _require_equal(compared)
-        return {**_compared(compared), "until": _mapped_document(mapped)}
+        return {**_compared(compared), "until": mapped_document(mapped)}
 
     def _verify_rest(self, state: WaveState) -> Detail:
-        after = _mapped_of(state.done[Step.VERIFY]["until"])
+        after = mapped_of(state.done[Step.VERIFY]["until"])
         compared = self._retried(lambda: self._effects.compare(after))
         _require_equal(compared)
         return _compared(compared)
@@ -335,7 +261,7 @@ class WaveConductor:
             if is_running:
                 self._clock.sleep(POLL_S)
             else:
-                self._wait(Step.COPY_REST, request, _not_running(self._effects.mirror_id, run), POLL_S)
+                self._wait(Step.COPY_REST, request, not_running(self._effects.mirror_id, run), POLL_S)
 
     def _commit_groups(self) -> Detail | Step:
         while True:
@@ -363,7 +289,7 @@ class WaveConductor:
             if run is not None and not run.is_over:
                 self._clock.sleep(POLL_S)
             else:
-                self._wait(Step.POINT_OF_NO_RETURN, request, _not_running(self._effects.mirror_id, run), POLL_S)
+                self._wait(Step.POINT_OF_NO_RETURN, request, not_running(self._effects.mirror_id, run), POLL_S)
         if self._retried(self._effects.active_groups):
             return Step.STOP_GROUPS
         ends = self._retried(self._effects.log_ends)
@@ -455,35 +381,6 @@ class WaveConductor:
                 self._clock.sleep(SLOW_POLL_S)
 
 
-def release_sentences(wave: WaveSettings, alias: str) -> list[str]:
-    """Return who starts at the cluster `alias`."""
-    groups = (
-        [f"start the consumers of {', '.join(wave.groups)} at {alias}, with isolation.level=read_committed"]
-        if wave.groups
-        else []
-    )
-    return [*groups, f"point the writers of {', '.join(wave.topics)} to {alias}"]
-
-
-def abort_problem(state: WaveState) -> str:
-    """Return why a wave cannot be aborted."""
-    if not state.is_under_way:
-        return f"wave {state.name} is {state.phase}: nothing is under way that could be aborted"
-    way = "`shallow-mirror migrate rollback FILE`" if state.direction is Direction.MOVE else "a migration of its own"
-    return (
-        f"wave {state.name} has passed the point of no return: writers may have written to the other cluster, and records that "
-        f"are only there would be lost. Finish it with `shallow-mirror migrate {_command(state)} FILE`; the way back is {way}"
-    )
-
-
-def _command(state: WaveState) -> str:
-    return "run" if state.direction is Direction.MOVE else "rollback"
-
-
-def _not_running(mirror: str, run: MirrorRun | None) -> str:
-    return f"the mirror {mirror} has not run yet" if run is None else f"{run.description} of the mirror {mirror} has ended"
-
-
 def _require_equal(compared: Compared) -> None:
     if not compared.is_equal:
         raise CopiesDifferError(compared.sentences)
@@ -491,18 +388,3 @@ def _require_equal(compared: Compared) -> None:
 
 def _compared(compared: Compared) -> dict[str, Any]:
     return {"records": compared.record_count, "size_bytes": compared.size_bytes, "verify_s": round(compared.seconds, 3)}
-
-
-def _mapped_document(mapped: Mapping[TopicPartition, MappedEnd]) -> dict[str, dict[str, list[int]]]:
-    document: dict[str, dict[str, list[int]]] = {}
-    for name, end in sorted(mapped.items()):
-        document.setdefault(name.topic, {})[str(name.partition)] = [end.offset, end.target_end]
-    return document
-
-
-def _mapped_of(document: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[TopicPartition, MappedEnd]:
-    return {
-        TopicPartition(topic, int(partition)): MappedEnd(*ends)
-        for topic, partitions in document.items()
-        for partition, ends in partitions.items()
-    }

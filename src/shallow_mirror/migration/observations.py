@@ -128,3 +128,20 @@ def from_document(document: Mapping[str, Mapping[str, int]]) -> dict[TopicPartit
         for topic, partitions in document.items()
         for partition, end in partitions.items()
     }
+
+
+def mapped_document(mapped: Mapping[TopicPartition, MappedEnd]) -> dict[str, dict[str, list[int]]]:
+    """Return positions of a mirror as JSON values, by topic and partition."""
+    document: dict[str, dict[str, list[int]]] = {}
+    for name, end in sorted(mapped.items()):
+        document.setdefault(name.topic, {})[str(name.partition)] = [end.offset, end.target_end]
+    return document
+
+
+def mapped_of(document: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[TopicPartition, MappedEnd]:
+    """Return what `mapped_document` was given."""
+    return {
+        TopicPartition(topic, int(partition)): MappedEnd(*ends)
+        for topic, partitions in document.items()
+        for partition, ends in partitions.items()
+    }

@@ -31,7 +31,6 @@ from shallow_mirror.migration.observations import Compared, LogEnd, LogEnds, Map
 from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.operations.status import read_run
-from shallow_mirror.streaming.runner.lag import copied_until, partition_statuses, query_source
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.verify import verify_mirror
 
@@ -183,16 +182,6 @@ class Passage:
         handed = [topic for topic in self.topics() if topic in state.requested | state.handed_over]
         if handed:
             self._controls(self.mirror).add("resume", handed)
-
-    def lag_ms(self) -> int | None:
-        """Return the age of the oldest record that is not copied; None where it is unknown."""
-        positions = OffsetMap.open(MirrorStorage(self.mirror.table_location), mirror=self.mirror.mirror).positions()
-        chosen = {source: position for source, position in positions.items() if source.topic in self.topics()}
-        offsets = {source: position.offset for source, position in chosen.items()}
-        view = query_source(self.mirror, offsets, copied_until(chosen))
-        statuses = partition_statuses(offsets, copied_until(chosen), view, int(time.time() * 1000))
-        ages = [status.lag_ms for status in statuses]
-        return max((age for age in ages if age is not None), default=0) if None not in ages else None
 
     def problems(self) -> list[str]:
         """Return everything that is in the way of the wave and that waiting does not change."""

@@ -21,7 +21,7 @@ from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.view import sentence
 from shallow_mirror.migration import scratch as scratch_names
-from shallow_mirror.migration.conductor import Outside, Reports
+from shallow_mirror.migration.conductor_ports import Outside, Reports
 from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.scratch import Scratch

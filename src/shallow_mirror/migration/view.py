@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from shallow_mirror.migration.conductor import Outside
+from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.plan import MigrationPlan, PlannedWave
 from shallow_mirror.migration.state import MigrationState
 from shallow_mirror.migration.steps import Step

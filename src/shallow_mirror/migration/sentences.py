@@ -1,0 +1,37 @@
+"""Pure: what a conductor says to whoever has to act."""
+
+from __future__ import annotations
+
+from shallow_mirror.config.migration_config import WaveSettings
+from shallow_mirror.migration.observations import MirrorRun
+from shallow_mirror.migration.state import WaveState
+from shallow_mirror.migration.steps import Direction
+
+
+def release_sentences(wave: WaveSettings, alias: str) -> list[str]:
+    """Return who starts at the cluster `alias`."""
+    groups = (
+        [f"start the consumers of {', '.join(wave.groups)} at {alias}, with isolation.level=read_committed"]
+        if wave.groups
+        else []
+    )
+    return [*groups, f"point the writers of {', '.join(wave.topics)} to {alias}"]
+
+
+def abort_problem(state: WaveState) -> str:
+    """Return why a wave cannot be aborted."""
+    if not state.is_under_way:
+        return f"wave {state.name} is {state.phase}: nothing is under way that could be aborted"
+    way = "`shallow-mirror migrate rollback FILE`" if state.direction is Direction.MOVE else "a migration of its own"
+    return (
+        f"wave {state.name} has passed the point of no return: writers may have written to the other cluster, and records that "
+        f"are only there would be lost. Finish it with `shallow-mirror migrate {_command(state)} FILE`; the way back is {way}"
+    )
+
+
+def _command(state: WaveState) -> str:
+    return "run" if state.direction is Direction.MOVE else "rollback"
+
+
+def not_running(mirror: str, run: MirrorRun | None) -> str:
+    return f"the mirror {mirror} has not run yet" if run is None else f"{run.description} of the mirror {mirror} has ended"
