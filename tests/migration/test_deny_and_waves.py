@@ -77,8 +77,8 @@ def test_acls_stop_the_writers_and_an_abort_or_a_rollback_takes_them_away(
         consume(guarded.source.bootstrap, group, topic, 1, 2)
         made.start_forward()
         operator = Operator(application, {})
-        operator.says = operator.lines.append  # type: ignore[method-assign]
-        operator.waits = lambda outside: operator.lines.append(outside.request)  # type: ignore[method-assign]
+        operator.says = operator.lines.append  # type: ignore[method-assign,assignment]
+        operator.waits = lambda outside: operator.lines.append(outside.request)  # type: ignore[method-assign,assignment]
         options = Options(launch=made.launch)
         with pytest.raises(WaitsForOutsideError):
             _until_denied(made, operator, guarded, topic)
@@ -130,7 +130,7 @@ def test_topics_move_in_waves_with_a_reverse_mirror_each(two_clusters: Any, topi
         settings = made.files().mirror
         runs.wait_for("both topics", lambda: len(runs.positions(settings)) == 6)
         operator = Operator(application, {})
-        operator.says = operator.lines.append  # type: ignore[method-assign]
+        operator.says = operator.lines.append  # type: ignore[method-assign,assignment]
         options = Options(launch=made.launch)
         moved = run_migration(made.files(), operator, options)
         assert [wave.phase for wave in moved.waves.values()] == [Phase.MOVED, Phase.MOVED]

@@ -165,7 +165,7 @@ class WaveConductor:
         return {"topics": list(self._retried(self._effects.topics))}
 
     def _catch_up(self) -> Detail:
-        """Wait until the mirror copies within CLOSE_S what was in the logs at a moment. Timestamps of records say nothing here."""
+        """Wait until the mirror copies within CLOSE_S what was in the logs at a moment. Timestamps of records may be any."""
         request = f"keep the mirror {self._effects.mirror_id} running"
         ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
         while True:

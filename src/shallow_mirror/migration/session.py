@@ -79,6 +79,9 @@ def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, 
     chosen = [each for each in reversed(files.config.waves) if state.waves[each.name].phase in phases]
     if wave is not None:
         chosen = [each for each in chosen if each.name == wave]
+    named = [each for each in files.config.waves if wave in (None, each.name)]
+    if not chosen and any(state.waves[each.name].phase is Phase.RETURNED for each in named):
+        return state  # the last call was killed behind its last step
     if not chosen:
         raise ConfigError(f"nothing to roll back: {'no wave has' if wave is None else f'wave {wave} has not'} moved")
     lacking = [each.name for each in chosen if each.reverse is None]
