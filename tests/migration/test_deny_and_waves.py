@@ -78,7 +78,7 @@ def test_acls_stop_the_writers_and_an_abort_or_a_rollback_takes_them_away(
         made.start_forward()
         operator = Operator(application, {})
         operator.says = operator.lines.append  # type: ignore[method-assign,assignment]
-        operator.waits = lambda outside: operator.lines.append(outside.request)  # type: ignore[method-assign,assignment]
+        operator.waits = lambda outside: operator.lines.append(outside.request)  # type: ignore[method-assign]
         options = Options(launch=made.launch)
         with pytest.raises(WaitsForOutsideError):
             _until_denied(made, operator, guarded, topic)
