@@ -70,7 +70,8 @@ def _names(parameter: Any) -> str:
 
 
 def _metavar(parameter: Any) -> str:
-    return str(parameter.metavar or parameter.name.upper()).strip("[]")
+    name = str(parameter.metavar or parameter.name.upper()).strip("[]")
+    return f"{name}..." if parameter.nargs == -1 else name
 
 
 def _default(parameter: Any) -> str:

@@ -69,7 +69,7 @@ def shared_process_problems(files: Sequence[MirrorFile]) -> list[str]:
     ]
     problems += [
         f"tables, checkpoint: {_listed(paths)} share {folder}: give each mirror its own"
-        for folder, paths in _repeated(files, lambda file: {_folder(file.config.tables), _folder(file.config.checkpoint)})
+        for folder, paths in _repeated(files, lambda file: sorted({_folder(file.config.tables), _folder(file.config.checkpoint)}))
     ]
     addresses = sorted({_address(file.config) for file in files})
     if len(addresses) > 1:

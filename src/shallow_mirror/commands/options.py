@@ -12,7 +12,7 @@ from shallow_mirror.logging_setup import LOG_FORMAT_VARIABLE, LogFormat
 Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file (YAML).")]
 Confs = Annotated[
     list[Path],
-    typer.Argument(metavar="CONF...", help="The mirror file (YAML). Several, or a folder of them, run in one process."),
+    typer.Argument(metavar="CONF", help="The mirror file (YAML). Several, or a folder of them, run in one process."),
 ]
 MirrorOrRestore = Annotated[Path, typer.Argument(metavar="CONF", help="The mirror file, or a restore file (YAML).")]
 ArchiveFile = Annotated[Path, typer.Argument(metavar="FILE", help="The archive file (YAML).")]
