@@ -48,6 +48,9 @@ class Session:
     def getConf(self) -> Mapping[str, str]:  # noqa: N802 - Spark's name
         return {}
 
+    def createDataFrame(self, rows: Sequence[Any], schema: str) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: a mirror calls this to make its session the active one of the thread."""
+
     def register(self, source: Any) -> None:
         self.sources[source.name()] = source
 
