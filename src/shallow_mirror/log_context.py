@@ -45,8 +45,13 @@ def in_context(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def in_context_of_driver(task: Callable[[A], Iterator[T]]) -> Callable[[A], Iterator[T]]:
-    """Return a task of Spark for its workers, where its log lines have the name that those of this thread have now."""
+    """Return a task of Spark for its workers, where its log lines have the name that those of this thread have now.
+
+    Where they have none, it is the task itself.
+    """
     name = _name.get()
+    if name is None:
+        return task
 
     def run(rows: A) -> Iterator[T]:
         with log_name(name):
