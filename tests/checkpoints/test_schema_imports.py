@@ -29,7 +29,7 @@ def test_a_subject_is_unfinished_until_it_is_recorded_as_set_back(tmp_path: Path
     assert imports.unfinished() == []
 
 
-def test_registries_are_told_apart(tmp_path: Path) -> None:
+def test_each_registry_has_its_own_imports(tmp_path: Path) -> None:
     _imports(tmp_path).begin({"a": None})
     assert _imports(tmp_path, "http://other").unfinished() == []
 

@@ -20,7 +20,7 @@ from shallow_mirror.cli import main
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.operations import schemas_view
-from shallow_mirror.operations.schemas import SchemaReport, copy_between
+from shallow_mirror.operations.schemas import SchemaReport, copy_between, copy_schemas
 from shallow_mirror.schemas.registry import SchemaRegistry
 
 _MONEY = '{"type":"record","name":"Money","fields":[{"name":"cents","type":"long"}]}'
@@ -348,12 +348,16 @@ def test_the_command_exits_with_1_while_schemas_are_missing(pair: Pair, capsys: 
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["present"] == 1
 
 
+def test_a_look_needs_no_spark_whoever_writes_the_tables(pair: Pair) -> None:
+    pair.source.rules.register("a", {"schema": '"int"'})
+    config = MirrorConfig.from_document({**pair.document(), "tables_writer": "spark"}, folder=pair.folder)
+    assert not copy_schemas(config).is_done
+
+
 def test_a_mirror_file_without_registries_is_an_error(pair: Pair) -> None:
     document = pair.document()
     del document["schemas"]
     config = MirrorConfig.from_document(document, folder=pair.folder)
-    from shallow_mirror.operations.schemas import copy_schemas
-
     with pytest.raises(ConfigError, match=re.escape("schemas.source.url and schemas.target.url: are missing")):
         copy_schemas(config)
 

@@ -86,7 +86,11 @@ def copy_schemas(config: MirrorConfig, *, is_applied: bool = False, spark: Any =
     (READONLY, without import mode) has to change, RetriableError where a registry does not answer: the same call continues.
     """
     with open_registries(config) as (source, target):
-        storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+        storage = (
+            MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+            if is_applied
+            else MirrorStorage(config.table_location, spark)
+        )
         history = SchemaImports.open(storage, target.url)
         return copy_between(source, target, config, history, is_applied=is_applied)
 
