@@ -257,6 +257,7 @@ def test_without_a_local_checkpoint_the_loop_beside_the_query_counts_as_its_plan
     assert reporter.health.ready().is_passed
 
 
+@pytest.mark.thorough
 def test_a_mirror_of_an_unreachable_cluster_is_live_and_not_ready(tmp_path: Path) -> None:
     port = free_ports(1)[0]
     mirror = Mirror(config(tmp_path, metrics={"port": port}))

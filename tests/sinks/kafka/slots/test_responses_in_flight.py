@@ -20,15 +20,15 @@ from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.types import SegmentKind
 
-SMALL_FETCH = 1 << 16
-"""Holds two of the batches that are written here."""
+SMALL_FETCH = 1 << 15
+"""Holds two of the batches that are written here. Two such responses may be in flight before the first acknowledgement."""
 
-VALUE_BYTES = 30_000
+VALUE_BYTES = 15_000
 ROUTES = {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=replace(LIMITS, max_message_bytes=1 << 20))}
 
 
 def write_large(clusters: Clusters, count: int) -> list[bytes]:
-    """Write so many batches of one record of about 30 kB to A."""
+    """Write so many batches of one record of about 15 kB to A."""
     made = [batch(n, 1, payload=record(0, value=b"%05d" % n + bytes(VALUE_BYTES))) for n in range(count)]
     clusters.source.seed((A.topic, A.partition), *made)
     return made
