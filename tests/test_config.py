@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 import tempfile
 from pathlib import Path
@@ -327,6 +328,8 @@ def test_schema_registries_are_optional_and_come_in_pairs() -> None:
     assert both.schemas.has_registries
     assert both.schemas.compatibility == "off"
     assert MirrorConfig.from_json(both.to_json()) == both
+    # A file that has every default written in it, as the settings of a running mirror are.
+    assert MirrorConfig.from_document(json.loads(_loaded().to_json()), folder=Path("/folder")) == _loaded()
     assert _registry_problems(source={"url": "http://east"}) == ("schemas.target.url: is missing",)
 
 

@@ -53,7 +53,7 @@ class RegistrySettings(Section):
             problems.append("token: excludes username: give one of them")
         if bool(self.username) != bool(self.password):
             problems.append("username and password: give both or none")
-        if self.url is None and self.model_fields_set - {"url"}:
+        if self.url is None and (self.username or self.password or self.token or self.ca_file):
             problems.append("url: is missing")
         if self.ca_file and self.url is not None and self.url.startswith("http:"):
             problems.append("ca_file: has no effect with an http: URL")
