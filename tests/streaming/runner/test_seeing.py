@@ -20,6 +20,7 @@ from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.ports import free_ports
+from shallow_mirror.streaming.planning import planner_state
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -65,6 +66,10 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
     settings = MirrorConfig.load(conf)
     seen: Samples = {}
 
+    def checked_topic_problems() -> int:
+        topics = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
+        return 0 if topics is None else len(topics.problems)
+
     def shows(**expected: float) -> bool:
         seen.clear()
         seen.update(_scraped(port))
@@ -87,6 +92,8 @@ def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_r
             "no lag",
             lambda: shows(partitions=2) and {seen["lag_offsets", topic] for topic in ("(others)", narrow)} == {0},
         )
+        # What `status` shows of topics is as of the mirror's last check of them, which has its own interval.
+        wait_for_run(process, "a check of topics", lambda: checked_topic_problems() == 2)
         page, status = (
             console("report", str(conf), "--out", str(tmp_path / "r.html"), "--topic", plain),
             console("status", str(conf)),
