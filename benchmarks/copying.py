@@ -89,7 +89,7 @@ def run_peer(peer: Peer, source: Source, run: int, clusters: Clusters, scratch: 
         folder=folder,
     )
     target = clusters.target.bootstrap
-    create_topic(target, job.target_topic, source.corpus.partitions, {})
+    create_topic(target, job.target_topic, source.corpus.partitions, peer.target_settings)
     try:
         samples = _copy(peer, job, source, clusters)
         unequal = difference(source.digest, topic_digest(target, job.target_topic, source.corpus.partitions))

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.corpora import Corpus
 from benchmarks.peer_listeners import Access
@@ -53,10 +54,14 @@ class Job:
 
 
 class Peer(ABC):
-    """`ends_itself`: otherwise it is ended when the target holds all and has been quiet for some seconds."""
+    """`ends_itself`: otherwise it is ended when the target holds all and has been quiet for some seconds.
+
+    `target_settings`: with which its target topic is created.
+    """
 
     name: str
     ends_itself = True
+    target_settings: Mapping[str, str] = MappingProxyType({})
 
     def prepare(self) -> None:  # noqa: B027 - most need nothing
         """Fetch or build what it needs, outside of what is measured. Raises PeerMissingError, ConfigError, JarFetchError."""

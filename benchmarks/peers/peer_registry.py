@@ -22,7 +22,11 @@ PEERS: dict[str, Peer] = {
         ShallowMirror("shallow-mirror-delta-spark", {"tables_writer": "spark"}),
         ShallowMirror("shallow-mirror-one-slot", {"write": {"slots": 1}}),
         ShallowMirror("shallow-mirror-coalescing", {"write": {"coalesce_bytes": 1 << 20}}),
-        ShallowMirror("shallow-mirror-preserved", {"topics": {"offsets": {".*": "preserved"}}}),
+        ShallowMirror(
+            "shallow-mirror-preserved",
+            {"topics": {"offsets": {".*": "preserved"}}},
+            {"message.timestamp.after.max.ms": str((1 << 63) - 1)},
+        ),
         MirrorMaker2(exactly_once=False),
         MirrorMaker2(exactly_once=True),
         SparkKafka(),

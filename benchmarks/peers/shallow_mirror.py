@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -21,10 +22,20 @@ _SHOWN_MS = 10.0
 
 
 class ShallowMirror(Peer):
-    """`settings` are added to a mirror file that names only the clusters, the topic and the folder."""
+    """`settings` are added to a mirror file that names only the clusters, the topic and the folder.
 
-    def __init__(self, name: str = "shallow-mirror", settings: dict[str, Any] | None = None) -> None:
-        self.name, self._settings = name, settings or {}
+    `target_settings`: of the target topic, which is there before the mirror starts.
+    """
+
+    def __init__(
+        self,
+        name: str = "shallow-mirror",
+        settings: dict[str, Any] | None = None,
+        target_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.target_settings = target_settings or {}
+        self._settings = settings or {}
 
     def prepare(self) -> None:
         delta_jars()
