@@ -210,6 +210,9 @@ def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_
     settings, conf = mirrored(tmp_path, clusters, topic_name), tmp_path / "mirror.yaml"
     assert _exit_code("verify", str(conf)) == 0
     assert capsys.readouterr().out.startswith("no difference\n30 records in 3 partitions of 1 topic found equal")
+    # not always 0: a transaction that was aborted while the target topic came up has left a marker
+    copies = [OffsetMap.open(settings.tables).translate(topic_name, partition, 0).target_offset for partition in range(3)]
+    first, second, third = (offset for offset in copies if offset is not None)
     write(target, topic_name, ["from elsewhere"], 0)
     table = DeltaTable(table_uri(settings.tables))
     table.update(
@@ -219,9 +222,10 @@ def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_
     table.delete("source_partition = 2 and kind = 'data'")
     assert _exit_code("verify", str(conf)) == 1
     output = capsys.readouterr().out
-    assert f"not in map: target {topic_name}-0 offset 11: readers of the target see it" in output
-    assert f"reordered: source {topic_name}-1 offsets 0 to 9, target {topic_name}-1 offsets 0 to 9: the copy lies -2" in output
-    assert f"not in map: target {topic_name}-2 offsets 0 to 9" in output
+    assert f"not in map: target {topic_name}-0 offset {first + 11}: readers of the target see it" in output
+    reordered = f"{topic_name}-1 offsets 0 to 9, target {topic_name}-1 offsets {second} to {second + 9}: the copy lies -2"
+    assert f"reordered: source {reordered}" in output
+    assert f"not in map: target {topic_name}-2 offsets {third} to {third + 9}" in output
 
 
 def _exit_code(*arguments: str) -> int:
