@@ -13,8 +13,8 @@ from shallow_mirror.progress import progress_on
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
+from shallow_mirror.verify.progress import VerifyProgress
 from shallow_mirror.verify.report import KEPT_DIFFERENCES, SHOWN_DIFFERENCES, Tally, VerifyReport
-from shallow_mirror.verify.runner import VerifyProgress
 
 A, B = TopicPartition("orders", 3), TopicPartition("copy", 3)
 

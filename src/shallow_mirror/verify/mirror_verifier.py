@@ -1,0 +1,293 @@
+"""Driver: one verification: the topics of the offset map, partition by partition, each range recorded when it is verified."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.quarantine.entries import Quarantine
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.verify_log import VerifiedRange, VerifyIdentity, VerifyLog, interrupted_verification
+from shallow_mirror.config import MirrorConfig, RestoreConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.types import SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.verify.classify import Unchecked
+from shallow_mirror.verify.clusters import ClusterReader, TopicView
+from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
+from shallow_mirror.verify.map_index import Longs, plan_range_pairs
+from shallow_mirror.verify.partition_map import PAIR_COLUMNS, PartitionPair, partition_pairs
+from shallow_mirror.verify.partition_reader import LogReader, LogView
+from shallow_mirror.verify.progress import OnProgress, ProgressMeter
+from shallow_mirror.verify.quarantined import QuarantineCheck
+from shallow_mirror.verify.range_verifier import PartitionReaders, RangeResult, verify_range
+from shallow_mirror.verify.report import SHOWN_DIFFERENCES, Tally, VerifyReport
+from shallow_mirror.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """Ranges of `range_bytes` are verified, and recorded, at once; rows of the map are never cut.
+
+    `flush_s`: how long rows of the table may wait for each other.
+    """
+
+    is_deep: bool
+    range_bytes: int
+    flush_s: float
+
+
+class Side(Protocol):
+    """The source of a verification: a cluster, or an archive of one. As `ClusterReader`."""
+
+    @property
+    def refused(self) -> tuple[str, ...]: ...
+    def cluster_id(self) -> str: ...
+    def load_metadata(self, topic_partitions: Iterable[TopicPartition], /) -> None: ...
+    def topic(self, name: str, /) -> TopicView | None: ...
+    def has(self, topic_partition: TopicPartition, /) -> bool: ...
+    def log_view(self, topic_partition: TopicPartition, /) -> LogView: ...
+    def readers(self, topic_partition: TopicPartition, starts: Longs, /) -> tuple[LogReader, LogReader]: ...
+
+
+class MirrorVerifier:
+    def __init__(
+        self,
+        config: MirrorConfig | RestoreConfig,
+        offset_map: OffsetMap,
+        quarantine: Quarantine,
+        source: Side,
+        target: ClusterReader,
+        options: VerifyOptions,
+        on_progress: OnProgress,
+        clock: Callable[[], float],
+        after: Mapping[TopicPartition, tuple[int, int]] | None = None,
+    ) -> None:
+        self._config = config
+        self._after = after or {}
+        self._map = offset_map
+        self._options = options
+        self._quarantine = quarantine
+        self._source = source
+        self._target = target
+        self._clock = clock
+        self._began = clock()
+        self._tally = Tally()
+        self._verified: dict[tuple[SourcePartition, TargetPartition], tuple[int, int]] = {}
+        self._progress = ProgressMeter(on_progress, self._tally)
+        self._partition_count = 0
+        self._preserved_partition_count = 0
+        self._filler_count = 0
+
+    def run(self, topics: Sequence[str] | None, tables: BestEffortTables, *, from_start: bool) -> VerifyReport:
+        names = self._load_metadata(topics)
+        identity, continues = self._begin(tables, topics, from_start)
+        log = VerifyLog(tables, identity, clock=self._clock, flush_s=self._options.flush_s)
+        if not continues:
+            log.begin()
+        try:
+            for name in names:
+                for pair in self._partition_pairs(name):
+                    self._verify_partition(pair, log)
+            log.finish()
+        finally:
+            log.flush()
+        return self._report(identity, names, continues=continues)
+
+    def _load_metadata(self, topics: Sequence[str] | None) -> list[str]:
+        """Return the names of the topics to verify.
+
+        The target's log ends are read before the map: so the map has rows for all that they cover.
+        """
+        self._check_clusters()
+        targets = _topic_partitions(self._map.positions(), topics, "target")
+        self._target.load_metadata(targets)
+        self._target_ends = {
+            topic_partition: self._target.log_view(topic_partition).log_end
+            for topic_partition in targets
+            if self._target.has(topic_partition)
+        }
+        self._map.refresh()
+        positions = self._map.positions()
+        self._source.load_metadata(_topic_partitions(positions, topics, "source"))
+        self._target.load_metadata(_topic_partitions(positions, topics, "target"))
+        refused = [*self._source.refused, *self._target.refused]
+        if refused:
+            raise ConfigError(refused)
+        for source, position in positions.items():
+            topic_partition = source.topic_partition
+            if self._source.has(topic_partition) and (topics is None or source.topic in topics):
+                self._progress.expect(topic_partition, position.offset - self._source.log_view(topic_partition).log_start)
+        return sorted({source.topic for source in positions if topics is None or source.topic in topics})
+
+    def _check_clusters(self) -> None:
+        self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
+
+    def _begin(self, tables: BestEffortTables, topics: Sequence[str] | None, from_start: bool) -> tuple[VerifyIdentity, bool]:
+        """Return who verifies, and whether an interrupted verification is continued."""
+        fields: dict[str, Any] = {"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep}
+        if self._after:
+            fields["after"] = {str(name): offsets for name, offsets in sorted(self._after.items())}
+        scope = json.dumps(fields)
+        interrupted = None if from_start else interrupted_verification(tables, scope)
+        for verified in [] if interrupted is None else interrupted[1]:
+            self._restore(verified)
+        identity = VerifyIdentity(
+            audit_id=str(uuid.uuid4()) if interrupted is None else interrupted[0],
+            scope=scope,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+        )
+        return identity, interrupted is not None
+
+    def _restore(self, verified: VerifiedRange) -> None:
+        pair = (verified.source, verified.target)
+        source_end, target_end = self._verified.get(pair, (0, 0))
+        self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
+        self._tally.restore(verified)
+
+    def _partition_pairs(self, topic: str) -> list[PartitionPair]:
+        view = self._source.topic(topic)
+        rows = self._map.settled_rows((Comparison("source_topic", "=", topic),), columns=PAIR_COLUMNS)
+        undecided = [row.segment for row in self._map.unsettled_rows()]
+        return partition_pairs(rows, topic, None if view is None else view.topic_id, undecided)
+
+    def _verify_partition(self, pair: PartitionPair, log: VerifyLog) -> None:
+        self._partition_count += 1
+        self._preserved_partition_count += pair.is_preserved
+        self._filler_count += pair.filler_count
+        self._report_map_problems(pair)
+        if pair.gone_offsets:
+            self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += pair.gone_offsets
+        self._check_quarantine(pair)
+        if self._is_target_gone(pair):
+            self._report_missing_target(pair)
+            return
+        readers = self._readers(pair)
+        verified = self._verified.get((pair.source, pair.target), self._after.get(pair.source.topic_partition))
+        first = int(pair.rows.start[0]) if len(pair.rows) else 0
+        source_from, target_from = verified or (first, 0)
+        last_copy = int(pair.rows.target_ends.max()) if len(pair.rows.target_ends) else 0
+        range_pairs = plan_range_pairs(
+            pair.rows,
+            source_from=source_from,
+            target_from=target_from,
+            target_until=max(self._target_ends.get(pair.target.topic_partition, 0), last_copy),
+            size_bytes=self._options.range_bytes,
+        )
+        with self._progress.pair(pair.source.topic_partition, source_from) as on_position:
+            for number, range_pair in enumerate(range_pairs):
+                is_first = number == 0 and verified is None
+                result = verify_range(readers, range_pair, is_first=is_first, on_position=on_position)
+                self._tally.add(result)
+                log.note(_verified_range(pair, result))
+
+    def _readers(self, pair: PartitionPair) -> PartitionReaders:
+        source, source_reopened = self._source.readers(pair.source.topic_partition, pair.rows.start)
+        target, target_reopened = self._target.readers(pair.target.topic_partition, pair.rows.target_starts)
+        for reader in (source, source_reopened, target, target_reopened):
+            reader.log.is_preserved = pair.is_preserved
+        view = self._source.topic(pair.source.topic)
+        return PartitionReaders(
+            source=source,
+            target=target,
+            source_reopened=source_reopened,
+            target_reopened=target_reopened,
+            rows=pair.rows,
+            elsewhere=pair.elsewhere,
+            is_deep=self._options.is_deep or (view is not None and view.is_stamped_by_broker),
+        )
+
+    def _check_quarantine(self, pair: PartitionPair) -> None:
+        """Check the batches in quarantine, also when a verification is continued: these checks are not recorded."""
+        if not pair.quarantines:
+            return
+        of_pair = (
+            Comparison("source_topic", "=", pair.source.topic),
+            Comparison("source_partition", "=", pair.source.partition),
+        )
+        source = self._source.readers(pair.source.topic_partition, pair.rows.start)[0] if len(pair.rows) else None
+        target = None if self._is_target_gone(pair) else self._target.reader(pair.target.topic_partition, pair.rows.target_starts)
+        check = QuarantineCheck(self._quarantine, source, target)
+        for entry in self._quarantine.entries(of_pair):
+            check.check(entry, is_live=entry.segment.source == pair.source)
+        self._tally.add_differences(merged(check.differences))
+        self._tally.unchecked.update(check.unchecked)
+
+    def _is_target_gone(self, pair: PartitionPair) -> bool:
+        view = self._target.topic(pair.target.topic)
+        return view is None or view.topic_id != pair.target.topic_id or not self._target.has(pair.target.topic_partition)
+
+    def _report_missing_target(self, pair: PartitionPair) -> None:
+        copied = pair.rows.is_data
+        if copied.any():
+            where = {"source_start": int(pair.rows.start[copied][0]), "source_end": int(pair.rows.end[copied][-1])}
+            reason = "the target topic that the map names was deleted, or created again without what was copied to it"
+            self._tally.add_differences([_difference(pair, DifferenceKind.MISSING, reason, **where)])
+
+    def _report_map_problems(self, pair: PartitionPair) -> None:
+        self._tally.add_differences(
+            _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
+            for problem in pair.problems
+        )
+
+    def _report(self, identity: VerifyIdentity, names: Sequence[str], *, continues: bool) -> VerifyReport:
+        tally = self._tally
+        return VerifyReport(
+            mirror=self._config.mirror,
+            audit_id=identity.audit_id,
+            topics=tuple(names),
+            is_deep=self._options.is_deep,
+            continues=continues,
+            seconds=self._clock() - self._began,
+            partition_count=self._partition_count,
+            **tally.counts(),
+            unchecked=dict(tally.unchecked),
+            difference_counts=dict(tally.difference_counts),
+            differences=tuple(tally.differences),
+            preserved_partition_count=self._preserved_partition_count,
+            filler_count=self._filler_count,
+        )
+
+
+def _topic_partitions(
+    positions: Mapping[SourcePartition, Position], topics: Sequence[str] | None, side: Literal["source", "target"]
+) -> set[TopicPartition]:
+    unknown = sorted(set(topics or ()) - {source.topic for source in positions})
+    if unknown:
+        raise ConfigError([f"topic {name} is not in the offset map: it was never mirrored" for name in unknown])
+    return {
+        source.topic_partition if side == "source" else position.target.topic_partition
+        for source, position in positions.items()
+        if topics is None or source.topic in topics
+    }
+
+
+def _difference(pair: PartitionPair, kind: DifferenceKind, reason: str, **where: int) -> Difference:
+    return Difference(kind=kind, source=pair.source.topic_partition, target=pair.target.topic_partition, reason=reason, **where)
+
+
+def _verified_range(pair: PartitionPair, result: RangeResult) -> VerifiedRange:
+    return VerifiedRange(
+        source=pair.source,
+        target=pair.target,
+        source_range=result.range_pair.source,
+        target_range=result.range_pair.target,
+        batch_count=result.batch_count,
+        opened_batch_count=result.opened_batch_count,
+        record_count=result.record_count,
+        source_bytes=result.source_bytes,
+        target_bytes=result.target_bytes,
+        unchecked={why.value: count for why, count in result.unchecked.items()},
+        difference_counts=Counter(difference.kind.value for difference in result.differences),
+        differences=[difference.document() for difference in result.differences[:SHOWN_DIFFERENCES]],
+    )
