@@ -38,16 +38,15 @@ from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import (
-    DirectReadingFactory,
     ReadingFactory,
     ReadingLimits,
-    RowReading,
-    RowReadingFactory,
     SlotReading,
     routed_positions,
 )
+from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory
 from shallow_mirror.sinks.slots.left_out_ranges import ranges_to_isolate
 from shallow_mirror.sinks.slots.quarantine_policy import QuarantineBudget
+from shallow_mirror.sinks.slots.row_readings import RowReading, RowReadingFactory
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory
 from shallow_mirror.types import PlannedRange, SourcePartition

@@ -33,7 +33,8 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.slot_results import SlotResult
-from shallow_mirror.sinks.slots.batch_sources import DirectReadingFactory, ReadingLimits
+from shallow_mirror.sinks.slots.batch_sources import ReadingLimits
+from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory
 from shallow_mirror.streaming.planning import offset_planning
