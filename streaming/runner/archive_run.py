@@ -45,7 +45,8 @@ from shallow_mirror.streaming.runner.error_hints import with_archive_remedy
 from shallow_mirror.streaming.runner.next_lineages import NextLineages
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.query import run_query
-from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
+from shallow_mirror.streaming.runner.reported_run import ReportedRun
+from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
 from shallow_mirror.streaming.runner.unauthorized_topics import require_authorized_topics
 from shallow_mirror.streaming.sources import planned_ranges, stream_reader

@@ -30,7 +30,8 @@ from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
 from shallow_mirror.streaming.runner.error_hints import with_remedy
 from shallow_mirror.streaming.runner.mirror_query import MirrorQuery
-from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
+from shallow_mirror.streaming.runner.reported_run import ReportedRun
+from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.spark_session import RunSession, session_of_run
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
 

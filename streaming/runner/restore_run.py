@@ -55,7 +55,8 @@ from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_st
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
-from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter
+from shallow_mirror.streaming.runner.reported_run import ReportedRun
+from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
 from shallow_mirror.streaming.sources.stream_reader import ranges_by_slot
 from shallow_mirror.types import PlannedRange, SourcePartition

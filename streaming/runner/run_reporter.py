@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +17,14 @@ from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problem_log import ProblemLog, log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.run_history import RunHistory
 from shallow_mirror.checkpoints.topic_offsets import decided_fillers, preserved_topics
-from shallow_mirror.config import ArchiveConfig, LagMetricsSettings, MetricsSettings, MirrorConfig, RestoreConfig
-from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
+from shallow_mirror.config import LagMetricsSettings
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
-from shallow_mirror.sinks.micro_batches.micro_batch import TOTAL, MicroBatchReport
-from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.planning.planner_state import PlannerState
@@ -35,17 +33,18 @@ from shallow_mirror.streaming.runner.error_hints import (
     problem_of_early_ends,
     problem_of_end,
     problem_of_retry,
-    problem_of_truncation,
     problem_of_wait,
 )
-from shallow_mirror.streaming.runner.health import HealthLimits, RunHealth
+from shallow_mirror.streaming.runner.health import RunHealth
 from shallow_mirror.streaming.runner.left_out_reporter import LeftOutReporter
+from shallow_mirror.streaming.runner.micro_batch_summary import ages_s, observation, offsets_left, problems_of, sentence
+from shallow_mirror.streaming.runner.reported_run import ReportedRun
 from shallow_mirror.streaming.runner.supervisor import StoppedError
-from shallow_mirror.types import Segment, SegmentKind, SourcePartition
+from shallow_mirror.types import SourcePartition
 from shallow_mirror.version import __version__
 
 if TYPE_CHECKING:
-    from shallow_mirror.streaming.runner.lag_monitor import ClusterObserver, LagMonitor
+    from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
     from shallow_mirror.streaming.runner.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -54,80 +53,6 @@ _READ_STATE_EVERY_S = 2.0
 
 REPEATED_EARLY_ENDS = 2
 """Rounds in a row before a warning: the first plan of a run is made without a measured rate."""
-
-_RETRY = "Then: shallow-mirror quarantine retry CONF"
-_EXPORT = "Its bytes: shallow-mirror quarantine export CONF DIR"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedRun:
-    """What a reporter has to know of the mirror or archive that runs.
-
-    `source` and `target` are names for metrics. `commit_interval`: as it is configured. `open_lag_monitor`: None where none runs.
-    """
-
-    name: str
-    source: str
-    target: str
-    checkpoint: str
-    commit_interval: str
-    metrics: MetricsSettings
-    health_limits: HealthLimits
-    open_lag_monitor: Callable[[ClusterObserver], LagMonitor] | None = None
-
-    @classmethod
-    def of_mirror(cls, config: MirrorConfig) -> ReportedRun:
-        def open_lag_monitor(clusters: ClusterObserver) -> LagMonitor:
-            from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
-
-            return LagMonitor(config, clusters)
-
-        return cls(
-            name=config.mirror,
-            source=config.source.alias,
-            target=config.target.alias,
-            checkpoint=config.checkpoint,
-            commit_interval=config.write.commit_interval,
-            metrics=config.metrics,
-            health_limits=HealthLimits.of_run(
-                trigger_s=config.trigger_s,
-                commit_interval_s=config.write.commit_interval_s,
-                round_timeout_ms=config.write.transaction_timeout_ms,
-            ),
-            open_lag_monitor=open_lag_monitor,
-        )
-
-    @classmethod
-    def of_archive(cls, config: ArchiveConfig) -> ReportedRun:
-        return cls(
-            name=config.archive,
-            source=config.source.alias,
-            target="archive",
-            checkpoint=config.checkpoint,
-            commit_interval=config.trigger,
-            metrics=config.metrics,
-            health_limits=HealthLimits.of_run(
-                trigger_s=config.trigger_s,
-                commit_interval_s=config.most_writing_ms / 1000,
-                round_timeout_ms=ROUND_TIMEOUT_MS,
-            ),
-        )
-
-    @classmethod
-    def of_restore(cls, config: RestoreConfig) -> ReportedRun:
-        return cls(
-            name=config.restore,
-            source="archive",
-            target=config.target.alias,
-            checkpoint=config.checkpoint,
-            commit_interval=config.write.commit_interval,
-            metrics=config.metrics,
-            health_limits=HealthLimits.of_run(
-                trigger_s=0.0,
-                commit_interval_s=config.write.commit_interval_s,
-                round_timeout_ms=config.write.transaction_timeout_ms,
-            ),
-        )
 
 
 @dataclass(slots=True)
@@ -300,7 +225,13 @@ class RunReporter:
         positions = owner.positions()
         self.set_positions(positions)
         segments = [row.segment for row in report.rows]
-        observed = self._observation(report, segments, positions)
+        observed = observation(
+            report,
+            segments,
+            run_epoch=self._run_epoch,
+            lag_offsets=self._lag(positions),
+            settled_at_ms=_now_ms(),
+        )
         if self._observations is not None:
             self._observations.micro_batch(observed)
         self._micro_batch_count += 1
@@ -326,34 +257,12 @@ class RunReporter:
         """Report that a run with `available_now` has reached the offsets of its start."""
         count = self._micro_batch_count
         what = counted(count, "micro-batch") if count else "nothing new"
-        _log.info("caught up: %s; %s", what, _left(self._lag(positions)))
+        _log.info("caught up: %s; %s", what, offsets_left(self._lag(positions)))
 
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:
         state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
         offsets = {source: positions[source].offset for source in (() if state is None else state.ends) if source in positions}
         return planner_state.lag_behind(state, offsets, self._identity.started_at_ms)
-
-    def _observation(
-        self, report: MicroBatchReport, segments: list[Segment], positions: Mapping[SourcePartition, Position]
-    ) -> MicroBatchObservation:
-        data = [segment for segment in segments if segment.kind is SegmentKind.DATA]
-        dropped: dict[str, int] = {}
-        for segment in segments:
-            if segment.kind is not SegmentKind.DATA and segment.batch_count:
-                dropped[segment.kind.value] = dropped.get(segment.kind.value, 0) + segment.batch_count
-        return MicroBatchObservation(
-            run_epoch=self._run_epoch,
-            micro_batch=report.micro_batch,
-            fetched_bytes=report.fetched_bytes,
-            size_bytes=sum(segment.size_bytes for segment in data),
-            batch_count=sum(segment.batch_count for segment in data),
-            rebuilt_batch_count=sum(segment.rebuilt_batch_count for segment in data),
-            record_count=sum(segment.record_count for segment in data),
-            dropped_batch_counts=dropped,
-            duration_ms=report.duration_ms,
-            lag_offsets=self._lag(positions),
-            settled_at_ms=_now_ms(),
-        )
 
     @contextlib.contextmanager
     def recording_end(self) -> Iterator[RunEnd]:
@@ -385,60 +294,6 @@ class RunReporter:
         self._problems.record(problem)
         if self._metrics is not None:
             self._metrics.on_problem(problem.kind)
-
-
-def sentence(observed: MicroBatchObservation) -> str:
-    """PURE. Return the log line of a micro-batch."""
-    seconds = observed.duration_ms[TOTAL] / 1000
-    raw = observed.batch_count - observed.rebuilt_batch_count
-    dropped = ", ".join(f"{count:,} {kind}" for kind, count in sorted(observed.dropped_batch_counts.items()))
-    size = f"{observed.size_bytes / 1e6:.1f} MB" if observed.size_bytes >= 100_000 else f"{observed.size_bytes / 1e3:.1f} kB"
-    return (
-        f"micro-batch {observed.micro_batch}: {counted(observed.record_count, 'record')}, "
-        f"{counted(observed.batch_count, 'batch')} "
-        f"({raw:,} raw, {observed.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
-        f"{f', dropped {dropped}' if dropped else ''}; {_left(observed.lag_offsets)}"
-    )
-
-
-def _left(lag_offsets: int | None) -> str:
-    return f"{counted(lag_offsets, 'offset')} left"
-
-
-def problems_of(report: MicroBatchReport, segments: list[Segment]) -> list[Problem]:
-    """PURE. Return the problems of the tasks of a micro-batch."""
-    problems = [problem_of_retry(f"slot {slot} started again from its positions", error) for slot, error in report.retried]
-    problems += [
-        Problem(
-            kind=ProblemKind.QUARANTINED,
-            text=f"batch at offsets {batch.source_start} to {batch.source_end - 1}: {batch.rule}",
-            remedy=f"{batch.remedy}. {_EXPORT if batch.remedy == REMEDY_OF_DAMAGE else _RETRY}",
-            error_name=batch.error_name,
-            place=batch.source.topic_partition,
-        )
-        for batch in report.quarantined
-    ]
-    problems += [
-        Problem(
-            kind=ProblemKind.EXPIRED,
-            text=f"the source deleted offsets {segment.source_start} to {segment.source_end - 1} before they were copied",
-            remedy="they cannot be copied any more; a longer retention of the source topic gives the mirror more time",
-            place=segment.source.topic_partition,
-        )
-        for segment in segments
-        if segment.kind is SegmentKind.EXPIRED
-    ]
-    problems += [problem_of_truncation(loss) for loss in report.truncated]
-    return problems
-
-
-def ages_s(segments: list[Segment], visible_at_ms: int) -> list[float]:
-    """PURE. Return the age of the newest record of each partition that moved; 0 for timestamps in the future."""
-    newest: dict[SourcePartition, int] = {}
-    for segment in segments:
-        if segment.kind is SegmentKind.DATA and segment.max_timestamp_ms is not None and segment.max_timestamp_ms >= 0:
-            newest[segment.source] = max(newest.get(segment.source, 0), segment.max_timestamp_ms)
-    return [max(0, visible_at_ms - at_ms) / 1000 for at_ms in newest.values()]
 
 
 def _now_ms() -> int:

@@ -22,7 +22,7 @@ from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvaila
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.slot_results import SlotResult
-from shallow_mirror.streaming.runner.run_reporter import problems_of
+from shallow_mirror.streaming.runner.micro_batch_summary import problems_of
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind
 
 PLACE = SOURCE.topic_partition

@@ -48,8 +48,10 @@ from shallow_mirror.streaming.runner.health import HealthLimits
 from shallow_mirror.streaming.runner.lag import SourceView
 from shallow_mirror.streaming.runner.lag_monitor import LagMonitor
 from shallow_mirror.streaming.runner.metrics import ClusterSnapshot, Metrics
+from shallow_mirror.streaming.runner.micro_batch_summary import ages_s, problems_of, sentence
 from shallow_mirror.streaming.runner.mirror import Mirror
-from shallow_mirror.streaming.runner.run_reporter import ReportedRun, RunReporter, ages_s, problems_of, sentence
+from shallow_mirror.streaming.runner.reported_run import ReportedRun
+from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.types import SegmentKind, TargetPartition, TopicPartition
 
 STEPS = {"RunSlots": 300.0, "SlowestSlot": 200.0, "Total": 450.0}
