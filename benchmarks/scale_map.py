@@ -17,10 +17,11 @@ from deltalake import DeltaTable
 
 from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map_writer import COMPACT_EVERY_DECISIONS, OffsetMapOwner
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_uri
 from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_compaction import COMPACT_EVERY_DECISIONS
 from shallow_mirror.checkpoints.table_protocol import TOMBSTONE_RETENTION
 from shallow_mirror.config import parse_duration
 from shallow_mirror.types import (

@@ -30,6 +30,7 @@ from shallow_mirror.checkpoints.schema import (
     table_properties,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_compaction import compact_if_due
 from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout
 from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.checkpoints.table_protocol import (
@@ -45,10 +46,6 @@ from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUn
 from shallow_mirror.types import SlotTxn, SourcePartition
 
 _log = logging.getLogger(__name__)
-
-COMPACT_EVERY_DECISIONS = 200
-"""Readers open every small file: hundreds of them take longer than all rows that were compacted before."""
-CLEAN_EVERY_DECISIONS = 1000
 
 
 class OffsetMapOwner:
@@ -291,20 +288,8 @@ class OffsetMapOwner:
 
         Raises as `check_ownership`; what fails otherwise is logged and tried again after the next decision.
         """
-        if self._recorded.micro_batch - self._recorded.compacted_micro_batch < COMPACT_EVERY_DECISIONS:
-            return False
-        compacted = replace(self._recorded, compacted_micro_batch=self._recorded.micro_batch)
-        failure = None
-        for _ in range(3):
-            snapshot = self._own_snapshot()
-            failure = try_commit(functools.partial(self._writer.compact, snapshot, compacted.metadata()))
-            if failure is None:
-                break
-        cleans = self._recorded.compacted_micro_batch // CLEAN_EVERY_DECISIONS < compacted.micro_batch // CLEAN_EVERY_DECISIONS
-        if failure is None and cleans:
-            failure = try_commit(self._writer.clean_up)
-        if failure is not None:
-            _log.warning("compaction of %s failed, it will be retried: %s", self._layout.title, failure)
+        compacted = compact_if_due(self._writer, self._recorded, self._own_snapshot, self._layout.title)
+        if compacted is None:
             return False
         self._recorded = compacted
         return True

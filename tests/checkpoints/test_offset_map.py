@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from shallow_mirror.checkpoints import offset_map_writer as module
+from shallow_mirror.checkpoints import table_compaction
 from shallow_mirror.checkpoints.backends import deltalake_writer
 from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity, is_settled, version_of
@@ -587,7 +587,7 @@ def test_a_take_over_between_commit_and_read_back_is_fencing(tmp_path: Path) -> 
 def test_compaction_changes_neither_rows_nor_version_nor_what_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 3)
+    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 3)
     owner = settled(tmp_path, "one")
     assert not owner.compact_if_due()
     for at in range(3):
@@ -625,7 +625,7 @@ def test_a_commit_that_lost_its_place_to_a_compaction_is_tried_again(tmp_path: P
 def test_a_compaction_that_fails_is_logged_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 1)
+    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 1)
     writer = Faulty(tmp_path, lambda when: lose() if when == "before compact" else None)
     owner = settled(tmp_path, "one", writer=writer)
     decide(owner, data(0, 5))
@@ -635,7 +635,7 @@ def test_a_compaction_that_fails_is_logged_and_stops_nothing(
 
 
 def test_compaction_leaves_large_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 3)
+    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 3)
     monkeypatch.setattr(deltalake_writer, "COMPACTED_FILE_BYTES", 30_000)
     owner = settled(tmp_path, "one")
     for at in range(9):
@@ -648,8 +648,8 @@ def test_compaction_leaves_large_files_alone(tmp_path: Path, monkeypatch: pytest
 
 
 def test_cleaning_goes_with_every_so_many_decisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 2)
-    monkeypatch.setattr(module, "CLEAN_EVERY_DECISIONS", 6)
+    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(table_compaction, "CLEAN_EVERY_DECISIONS", 6)
     cleaned: list[int] = []
     writer = Faulty(tmp_path, lambda _: None)
     owner = settled(tmp_path, "one", writer=writer)
@@ -661,7 +661,7 @@ def test_cleaning_goes_with_every_so_many_decisions(tmp_path: Path, monkeypatch:
 
 
 def test_a_fenced_run_does_not_compact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COMPACT_EVERY_DECISIONS", 1)
+    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 1)
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 5))
     take(tmp_path, "two")

@@ -14,7 +14,7 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 from tests.conftest import _stop_spark
 
-from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints import table_compaction
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -52,7 +52,7 @@ class Mirrored:
     """A map that grew as a mirror makes it grow. `clock_ms` is the time of the next decision."""
 
     def __init__(self, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 5)
+        monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 5)
         self.tables, self.clock_ms = str(tables), 1_700_000_000_123
         self.owner = OffsetMapOwner.take_over(
             self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=RUN, now_ms=lambda: self.clock_ms

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
-from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints import table_compaction
 from shallow_mirror.checkpoints.backends import deltalake_writer, spark_writer
 from shallow_mirror.checkpoints.commit_metadata import version_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -338,7 +338,7 @@ def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resol
 def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_recorded(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 2)
     writer = Faulty(place.writer())
     owner = place.take("one", writer)
     owner.settle()

@@ -33,7 +33,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.produce import coordinator_requests, transactions
-from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints import table_compaction
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
 from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT
 from shallow_mirror.deadline import Deadline
@@ -293,7 +293,7 @@ def product_over_ports() -> Iterator[None]:
         patch.setattr(kafka_sink, "SlotTask", lambda job, _target, _input: lambda _rows: iter([job]))
         patch.setattr(txn_performer, "POLLS_AHEAD_MS", txn_performer.POLLS_AHEAD_MS[:1])
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
-        patch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 1)
+        patch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 1)
         yield
 
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from tests.object_store.servers import Store
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints import offset_map_writer
+from shallow_mirror.checkpoints import table_compaction
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity, is_settled, read_recorded
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -115,8 +115,8 @@ def is_one_plain_line(text: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def frequent_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_map_writer, "COMPACT_EVERY_DECISIONS", 2)
-    monkeypatch.setattr(offset_map_writer, "CLEAN_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(table_compaction, "CLEAN_EVERY_DECISIONS", 2)
 
 
 def at(store: Store, name: object) -> Store:
