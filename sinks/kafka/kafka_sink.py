@@ -41,9 +41,6 @@ _ABORT_PATIENCE_MS = 5_000
 _DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
 """What RefuseHangingTxns says of partitions that do answer."""
 
-FAR_S = 0.02
-"""The round trip to a broker of the target from which on it is far away."""
-
 RECHECK_EVERY_S = 2.0
 RECHECK_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
@@ -253,7 +250,7 @@ class KafkaSink:
                 return self._performer.perform(action, deadline)
 
     def _is_target_far(self) -> bool:
-        return any(speed.round_trip_s >= FAR_S for speed in self._target_speeds.sending.values())
+        return any(speed.is_far for speed in self._target_speeds.sending.values())
 
     def _delete_leading_fillers(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
         """Let the logs of partitions with preserved offsets begin where the source's began, once their first records are there.

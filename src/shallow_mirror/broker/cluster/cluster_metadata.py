@@ -47,11 +47,19 @@ class ClusterMetadata:
         return topic_partition.topic in self.topics and topic_partition.partition in self.topics[topic_partition.topic].partitions
 
 
+FAR_S = 0.02
+"""A broker is far away where no response of it has begun sooner."""
+
+
 class SendSpeed(NamedTuple):
     """What the path to a broker carries, and how long an answer takes."""
 
     bytes_per_s: float
     round_trip_s: float
+
+    @property
+    def is_far(self) -> bool:
+        return self.round_trip_s >= FAR_S
 
 
 class FetchSpeed(NamedTuple):

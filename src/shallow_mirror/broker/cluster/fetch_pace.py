@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from shallow_mirror.broker.cluster.cluster_metadata import FetchSpeed
+from shallow_mirror.broker.cluster.cluster_metadata import FAR_S, FetchSpeed
 from shallow_mirror.broker.cluster.send_pace import FIRST_BYTES, REQUEST_S
 
 GROWTH = 4
@@ -17,10 +17,6 @@ GROWTH = 4
 
 GROWING_SHARE = 0.25
 """Part of `request.timeout.ms`: a Fetch whose response took longer than this in all is not followed by a larger one."""
-
-
-FAR_S = 0.02
-"""A broker is far away where every response has taken so long to begin."""
 
 
 class FetchPace:
