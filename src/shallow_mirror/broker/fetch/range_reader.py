@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadSource
 from shallow_mirror.broker.fetch.empty_ranges import EmptyAnswers
 from shallow_mirror.broker.fetch.fetch_client import (
@@ -24,8 +23,9 @@ from shallow_mirror.broker.fetch.fetch_client import (
 )
 from shallow_mirror.broker.fetch.indexed_partition import FetchedResponse, IndexedPartition, position_after, whole_batches
 from shallow_mirror.broker.fetch.range_progress import RangeProgress, ReadRange
+from shallow_mirror.broker.fetch.range_retries import RangeRetries
 from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -39,9 +39,6 @@ OVER_FETCH_SLACK_BYTES = 65_536
 LEAST_SHARE_BYTES = 1 << 20
 """A partition's part of a response is at least this, and its share of `fetch_bytes`: where the first partition fills the
 response, what is produced next has one batch per request."""
-
-TRIES_BEFORE_GONE = 8
-"""Between one and two seconds without a batch: then it is checked whether the topics still exist."""
 
 PARTITION_PATIENCE_MS = 2_000.0
 """How long a partition may be unreadable, or its log end below its range, before a reader that may leave it unfinished does so. A
@@ -88,16 +85,14 @@ class RangeReader:
         self._fetch_bytes = fetch_bytes
         self._deadline = deadline
         self._max_wait_ms = max_wait_ms
-        self._progress = {read_range.topic_partition: RangeProgress(read_range, read_range.position) for read_range in ranges}
+        self._retries = RangeRetries(cluster, ranges, deadline, patience_ms)
+        self._progress = self._retries.progress
         self._is_following = any(read_range.is_open for read_range in ranges)
         self._buffers = deque(buffers or [receive_buffer(fetch_bytes)])
-        self._order = deque(self._progress)
         self._sources: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
         self._forms: dict[FetchPath, FetchForm] = {}
         self._empty_answers = EmptyAnswers(cluster, isolation, deadline)
         self._failure: MirrorError | None = None
-        self._tries = 0
-        self._patience_ms = patience_ms
         self._end_by: Deadline | None = None
         self._is_too_late = False
         self.has_ended_early = False
@@ -124,14 +119,14 @@ class RangeReader:
         try:
             while True:
                 self._send_where_idle(waiting)
-                self._leave_unreadable_ranges()
-                if not self._unfinished_partitions():
+                self._retries.leave_unreadable()
+                if not self._retries.partitions_left():
                     return
                 if self._is_over() or (self._is_too_late and not waiting):
                     self.has_ended_early = True
                     return
                 if not waiting:
-                    self._wait_for_next_retry()
+                    self._retries.wait_for_next()
                     continue
                 path = next(iter(waiting))
                 connection = waiting[path]
@@ -158,18 +153,15 @@ class RangeReader:
     def _time_left_s(self) -> float:
         return math.inf if self._end_by is None else self._end_by.remaining_ms() / 1000
 
-    def _unfinished_partitions(self) -> list[TopicPartition]:
-        return [topic_partition for topic_partition in self._order if not self._progress[topic_partition].is_done]
-
     def _send_where_idle(self, waiting: dict[FetchPath, Connection]) -> None:
         """Send a Fetch to every broker that has none on the wire and leads something unfinished."""
         # What an earlier leader was asked for is left to its response: two responses would bring the same batches.
         on_the_wire = {topic_partition for path in waiting for topic_partition in self._sources[path]}
-        idle = [topic_partition for topic_partition in self._unfinished_partitions() if topic_partition not in on_the_wire]
+        idle = [topic_partition for topic_partition in self._retries.partitions_left() if topic_partition not in on_the_wire]
         if not idle:
             return
         if self._deadline.is_over():
-            self._give_up(idle[0])
+            self._retries.give_up(idle[0])
         now = self._deadline.clock()
         due = [topic_partition for topic_partition in idle if self._progress[topic_partition].retry_at <= now]
         if not due:
@@ -178,9 +170,9 @@ class RangeReader:
             sources, leaderless = self._cluster.read_sources_and_errors(due, self._deadline)
         # No broker answers: no partition can be read.
         except RetriableError as error:
-            return self._pause_and_retry(error)
+            return self._retries.pause(error)
         for topic_partition, leader_error in leaderless.items():
-            self._fail([topic_partition], leader_error)
+            self._retries.fail([topic_partition], leader_error)
         by_path: dict[FetchPath, dict[TopicPartition, ReadSource]] = {}
         for topic_partition, source in sources.items():
             by_path.setdefault(source.path, {})[topic_partition] = source
@@ -193,7 +185,7 @@ class RangeReader:
                 waiting[path] = self._send(path, path_sources)
             except RetriableError as error:
                 self._cluster.read_replicas.failed(path_sources)
-                self._fail(list(path_sources), error, self._deadline.clock() - began)
+                self._retries.fail(list(path_sources), error, self._deadline.clock() - began)
 
     def _in_lanes(
         self, by_path: Mapping[FetchPath, dict[TopicPartition, ReadSource]], waiting: Collection[FetchPath]
@@ -212,73 +204,6 @@ class RangeReader:
                     yield lane, {key: sources[key] for key in chosen}
             elif len(free) == len(lanes) or (free and is_far):
                 yield free[0], sources
-
-    def _give_up(self, topic_partition: TopicPartition) -> None:
-        progress = self._progress[topic_partition]
-        reason = progress.trouble or progress.remote
-        if reason is not None:
-            raise reason
-        self._deadline.require(f"batches of {topic_partition} from offset {progress.position}")
-
-    def _fail(self, topic_partitions: Sequence[TopicPartition], error: RetriableError, took_s: float = 0.0) -> None:
-        """Retry these topic-partitions after a pause of their own; others are read meanwhile. `took_s`: what the try took."""
-        self._cluster.forget_metadata()
-        now = self._deadline.clock()
-        for topic_partition in topic_partitions:
-            progress = self._progress[topic_partition]
-            progress.fail(error, now)
-            # At once at first: the leader may only have moved. Later at least twice what the try took: a broker that accepts no
-            # connection for seconds would delay the others.
-            pause_s = self._cluster.back_off_ms(progress.tries) / 1000 if progress.tries else 0.0
-            progress.retry_at = now + max(pause_s, 2 * took_s)
-            progress.tries += 1
-        lasting = [
-            topic_partition
-            for topic_partition in topic_partitions
-            if self._progress[topic_partition].tries % TRIES_BEFORE_GONE == 0
-        ]
-        if lasting:
-            self._require_topics(lasting, error)
-
-    def _leave_unreadable_ranges(self) -> None:
-        """Leave unreadable ranges unfinished: all at once, when nothing else is left to read and each had its patience."""
-        if self._patience_ms is None:
-            return
-        now, unfinished = (
-            self._deadline.clock(),
-            [self._progress[topic_partition] for topic_partition in self._unfinished_partitions()],
-        )
-        if all(
-            progress.trouble is not None and now - progress.trouble_since >= self._patience_ms / 1000 for progress in unfinished
-        ):
-            for progress in unfinished:
-                progress.unfinished = progress.trouble
-
-    def _wait_for_next_retry(self) -> None:
-        now, unfinished = self._deadline.clock(), self._unfinished_partitions()
-        if self._deadline.is_over():
-            self._give_up(unfinished[0])
-        at = min(self._progress[topic_partition].retry_at for topic_partition in unfinished)
-        if at > now:
-            self._cluster.wait((at - now) * 1000, self._deadline)
-
-    def _pause_and_retry(self, error: RetriableError) -> None:
-        """Pause before the next try, where no broker answers. Raises RetriableError at the deadline."""
-        self._cluster.forget_metadata()
-        self._cluster.pause(self._tries, self._deadline)
-        self._tries += 1
-        if self._deadline.is_over():
-            raise error
-        if self._tries >= TRIES_BEFORE_GONE:
-            self._require_topics(self._unfinished_partitions(), error)
-
-    def _require_topics(self, topic_partitions: Sequence[TopicPartition], error: RetriableError) -> None:
-        """Raise RetriableError where a topic does not exist: it was deleted, and waiting for it is in vain."""
-        names = sorted({topic_partition.topic for topic_partition in topic_partitions})
-        missing = missing_topics(self._cluster, names, self._deadline).gone
-        if missing:
-            name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-            raise RetriableError(name, f"{self._cluster.where} has no topic {', '.join(missing)} any more") from error
 
     def _send(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource]) -> Connection:
         connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
@@ -321,14 +246,14 @@ class RangeReader:
                 return None
             pace.failed()
             self._cluster.read_replicas.failed(self._sources[path])
-            self._fail(list(self._sources[path]), error)
+            self._retries.fail(list(self._sources[path]), error)
             return None
         finally:
             del waiting[path]
         pace.received(sum(len(fetched.records) for fetched in response.partitions))
         if response.error_code:
             self._cluster.read_replicas.failed(self._sources[path])
-            self._fail(list(self._sources[path]), RetriableError(error_name(response.error_code), "Fetch"))
+            self._retries.fail(list(self._sources[path]), RetriableError(error_name(response.error_code), "Fetch"))
             return None
         if response.throttle_time_ms:
             self._cluster.wait(response.throttle_time_ms, self._deadline)
@@ -345,7 +270,7 @@ class RangeReader:
             topic_partition = fetched.topic_partition
             if topic_partition not in expected:
                 error = RetriableError("PROTOCOL", f"a Fetch answer holds {topic_partition} unasked or twice")
-                self._fail(list(sources), error)
+                self._retries.fail(list(sources), error)
                 continue
             expected.remove(topic_partition)
             progress, source = self._progress[topic_partition], sources[topic_partition]
@@ -353,7 +278,7 @@ class RangeReader:
                 if self._cluster.read_replicas.is_redirected(fetched, source):
                     continue
             except RetriableError as refused:
-                self._fail([topic_partition], refused)
+                self._retries.fail([topic_partition], refused)
                 continue
             fetch_error = partition_error(
                 self._cluster,
@@ -365,7 +290,7 @@ class RangeReader:
                 is_leader_only=source.path.is_leader_only,
             )
             if isinstance(fetch_error, RetriableError):
-                self._fail([topic_partition], fetch_error)
+                self._retries.fail([topic_partition], fetch_error)
                 continue
             if fetch_error is not None:
                 self._failure = fetch_error
@@ -374,9 +299,7 @@ class RangeReader:
             has_records = has_records or len(fetched.records) > 0
             if indexed is not None:
                 indexed_partitions.append(indexed)
-        self._order.rotate(-1)
-        if indexed_partitions:
-            self._tries = 0
+        self._retries.on_response(has_batches=bool(indexed_partitions))
         return tuple(indexed_partitions)
 
     def _index(
@@ -393,7 +316,7 @@ class RangeReader:
             if is_sure:
                 unproven = self._empty_answers.count(fetched, progress, source)
                 if unproven is not None:
-                    self._fail([fetched.topic_partition], unproven)
+                    self._retries.fail([fetched.topic_partition], unproven)
             return None
         progress.note_batches()
         progress.position = max(progress.position, position_after(index, progress.range.end))
