@@ -12,7 +12,6 @@ from pydantic import Field
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
-from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
     ArchiveGroupSettings,
     ClusterSettings,
@@ -129,11 +128,7 @@ class ArchiveConfig(Section):
 
         `folder` is what relative paths are relative to.
         """
-        if not isinstance(document, dict):
-            raise ConfigError("the archive file holds no settings: it must be a YAML mapping that begins with 'archive: <name>'")
-        config, problems = validate(cls, document)
-        problems += client_problems(document, ("source",))
-        problems += storage_problems(document)
+        config, problems = validate(cls, document, "archive", clients=("source",))
         if config is not None:
             problems += _location_problems(config, folder)
         if problems or config is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from shallow_mirror.checkpoints.schema import schema_of
-from shallow_mirror.config.problems import validation_problem, yaml_problem
+from shallow_mirror.config.problems import client_problems, storage_problems, validation_problem, yaml_problem
 from shallow_mirror.errors import ConfigError
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -29,13 +30,24 @@ def read_yaml(path: Path, title: str) -> object:
         raise ConfigError(f"{path} is not YAML: {yaml_problem(error)}") from None
 
 
-def validate(model: type[M], document: object) -> tuple[M | None, list[str]]:
-    """Return the settings, or None and every problem that pydantic finds."""
+def validate(model: type[M], document: object, kind: str, *, clients: Sequence[str] = ()) -> tuple[M | None, list[str]]:
+    """Return the settings of a parsed file, None where pydantic rejects them, and every problem.
+
+    `kind`: of the file, also its first key. `clients`: its sections with client properties. Raises ConfigError where the document
+    is not a mapping.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError(f"the {kind} file holds no settings: it must be a YAML mapping that begins with '{kind}: <name>'")
+    config: M | None = None
+    problems: list[str] = []
     try:
-        return model.model_validate(document), []
+        config = model.model_validate(document)
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False, include_context=True)
-        return None, [validation_problem(error, model) for error in errors]
+        problems += [validation_problem(error, model) for error in errors]
+    problems += client_problems(document, clients)
+    problems += storage_problems(document)
+    return config, problems
 
 
 def absolute(location: str, folder: Path) -> str:

@@ -15,7 +15,6 @@ from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, validate
 from shallow_mirror.config.mirror_config import MirrorConfig
-from shallow_mirror.config.problems import storage_problems
 from shallow_mirror.config.sections import StorageSettings
 from shallow_mirror.config.values import Interval, Name, Pattern, Principal, Section
 from shallow_mirror.errors import ConfigError
@@ -91,12 +90,7 @@ class MigrationConfig(Section):
 
         `folder` is what relative paths are relative to.
         """
-        if not isinstance(document, dict):
-            raise ConfigError(
-                "the migration file holds no settings: it must be a YAML mapping that begins with 'migration: <name>'"
-            )
-        config, problems = validate(cls, document)
-        problems += storage_problems(document)
+        config, problems = validate(cls, document, "migration")
         if config is not None:
             problems += _wave_problems(config)
             problems += _writer_problems(config.writers)

@@ -10,7 +10,6 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.checkpoints.schema import schema_of
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
-from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.schema_settings import SchemaSettings
 from shallow_mirror.config.sections import (
     AclSettings,
@@ -99,11 +98,7 @@ class MirrorConfig(Section):
 
         `folder` is what relative paths are relative to.
         """
-        if not isinstance(document, dict):
-            raise ConfigError("the mirror file holds no settings: it must be a YAML mapping that begins with 'mirror: <name>'")
-        config, problems = validate(cls, document)
-        problems += client_problems(document)
-        problems += storage_problems(document)
+        config, problems = validate(cls, document, "mirror", clients=("source", "target"))
         if config is not None and config.source.alias == config.target.alias:
             problems.append(f"source.alias and target.alias are both {config.source.alias!r}: give the clusters two names")
         if config is not None and schema_of(config.tables) is not None:

@@ -61,7 +61,7 @@ def storage_problems(document: Mapping[str, Any]) -> list[str]:
     return [f"storage.options.{problem}" for problem in option_problems(options)]
 
 
-def client_problems(document: Mapping[str, Any], sides: Sequence[str] = ("source", "target")) -> list[str]:
+def client_problems(document: Mapping[str, Any], sides: Sequence[str]) -> list[str]:
     """Return the problems of the clusters' client properties; nothing where pydantic reports the section itself."""
     problems: list[str] = []
     for side in sides:

@@ -13,7 +13,6 @@ from shallow_mirror import routing
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
-from shallow_mirror.config.problems import client_problems, storage_problems
 from shallow_mirror.config.sections import (
     ClusterSettings,
     MetricsSettings,
@@ -200,11 +199,7 @@ class RestoreConfig(Section):
 
         `folder` is what relative paths are relative to.
         """
-        if not isinstance(document, dict):
-            raise ConfigError("the restore file holds no settings: it must be a YAML mapping that begins with 'restore: <name>'")
-        config, problems = validate(cls, document)
-        problems += client_problems(document, ("target",))
-        problems += storage_problems(document)
+        config, problems = validate(cls, document, "restore", clients=("target",))
         if config is not None:
             write, interval_problems = config.write.with_fitting_interval()
             config = config.model_copy(update={"write": write})
