@@ -106,7 +106,7 @@ def test_a_pattern_that_would_mean_other_resources_is_not_copied(
     planned = plan(allow(pattern), **changes)
     assert planned.to_create == ()
     (only,) = planned.not_copied
-    assert only.acl == allow(pattern)
+    assert only.entry == allow(pattern)
     assert reason in only.reason
 
 
@@ -194,7 +194,7 @@ def test_a_deny_of_more_than_is_mirrored_is_narrowed_to_what_it_limits() -> None
         allow(topic("east.orders-1"), principal=ANYBODY),
         allow(prefixed("east.orders-"), AclOperation.DESCRIBE),
     }
-    assert [left.acl for left in planned.not_copied] == [deny(topic("*"), ALL), deny(topic("other"))]
+    assert [left.entry for left in planned.not_copied] == [deny(topic("*"), ALL), deny(topic("other"))]
 
 
 def test_a_deny_of_an_internal_topic_limits_an_allow_of_all() -> None:

@@ -72,7 +72,7 @@ def test_an_allow_is_withheld_where_its_deny_is_refused() -> None:
     target.refused = {SECRET}
     report = copied(FakeStore(ORDERS, SECRET, GROUP), target, is_applied=True)
     assert target.existing == {GROUP}
-    assert [(left.acl, left.reason) for left in report.left] == [
+    assert [(left.entry, left.reason) for left in report.left] == [
         (SECRET, "INVALID_REQUEST: not here"),
         (ORDERS, "a Deny that limits it was refused"),
     ]
@@ -93,7 +93,7 @@ def test_a_refused_deletion_is_left() -> None:
     target = FakeStore(ORDERS, STALE)
     target.refused = {STALE}
     report = copied(FakeStore(ORDERS), target, is_applied=True, is_deleting=True)
-    assert [left.acl for left in report.left] == [STALE]
+    assert [left.entry for left in report.left] == [STALE]
     assert not report.is_done
     assert report.deleted == ()
 

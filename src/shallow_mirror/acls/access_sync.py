@@ -10,18 +10,32 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
+from shallow_mirror.acls.access_report import AccessReport
 from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.checkpoints.problem_log import log_problem
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.pass_thread import Passes, PassThread
+from shallow_mirror.plurals import counted
 
 _log = logging.getLogger(__name__)
 
 SHOWN = 20
 """Differences with a log line of their own."""
 
+REFUSED_SHOWN = 3
+
 REMEDY = "do what the message says, if it asks for something; the comparison is repeated automatically"
+
+
+def problem_of(report: AccessReport[Any, Any], sentence: str, noun: str) -> str | None:
+    """Return what the target did not get; None: nothing. `sentence`: what the target did with them."""
+    if not report.left:
+        return None
+    shown = "; ".join(f"{left.entry}: {left.reason}" for left in report.left[:REFUSED_SHOWN])
+    more = f"; and {len(report.left) - REFUSED_SHOWN} more" if len(report.left) > REFUSED_SHOWN else ""
+    return f"{report.target} {sentence} {counted(len(report.left), noun)}: {shown}{more}"
 
 
 @dataclass(slots=True)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from shallow_mirror.acls.acl_plan import AclPlan, NotCopied, plan_acls, ready_allows, unnamed_principals
+from shallow_mirror.acls.access_plan import NotCopied
+from shallow_mirror.acls.access_report import AccessReport, documents, require_named, stores_of
+from shallow_mirror.acls.acl_plan import AclPlan, plan_acls, ready_allows, unnamed_principals
 from shallow_mirror.acls.acl_rules import AclRules
 from shallow_mirror.broker.admin.acl_client import AclClient
 from shallow_mirror.broker.admin.acl_entries import Acl
@@ -34,38 +36,11 @@ class AclStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclReport:
-    """The plan, and with `is_applied` what became of it: `created` and `deleted`; `left`: what was refused or withheld."""
-
-    mirror: str
-    source: str
-    target: str
-    plan: AclPlan
-    is_applied: bool = False
-    created: tuple[Acl, ...] = ()
+class AclReport(AccessReport[AclPlan, Acl]):
     deleted: tuple[Acl, ...] = ()
-    left: tuple[NotCopied, ...] = ()
 
-    @property
-    def is_done(self) -> bool:
-        """Return whether the target has all that it needs."""
-        return not self.left if self.is_applied else not self.plan.to_create
-
-    def document(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return {
-            "mirror": self.mirror,
-            "source": self.source,
-            "target": self.target,
-            "applied": self.is_applied,
-            "present": [_document(acl) for acl in self.plan.present],
-            "to_create": [_document(acl) for acl in self.plan.to_create],
-            "to_delete": [_document(acl) for acl in self.plan.to_delete],
-            "not_copied": [{**_document(left.acl), "reason": left.reason} for left in self.plan.not_copied],
-            "created": [_document(acl) for acl in self.created],
-            "deleted": [_document(acl) for acl in self.deleted],
-            "left": [{**_document(left.acl), "reason": left.reason} for left in self.left],
-        }
+    def changes_document(self) -> dict[str, Any]:
+        return {"to_delete": documents(self.plan.to_delete), "deleted": documents(self.deleted)}
 
 
 def copy_acls(config: MirrorConfig, *, is_applied: bool = False, is_deleting: bool = False) -> AclReport:
@@ -86,10 +61,7 @@ def copy_acls(config: MirrorConfig, *, is_applied: bool = False, is_deleting: bo
 
 def acl_stores(config: MirrorConfig, *, timeout_s: float = math.inf) -> tuple[AclStore, AclStore]:
     """Return the ACLs of the source and of the target. `timeout_s`: of each request; less where `request.timeout.ms` is."""
-    return (
-        AclClient(config.source_client, config.source_cluster_name, timeout_s=timeout_s),
-        AclClient(config.target.client, config.target_cluster_name, timeout_s=timeout_s),
-    )
+    return stores_of(config, AclClient, timeout_s)
 
 
 def copy_between(
@@ -103,9 +75,7 @@ def copy_between(
 def compare_acls(source: AclStore, target: AclStore, config: MirrorConfig, rules: AclRules) -> AclReport:
     """Return what the target lacks, without changing anything. Raises as `copy_acls`."""
     source_acls = source.read()
-    unnamed = unnamed_principals(source_acls, rules)
-    if unnamed:
-        raise ConfigError(f"acls.principals: has no entry for {', '.join(unnamed)}, and acls.principals_only needs one for each")
+    require_named(unnamed_principals(source_acls, rules))
     plan = plan_acls(source_acls, target.read(), rules)
     return AclReport(mirror=config.mirror, source=config.source_cluster_name, target=config.target_cluster_name, plan=plan)
 
@@ -120,7 +90,7 @@ def apply_plan(target: AclStore, report: AclReport, *, is_deleting: bool) -> Acl
     return replace(report, is_applied=True, created=tuple(created), deleted=deleted, left=tuple(left))
 
 
-def _create(target: AclStore, plan: AclPlan) -> tuple[list[Acl], list[NotCopied]]:
+def _create(target: AclStore, plan: AclPlan) -> tuple[list[Acl], list[NotCopied[Acl]]]:
     """Create every DENY, and then the ALLOWs that no refused DENY limits. Return what was created, and what was not."""
     denies = [acl for acl in plan.to_create if acl.is_deny]
     refused = target.create(denies)
@@ -155,15 +125,3 @@ def _mirror_principal(config: MirrorConfig) -> str | None:
     client = config.target.client
     username = client.value("sasl.username") if client.uses_sasl else ""
     return f"User:{username}" if username else None
-
-
-def _document(acl: Acl) -> dict[str, str]:
-    return {
-        "resource_type": acl.pattern.kind.value,
-        "resource_name": acl.pattern.name,
-        "pattern_type": acl.pattern.match.value,
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": acl.operation.value,
-        "permission": acl.effect.value,
-    }

@@ -10,26 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from shallow_mirror.acls.access_plan import AccessPlan, NotCopied
 from shallow_mirror.acls.acl_rules import READING, AclRules, Untranslated
 from shallow_mirror.broker.admin.acl_entries import ANYBODY, Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 
 
-@dataclass(frozen=True, slots=True)
-class NotCopied:
-    """An ACL of the source that is not copied, or only in part, and why."""
-
-    acl: Acl
-    reason: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclPlan:
+class AclPlan(AccessPlan[Acl]):
     """`to_create`: every DENY before the first ALLOW. `to_delete`: ALLOWs that the source does not have, or no longer has."""
 
-    to_create: tuple[Acl, ...]
     to_delete: tuple[Acl, ...]
-    not_copied: tuple[NotCopied, ...]
-    present: tuple[Acl, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +40,7 @@ def unnamed_principals(source: Iterable[Acl], rules: AclRules) -> tuple[str, ...
 
 def plan_acls(source: Collection[Acl], target: Collection[Acl], rules: AclRules) -> AclPlan:
     """Return what the target lacks. `target`: all ACLs that it has."""
-    not_copied: list[NotCopied] = []
+    not_copied: list[NotCopied[Acl]] = []
     denies, uncopied = _plan_denies(sorted(acl for acl in source if acl.is_deny), rules, not_copied)
     allows = _plan_allows(sorted(acl for acl in source if not acl.is_deny), rules, not_copied)
     kept, narrowed = _limit_allows(allows, uncopied, rules, not_copied)
@@ -74,7 +64,7 @@ def ready_allows(allows: Iterable[Acl], refused_denies: Sequence[Acl]) -> tuple[
     return ready, withheld
 
 
-def _plan_denies(denies: Iterable[Acl], rules: AclRules, not_copied: list[NotCopied]) -> tuple[list[Acl], list[Acl]]:
+def _plan_denies(denies: Iterable[Acl], rules: AclRules, not_copied: list[NotCopied[Acl]]) -> tuple[list[Acl], list[Acl]]:
     """Return the DENYs of the target, and those of the source, with the target's principal, that have no such counterpart."""
     copied: list[Acl] = []
     uncopied: list[Acl] = []
@@ -98,7 +88,7 @@ def _deny_problem(mapped: Acl, pattern: ResourcePattern, rules: AclRules) -> str
     return None
 
 
-def _plan_allows(allows: Iterable[Acl], rules: AclRules, not_copied: list[NotCopied]) -> list[_Copy]:
+def _plan_allows(allows: Iterable[Acl], rules: AclRules, not_copied: list[NotCopied[Acl]]) -> list[_Copy]:
     copies: list[_Copy] = []
     for acl in allows:
         translated = rules.translated(acl.pattern)
@@ -116,7 +106,7 @@ def _plan_allows(allows: Iterable[Acl], rules: AclRules, not_copied: list[NotCop
 
 
 def _limit_allows(
-    copies: Iterable[_Copy], uncopied: Sequence[Acl], rules: AclRules, not_copied: list[NotCopied]
+    copies: Iterable[_Copy], uncopied: Sequence[Acl], rules: AclRules, not_copied: list[NotCopied[Acl]]
 ) -> tuple[list[Acl], list[Acl]]:
     """Return the ALLOWs that remain, and the narrowed DENYs that limit them."""
     kept: list[Acl] = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from shallow_mirror.acls.access_state import AccessPass
-from shallow_mirror.acls.access_sync import AccessSync, Differences
+from shallow_mirror.acls.access_sync import AccessSync, Differences, problem_of
 from shallow_mirror.acls.acl_copy import AclReport, AclStore, acl_rules, acl_stores, apply_plan, compare_acls
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
@@ -16,8 +16,6 @@ from shallow_mirror.pass_thread import REQUEST_S
 from shallow_mirror.plurals import counted
 
 _log = logging.getLogger(__name__)
-
-REFUSED_SHOWN = 3
 
 
 class AclPasses:
@@ -42,7 +40,7 @@ class AclPasses:
             created=len(report.created),
             deleted=len(report.deleted),
             not_copied=len(report.plan.not_copied),
-            problem=_problem(report),
+            problem=problem_of(report, "did not take", "ACL"),
         )
 
     def close(self) -> None:
@@ -84,12 +82,3 @@ def acl_sync(
 def _sentences(report: AclReport, *, is_deleting: bool) -> list[str]:
     lacking = [f"{report.target} lacks: {acl}" for acl in report.plan.to_create]
     return lacking + [f"{report.source} does not have: {acl}" for acl in report.plan.to_delete if is_deleting]
-
-
-def _problem(report: AclReport) -> str | None:
-    """Return what the target refused, or what was withheld; None: nothing."""
-    if not report.left:
-        return None
-    shown = "; ".join(f"{left.acl}: {left.reason}" for left in report.left[:REFUSED_SHOWN])
-    more = f"; and {len(report.left) - REFUSED_SHOWN} more" if len(report.left) > REFUSED_SHOWN else ""
-    return f"{report.target} did not take {counted(len(report.left), 'ACL')}: {shown}{more}"

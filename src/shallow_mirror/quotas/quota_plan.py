@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from shallow_mirror.acls.access_plan import AccessPlan, NotCopied
 from shallow_mirror.broker.admin.quota_entries import ENTITY_TYPES, IP, KEYS, USER, Quota, QuotaEntity
 
 _USER_TYPE = "User:"
@@ -31,30 +33,24 @@ class QuotaRules:
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaNotCopied:
-    """A quota of the source that is not copied, and why."""
-
-    quota: Quota
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class DifferentQuota:
     """A quota that both clusters have. `wanted`: as at the source, for the target's user; `existing`: the target's value."""
 
     wanted: Quota
     existing: float
 
+    def document(self) -> dict[str, Any]:
+        return {**self.wanted.document(), "target_value": self.existing}
+
     def __str__(self) -> str:
         return f"{self.wanted}, at the target {self.existing:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaPlan:
-    to_create: tuple[Quota, ...]
+class QuotaPlan(AccessPlan[Quota]):
+    """`different`: what the target has with another value."""
+
     different: tuple[DifferentQuota, ...]
-    not_copied: tuple[QuotaNotCopied, ...]
-    present: tuple[Quota, ...]
 
 
 def unnamed_users(source: Collection[Quota], rules: QuotaRules) -> tuple[str, ...]:
@@ -69,12 +65,12 @@ def plan_quotas(source: Collection[Quota], target: Collection[Quota], rules: Quo
     """Return what the target lacks, and what has another value there. `target`: all quotas that it has."""
     existing = {(quota.entity, quota.key): quota.value for quota in target}
     wanted: dict[Key, Quota] = {}
-    not_copied: list[QuotaNotCopied] = []
+    not_copied: list[NotCopied[Quota]] = []
     for quota in sorted(source, key=lambda quota: quota.sort_key):
         copy = _translated(quota, rules)
         reason = copy if isinstance(copy, str) else _copy_problem(copy, existing, wanted, rules)
         if reason is not None or isinstance(copy, str):
-            not_copied.append(QuotaNotCopied(quota, str(reason)))
+            not_copied.append(NotCopied(quota, str(reason)))
         else:
             wanted[copy.entity, copy.key] = copy
     return QuotaPlan(

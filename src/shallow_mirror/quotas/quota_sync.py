@@ -7,16 +7,14 @@ from collections.abc import Callable
 from datetime import datetime
 
 from shallow_mirror.acls.access_state import AccessPass
-from shallow_mirror.acls.access_sync import AccessSync, Differences
+from shallow_mirror.acls.access_sync import AccessSync, Differences, problem_of
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.pass_thread import REQUEST_S
 from shallow_mirror.plurals import counted
-from shallow_mirror.quotas.quota_copy import QuotaReport, QuotaStore, apply_quotas, compare_quotas, quota_stores
+from shallow_mirror.quotas.quota_copy import QuotaStore, apply_quotas, compare_quotas, quota_stores
 
 _log = logging.getLogger(__name__)
-
-REFUSED_SHOWN = 3
 
 
 class QuotaPasses:
@@ -43,7 +41,7 @@ class QuotaPasses:
             lacking=len(report.plan.to_create) - len(report.created),
             created=len(report.created) + len(report.updated),
             not_copied=len(report.plan.not_copied),
-            problem=_problem(report),
+            problem=problem_of(report, "refused", "quota"),
         )
 
     def close(self) -> None:
@@ -67,12 +65,3 @@ def quota_sync(
         report=report,
         on_pass=on_pass,
     )
-
-
-def _problem(report: QuotaReport) -> str | None:
-    """Return what the target refused; None: nothing."""
-    if not report.left:
-        return None
-    shown = "; ".join(f"{left.quota}: {left.reason}" for left in report.left[:REFUSED_SHOWN])
-    more = f"; and {len(report.left) - REFUSED_SHOWN} more" if len(report.left) > REFUSED_SHOWN else ""
-    return f"{report.target} refused {counted(len(report.left), 'quota')}: {shown}{more}"

@@ -114,6 +114,18 @@ class Acl:
             and _is_operation_denied(self.operation, allow.operation)
         )
 
+    def document(self) -> dict[str, str]:
+        """Return the entry as JSON values."""
+        return {
+            "resource_type": self.pattern.kind.value,
+            "resource_name": self.pattern.name,
+            "pattern_type": self.pattern.match.value,
+            "principal": self.principal,
+            "host": self.host,
+            "operation": self.operation.value,
+            "permission": self.effect.value,
+        }
+
     def __str__(self) -> str:
         host = "" if self.host == ANY_HOST else f" from {self.host}"
         return f"{self.effect} {self.operation} on {self.pattern} to {self.principal}{host}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = (USER, CLIENT_ID)
@@ -63,6 +64,10 @@ class Quota:
     @property
     def sort_key(self) -> tuple[tuple[tuple[str, str], ...], str]:
         return self.entity.sort_key, self.key
+
+    def document(self) -> dict[str, Any]:
+        """Return the quota as JSON values."""
+        return {"entity": self.entity.names(), "key": self.key, "value": self.value}
 
     def __str__(self) -> str:
         return f"{self.key}={self.value:g} of {self.entity}"
