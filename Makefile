@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 UNIT := not brokers and not spark and not long
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test long unit faults model fuzz readers check lint types contracts docs release bench clean
+.PHONY: help setup java links demo test long unit faults model fuzz readers check quick lint types contracts docs release bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -40,8 +40,11 @@ fuzz: setup ## malformed bytes for every parser: MINUTES=10 in total; findings i
 readers: setup java ## which Kafka clients read topics with preserved offsets correctly (minutes; fetches them with pip, npm and go)
 	PYTHONPATH=. $(BIN)/python -m tests.readers.run $(if $(CLIENTS),--only $(CLIENTS))
 
-check: setup lint types contracts docs ## quick checks without Java: lint, types, import contracts, docs, and all but the thorough tests
-	$(BIN)/pytest -n 3 -m "not brokers and not spark and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
+check: setup ## quick checks without Java: lint, types, import contracts, docs, and all but the thorough tests
+	@$(MAKE) --no-print-directory --jobs 2 quick lint types contracts docs
+
+quick: setup
+	$(BIN)/pytest -q -n 2 --hypothesis-profile quick -m "$(UNIT) and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clu
 from shallow_mirror.streaming.runner import temp_dirs
 
 hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("untimed")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell: every child would ignore Ctrl-C

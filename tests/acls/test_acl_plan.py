@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.acls.reference_authorizer import is_allowed
+from tests.support.examples import examples
 
 from shallow_mirror import routing
 from shallow_mirror.acls.acl_plan import AclPlan, plan_acls, ready_allows, unnamed_principals
@@ -300,7 +301,7 @@ def source_principals(principal: str, principals: dict[str, str]) -> list[str]:
     return same + ([principal] if principal not in principals else []) or ["User:unknown"]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(_sources, _rules)
 def test_the_target_never_allows_what_the_source_does_not(source: list[Acl], chosen: AclRules) -> None:
     created = plan_acls(source, (), chosen).to_create
@@ -340,7 +341,7 @@ def original_name(chosen: AclRules, kind: ResourceKind, name: str) -> str | None
     return name.removeprefix(prefix) if is_kept and name.startswith(prefix) else None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(_sources, _rules, st.data())
 def test_no_acl_is_created_that_a_refused_deny_limits(source: list[Acl], chosen: AclRules, data: st.DataObject) -> None:
     created = plan_acls(source, (), chosen).to_create
@@ -355,7 +356,7 @@ def test_no_acl_is_created_that_a_refused_deny_limits(source: list[Acl], chosen:
             assert not is_newly or is_allowed(created, user, host, operation, kind, name)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(_sources, _rules)
 def test_a_second_time_there_is_nothing_to_do(source: list[Acl], chosen: AclRules) -> None:
     first = plan_acls(source, (), chosen)

@@ -7,6 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.archive_format.archived_rows import data
+from tests.support.examples import examples
 
 from shallow_mirror.archive_format.archived_batches import ArchivedSegment
 from shallow_mirror.archive_format.object_names import ObjectName
@@ -78,7 +79,7 @@ def test_a_try_that_was_not_decided_does_not_take_the_rest_of_its_decision_with_
     assert chosen(choose(footers, PARTITIONS)) == [(1, 2, 1, "2"), (1, 4, 0, "3")]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 1 << 32))
 def test_what_was_committed_is_chosen_whatever_crashes_left(seed: int) -> None:
     """A model of runs: slots with several tries, decisions that are lost, older runs that go on writing."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.record_batches import batch, record, view
 from tests.verify.mirrored import at, changed
 
@@ -133,7 +134,7 @@ def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int],
 
 @pytest.mark.thorough
 @given(copies(), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batches(
     pair: tuple[list[bytes], list[bytes]], per_answer: tuple[int, int], is_deep: bool
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.broker.fetch.arrow_rows import FAILED, Keep, RangeRows, failed_row, parse_rows, split_failures
@@ -163,7 +164,7 @@ def logs(draw: st.DrawFn) -> tuple[list[bytes], tuple[tuple[int, int], ...], int
     return parts, tuple(sorted(aborted, key=lambda aborted_txn: aborted_txn[1])), offset
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(logs(), st.data())
 def test_rows_cover_every_offset_and_say_what_the_answer_said(
     log: tuple[list[bytes], tuple[tuple[int, int], ...], int], data: st.DataObject

@@ -32,6 +32,7 @@ from tests.fakes.changes import (
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
+from tests.support.examples import examples
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -334,7 +335,7 @@ def test_where_not_even_the_first_request_is_acknowledged_the_error_says_what_to
     client.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_a_queue_is_sent_as_far_as_a_stop_allows_and_never_with_a_hole(data: st.DataObject) -> None:
     """Whatever the sizes, the parts of source batches and the moment of the limit."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sinks.archive.replicas import Record, Replicas
+from tests.support.examples import examples
 
 from shallow_mirror.checkpoints.lineages import PartitionLineages
 from shallow_mirror.sinks.archive.divergence import ArchivedRange, Divergence, EpochHistory
@@ -170,7 +171,7 @@ class ModelArchive:
         return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_whatever_leaders_come_back_the_newest_lineage_is_the_log_and_every_former_one_stays(seed: int, deletes: bool) -> None:
     random_ = random.Random(seed)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes import record_rules
+from tests.support.examples import examples
 from tests.support.golden_files import reads
 from tests.support.rebuilt_batches import CONFIGS, contents
 from tests.support.record_batches import batch, marker, record, view
@@ -165,7 +166,7 @@ def source_log(shape: Any) -> tuple[list[bytes], dict[int, bytes]]:
     st.integers(0, MOST_POSITION),
     st.sampled_from([1, 1 << 21]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whatever_becomes_one_every_record_is_there_once_in_order_and_its_offset_leads_to_it(
     shape: Any, coalesce_bytes: int | None, policy: LogAppendTimePolicy, position: int, bytes_together: int
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from tests.support.examples import examples
 from tests.support.legacy_batches import (
     COMPRESSING,
     OFFSET,
@@ -69,7 +70,7 @@ def test_the_oracle_writes_what_another_client_writes(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @given(written_messages, st.integers(0, 1 << 40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_uncompressed_messages_keep_offset_time_key_and_value(magic: int, steps: Written, first: int) -> None:
     written = at_offsets(steps, first)
     assert converted_records(converted(message_set(written, magic=magic))) == visible_records(written, magic)
@@ -79,7 +80,7 @@ def test_uncompressed_messages_keep_offset_time_key_and_value(magic: int, steps:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("name", COMPRESSING)
 @given(written_messages, st.integers(0, 1 << 40))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_wrapper_becomes_one_batch_of_its_codec_with_the_offsets_of_its_messages(
     name: str, magic: int, steps: Written, first: int
 ) -> None:
@@ -198,7 +199,7 @@ def test_a_bomb_is_refused_with_the_setting_that_bounds_it(name: str) -> None:
 
 @pytest.mark.thorough
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6), st.integers(0, 400), st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_changed_bytes_end_in_our_errors_or_in_whole_batches(changes: list[Any], cut: int, has_right_crc: bool) -> None:
     inner = bytearray(message_set([(n, n * 10, b"key", b"value" * n) for n in range(5)], magic=1))
     entries = bytearray(message(3) + wrapped("lz4", bytes(inner), 9, magic=1) + batch(10, 2) + message(12, magic=0))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.golden_files import VISIBLE, names, reads
 from tests.support.rebuilt_batches import all_contents, contents, header, is_accepted, offsets_of, rebuilt
 from tests.support.record_batches import batch, record
@@ -41,7 +42,7 @@ def written_batch(name: str, written: Written, *, attributes: int = 0) -> bytes:
 
 @every_codec
 @given(records, st.integers(0, 30), st.sampled_from([0, 0x08, 0x40]))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_every_record_from_the_position_on_is_kept_and_brokers_accept_the_batch(
     name: str, written: Written, skipped: int, attributes: int
 ) -> None:
@@ -60,7 +61,7 @@ def test_every_record_from_the_position_on_is_kept_and_brokers_accept_the_batch(
 @pytest.mark.thorough
 @every_codec
 @given(records, st.integers(140, 2_000))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_batches_above_the_targets_limit_are_split_between_records_or_refused_by_the_record(
     name: str, written: Written, max_message_bytes: int
 ) -> None:

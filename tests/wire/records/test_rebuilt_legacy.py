@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.legacy_batches import (
     COMPRESSING,
     KEY,
@@ -42,7 +43,7 @@ def old_set(name: str, written: Written, *, magic: int, is_stamped: bool) -> byt
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("name", ["none", *COMPRESSING])
 @given(written_messages, st.integers(0, 1 << 40), st.integers(0, 14), st.booleans(), st.sampled_from(LogAppendTimePolicy))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_messages_from_the_position_on_keep_key_value_time_and_order(
     name: str, magic: int, steps: Written, first: int, skipped: int, is_stamped: bool, policy: LogAppendTimePolicy
 ) -> None:

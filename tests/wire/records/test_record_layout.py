@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.record_batches import batch, record, varint
 from tests.support.record_encoders import ENOUGH, A, full_record, records
 
@@ -64,7 +65,7 @@ def assert_told_alike(raw: bytes) -> None:
 
 @pytest.mark.thorough
 @given(records, st.sampled_from([0, 0x08]), st.integers(1, 30), st.sampled_from([0, 100]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_spans_tell_the_same_offsets_and_times_however_many_are_taken_at_once(
     written: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]],
     attributes: int,
@@ -88,7 +89,7 @@ changed_block = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), 
 @pytest.mark.thorough
 @pytest.mark.parametrize("few", [0, 16], ids=["headers in arrays", "headers one by one"])
 @given(changed_block, st.integers(18, 22), st.integers(0, 10**6))
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_changed_bytes_are_refused_by_spans_just_where_they_are_one_by_one(
     few: int, changes: list[tuple[int, int]], count: int, cut: int
 ) -> None:
@@ -107,7 +108,7 @@ def test_changed_bytes_are_refused_by_spans_just_where_they_are_one_by_one(
 
 @pytest.mark.thorough
 @given(st.binary(max_size=120), st.integers(0, 12), st.integers(-1, 30))
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_bytes_that_are_no_records_are_refused_alike(block: bytes, count: int, last_offset_delta: int) -> None:
     assert_told_alike(raw_batch(block, count, last_offset_delta))
 

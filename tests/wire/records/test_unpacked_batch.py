@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.examples import examples
 from tests.support.golden_files import VISIBLE, names, reads
 from tests.support.record_batches import batch, record, varint
 from tests.support.record_encoders import (
@@ -54,7 +55,7 @@ def test_captured_batches_open_to_what_another_consumer_was_told(name: str) -> N
 
 @every_codec
 @given(records)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_every_record_comes_out_as_it_went_in_whatever_the_codec(
     name: str, written: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]]
 ) -> None:
@@ -127,7 +128,7 @@ def test_what_fills_the_bound_exactly_is_opened(name: str) -> None:
 
 @every_compression
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_changed_bytes_of_a_block_end_in_our_errors_or_in_records(name: str, data: st.DataObject) -> None:
     codec, encode = ENCODERS[name]
     payload = bytearray(encode(b"".join(record(delta, b"key", b"value" * 20) for delta in range(8))))
@@ -144,7 +145,7 @@ def test_changed_bytes_of_a_block_end_in_our_errors_or_in_records(name: str, dat
 
 
 @given(st.binary(max_size=200), st.integers(-1, 5), st.integers(-3, 40))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_bytes_that_are_no_records_end_in_our_errors(block: bytes, last_offset_delta: int, count: int) -> None:
     raw = bytearray(batch(BASE, 1, last_offset_delta=last_offset_delta, payload=block))
     raw[57:61] = struct.pack(">i", count)

@@ -18,6 +18,7 @@ from tests.fakes.slow_link import SlowLink
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned, run_kafka_slot
+from tests.support.examples import examples
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster import worker_clients
@@ -299,7 +300,7 @@ def two_clusters(clock: SleepingClock) -> Iterator[Clusters]:
 
 
 @pytest.mark.thorough
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(data=st.data())
 def test_wherever_slots_stop_rows_cover_exactly_what_is_on_the_target_and_all_arrives_once(data: st.DataObject) -> None:
     clock = SleepingClock()
