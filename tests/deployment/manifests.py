@@ -10,9 +10,12 @@ from unittest.mock import patch
 
 import yaml
 
+from shallow_mirror.commands.mirror_files import expand_folders, load_mirrors
 from shallow_mirror.config import MirrorConfig
 
 MIRROR_FILE, KUSTOMIZATION = "mirror.yaml", "kustomization.yaml"
+ONE, SEVERAL = "kubernetes", "kubernetes-several"
+"""Folders of `conf/`: one mirror in a pod, and several."""
 
 
 def manifests(repository: Path) -> dict[str, Any]:
@@ -27,8 +30,18 @@ def load_mirror(repository: Path) -> MirrorConfig:
         return MirrorConfig.load(repository / "conf" / "kubernetes" / MIRROR_FILE)
 
 
-def kustomization(repository: Path) -> Any:
-    return _document(repository / "conf" / "kubernetes" / KUSTOMIZATION)
+def load_several(repository: Path, folder: Path) -> list[MirrorConfig]:
+    """Load the mirror files of a pod with several as that pod does: in `folder` are the files of its ConfigMap."""
+    (config_map,) = kustomization(repository, SEVERAL)["configMapGenerator"]
+    for name in config_map["files"]:
+        (folder / name).write_text((repository / "conf" / SEVERAL / name).read_text(encoding="utf-8"), encoding="utf-8")
+    paths, problems = expand_folders([folder])
+    with patch.dict(os.environ, manifests(repository)["secret.yaml"]["stringData"]):
+        return load_mirrors(paths, problems, "run")
+
+
+def kustomization(repository: Path, folder: str = ONE) -> Any:
+    return _document(repository / "conf" / folder / KUSTOMIZATION)
 
 
 def pod_specs(documents: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -13,8 +13,9 @@ from typer.main import get_command
 
 from shallow_mirror.cli import app
 from shallow_mirror.commands.exit_codes import EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER
+from shallow_mirror.commands.mirror_files import SUFFIXES
 
-UNITS = ("shallow-mirror.service", "shallow-mirror@.service")
+UNITS = ("shallow-mirror.service", "shallow-mirror@.service", "shallow-mirrors.service")
 MOST_EXPOSURE = 2.0
 """Of systemd-analyze security, which rates from 0 to 10."""
 
@@ -39,11 +40,14 @@ def installed(unit: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_both_units_have_the_same_settings_for_one_mirror_and_for_several(repository: Path) -> None:
-    single, template = (settings(repository / "conf" / "systemd" / name) for name in UNITS)
-    assert {name: value.replace("%i", "mirror") for name, value in template.items() if name != "Description"} == {
-        name: value for name, value in single.items() if name != "Description"
-    }
+def test_all_units_have_the_same_settings_but_for_what_they_run(repository: Path) -> None:
+    single, template, several = (settings(repository / "conf" / "systemd" / name) for name in UNITS)
+    for other, subject in ((template, "%i"), (several, "mirrors")):
+        assert other.pop("ExecStart").replace(subject, "mirror").removesuffix(".yaml") == single["ExecStart"].removesuffix(
+            ".yaml"
+        )
+        assert other.pop("EnvironmentFile").replace(subject, "mirror") == single["EnvironmentFile"]
+        assert other | {name: single[name] for name in ("Description", "ExecStart", "EnvironmentFile")} == single
 
 
 def test_a_unit_restarts_after_errors_that_may_pass_and_after_no_others(unit: Path) -> None:
@@ -65,6 +69,11 @@ def test_the_command_exists(unit: Path, repository: Path) -> None:
     assert path.startswith("/etc/shallow-mirror/")
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert commands[command].make_context(command, [str(repository / "conf" / "kubernetes" / MIRROR_FILE)])
+
+
+def test_the_unit_of_several_mirrors_names_a_folder(repository: Path) -> None:
+    path = Path(settings(repository / "conf" / "systemd" / UNITS[-1])["ExecStart"].split()[-1])
+    assert path.suffix not in SUFFIXES
 
 
 def test_systemd_accepts_the_unit(installed: Path) -> None:
