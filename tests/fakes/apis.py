@@ -470,6 +470,8 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "OffsetFetch": txn_apis.offset_fetch,
     "OffsetCommit": txn_apis.offset_commit,
     "ListGroups": txn_apis.list_groups,
+    "DescribeGroups": txn_apis.describe_groups,
+    "DeleteGroups": txn_apis.delete_groups,
     "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,
     "DescribeAcls": _describe_acls,

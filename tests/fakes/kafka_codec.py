@@ -17,6 +17,8 @@ _MODULES = {
     "OffsetFetch": (consumer, 7),
     "OffsetCommit": (consumer, 8),
     "ListGroups": (admin, 4),
+    "DescribeGroups": (admin, 5),
+    "DeleteGroups": (admin, 2),
     "Heartbeat": (consumer, 4),
     "FindCoordinator": (metadata, 3),
     "ApiVersions": (metadata, 3),

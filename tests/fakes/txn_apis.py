@@ -160,6 +160,41 @@ def write_txn_markers(state: ClusterState, node_id: int, body: Any, change: Chan
     )
 
 
+def describe_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Describe groups without members."""
+    response = answer_type("DescribeGroups")
+
+    def described(name: str) -> Any:
+        code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id))
+        return response.DescribedGroup(
+            error_code=code,
+            error_message=None,
+            group_id=name,
+            group_state="" if code else "Dead",
+            protocol_type="",
+            protocol_data="",
+            members=[],
+            authorized_operations=set(),
+        )
+
+    return response(throttle_time_ms=change.throttle_ms, groups=[described(name) for name in body.groups])
+
+
+def delete_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    """Delete nothing: no test has a group that may be deleted."""
+    response = answer_type("DeleteGroups")
+
+    def refused() -> None:
+        state.require_coordinator(GROUP, node_id)
+        raise RefusedError(69)
+
+    results = []
+    for name in body.groups_names:
+        code, _, _ = attempt(change, refused)
+        results.append(response.DeletableGroupResult(group_id=name, error_code=code))
+    return response(throttle_time_ms=change.throttle_ms, results=results)
+
+
 def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Nobody is a member of a group."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from tests.faults.mirror_process import WITHOUT_SPARK, MirrorProcess
 from tests.migration.application import Application
 from tests.support import mirror_runs as runs
 
+from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
+from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.steps import Step
@@ -133,3 +135,30 @@ class Operator:
                 self._are_writers_stopped = self._are_groups_stopped = False
                 self._application.start(self._addresses[sentence.rsplit(" ", 1)[1]])
                 self._application.await_writes()
+
+
+@contextmanager
+def running_application(
+    folder: Path, clusters: Any, topic: str, partitions: int, **changes: Any
+) -> Iterator[tuple[Scene, Application, Operator]]:
+    """Yield a migration with three writers and three groups at the source, them, and who moves them when the conductor says so."""
+    source, target = clusters.source.bootstrap, clusters.target.bootstrap
+    groups = [f"{topic}.{number}" for number in range(3)]
+    folder.mkdir(exist_ok=True)
+    runs.create_topic(source, topic, partitions)
+    with scene(folder, clusters, [topic], groups, **changes) as made, Application(topic, partitions, groups) as application:
+        application.start(source)
+        made.start_forward()
+        runs.wait_for("a record for each group", lambda: all(group.read for group in application.groups))
+        application.stop_groups()  # commits offsets
+        for group in application.groups:
+            group.start(source)
+        yield made, application, Operator(application, {"east": source, "west": target})
+
+
+def left_of_rehearsals(bootstrap: str) -> list[str]:
+    """Return the topics and groups of rehearsals."""
+    client = ClientConfig.from_properties({"bootstrap.servers": bootstrap})
+    with closing(GroupClient(client, "cluster")) as groups:
+        names = [*groups.listed(), *runs.admin(bootstrap).list_topics(timeout=20).topics]
+    return [name for name in names if name.startswith("migrate-rehearsal-")]

@@ -12,12 +12,10 @@ from confluent_kafka import KafkaException, Producer
 from tests.groups.group_runs import consume, member
 from tests.migration.application import Application
 from tests.migration.migrations import Operator, Scene, scene
-from tests.operations.test_acls_on_brokers import ANNA, PASSWORD, Guarded, client, guarded
 from tests.support import mirror_runs as runs
+from tests.support.guarded_clusters import ANNA, PASSWORD, Guarded, client, guarded_pair, super_user
 
-from shallow_mirror.broker.admin.acl_client import AclClient
 from shallow_mirror.broker.admin.acl_entries import Acl, AclOperation, ResourceKind, ResourcePattern
-from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
@@ -26,16 +24,12 @@ from shallow_mirror.migration.state import Phase
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(400)]
 
-__all__ = ["guarded"]
-
-
-def acls(node: LocalKafka) -> AclClient:
-    return AclClient(ClientConfig.from_properties({"bootstrap.servers": node.bootstrap}), "cluster")
+__all__ = ["guarded_pair"]
 
 
 def write_as_anna(node: LocalKafka, topic: str, value: str) -> str | None:
     """Return the name of the error; None: the record was written."""
-    settings = {**client(node, ANNA), "sasl.password": PASSWORD, "message.timeout.ms": 10_000, "log_level": 0}
+    settings = {**client(node, ANNA, PASSWORD), "message.timeout.ms": 10_000, "log_level": 0}
     errors: list[str | None] = []
     producer = Producer(settings)
     try:
@@ -46,61 +40,67 @@ def write_as_anna(node: LocalKafka, topic: str, value: str) -> str | None:
     return errors[0]
 
 
+def write_when_permitted(node: LocalKafka, topic: str, value: str) -> None:
+    """Write a record once the brokers know the ACLs that were changed before."""
+    runs.wait_for("a written record", lambda: write_as_anna(node, topic, value) is None)
+
+
 @pytest.fixture
-def anna_writes(guarded: Guarded, topic_name: str) -> Iterator[str]:
+def anna_writes(guarded_pair: Guarded, topic_name: str) -> Iterator[str]:
     """Return a topic that anna may write to on both clusters."""
     allow = Acl(ResourcePattern(ResourceKind.TOPIC, topic_name), f"User:{ANNA}", AclOperation.WRITE)
-    runs.create_topic(guarded.source.bootstrap, topic_name)
-    for node in guarded:
-        assert acls(node).create([allow]) == {}
+    runs.create_topic(guarded_pair.source.bootstrap, topic_name)
+    for node in guarded_pair:
+        assert super_user(node).create([allow]) == {}
     yield topic_name
-    for node in guarded:
-        acls(node).delete([acl for acl in acls(node).read() if acl.pattern.name == topic_name])
+    for node in guarded_pair:
+        super_user(node).delete([acl for acl in super_user(node).read() if acl.pattern.name == topic_name])
 
 
 def denies(node: LocalKafka, topic: str) -> list[Acl]:
-    return [acl for acl in acls(node).read() if acl.is_deny and acl.pattern.name == topic]
+    return [acl for acl in super_user(node).read() if acl.is_deny and acl.pattern.name == topic]
 
 
 def test_acls_stop_the_writers_and_an_abort_or_a_rollback_takes_them_away(
-    guarded: Guarded, anna_writes: str, tmp_path: Path
+    guarded_pair: Guarded, anna_writes: str, tmp_path: Path
 ) -> None:
     topic, group = anna_writes, f"{anna_writes}.group"
     writers = {"stop": "deny", "principals": [f"User:{ANNA}"], "quiet": "1 second"}
     with (
-        scene(tmp_path, guarded, [topic], [group], writers=writers, reverse={"start": "conductor"}) as made,
+        scene(tmp_path, guarded_pair, [topic], [group], writers=writers, reverse={"start": "conductor"}) as made,
         Application(topic, 1, []) as application,
     ):
         application.writers.clear()
         for number in range(3):
-            runs.wait_for("a written record", lambda number=number: write_as_anna(guarded.source, topic, f"{number}") is None)  # type: ignore[misc]
-        consume(guarded.source.bootstrap, group, topic, 1, 2)
+            write_when_permitted(guarded_pair.source, topic, f"{number}")
+        consume(guarded_pair.source.bootstrap, group, topic, 1, 2)
         made.start_forward()
         operator = Operator(application, {})
         operator.says = operator.lines.append  # type: ignore[method-assign,assignment]
         operator.waits = lambda outside: operator.lines.append(outside.request)  # type: ignore[method-assign]
         options = Options(launch=made.launch)
         with pytest.raises(WaitsForOutsideError):
-            _until_denied(made, operator, guarded, topic)
-        assert write_as_anna(guarded.source, topic, "denied") == "TOPIC_AUTHORIZATION_FAILED"
-        assert abort(made.files(), operator, options).phase is Phase.AT_SOURCE
-        assert denies(guarded.source, topic) == []
-        runs.wait_for("a written record", lambda: write_as_anna(guarded.source, topic, "3") is None)
+            _until_denied(made, operator, guarded_pair, topic)
+        assert write_as_anna(guarded_pair.source, topic, "denied") == "TOPIC_AUTHORIZATION_FAILED"
+        abort(made.files(), operator, options)
+        assert read_state(made.files()).waves["all"].phase is Phase.AT_SOURCE
+        assert denies(guarded_pair.source, topic) == []
+        write_when_permitted(guarded_pair.source, topic, "3")
 
         assert run_migration(made.files(), operator, options).waves["all"].phase is Phase.MOVED
-        assert write_as_anna(guarded.source, topic, "late") == "TOPIC_AUTHORIZATION_FAILED"
-        runs.wait_for("a record at the target", lambda: write_as_anna(guarded.target, topic, "4") is None)
-        assert consume(guarded.target.bootstrap, group, topic, 1, 1) == ["2"]
+        assert write_as_anna(guarded_pair.source, topic, "late") == "TOPIC_AUTHORIZATION_FAILED"
+        write_when_permitted(guarded_pair.target, topic, "4")
+        assert consume(guarded_pair.target.bootstrap, group, topic, 1, 1) == ["2"]
         assert roll_back(made.files(), operator, options=options).waves["all"].phase is Phase.RETURNED
-        assert denies(guarded.source, topic) == []
-        assert len(denies(guarded.target, topic)) == 1
-        runs.wait_for("a written record", lambda: write_as_anna(guarded.source, topic, "5") is None)
-        assert consume(guarded.source.bootstrap, group, topic, 1) == ["3", "4", "5"]
+        assert denies(guarded_pair.source, topic) == []
+        assert len(denies(guarded_pair.target, topic)) == 1
+        write_when_permitted(guarded_pair.source, topic, "5")
+        assert consume(guarded_pair.source.bootstrap, group, topic, 1) == ["3", "4", "5"]
 
 
-def _until_denied(made: Scene, operator: Operator, guarded: Guarded, topic: str) -> None:
+def _until_denied(made: Scene, operator: Operator, guarded_pair: Guarded, topic: str) -> None:
     """Run until the ACLs are there and a group that is active keeps the conductor from going further."""
-    with member(guarded.source.bootstrap, f"{topic}.group", topic) as consumer:
+    with member(guarded_pair.source.bootstrap, f"{topic}.group", topic) as consumer:
         while not consumer.assignment():
             consumer.poll(0.1)
         run_migration(made.files(), operator, Options(waits=False))

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.migration.application import Application
-from tests.migration.migrations import Operator, scene
-from tests.support import mirror_runs as runs
+from tests.migration.migrations import running_application
 
 from shallow_mirror.migration.session import Options, roll_back, run_migration
 from shallow_mirror.migration.state import Phase
@@ -22,23 +20,9 @@ PARTITIONS = 12
 def test_writers_and_groups_move_and_come_back_and_every_group_reads_every_record_once(
     two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
-    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    groups = [f"{topic_name}.{number}" for number in range(3)]
-    runs.create_topic(source, topic_name, PARTITIONS)
-    with (
-        scene(tmp_path, two_clusters, [topic_name], groups, reverse={"start": "conductor"}) as made,
-        Application(topic_name, PARTITIONS, groups) as application,
-    ):
-        application.start(source)
-        made.start_forward()
-        time.sleep(1)
-        operator = Operator(application, {"east": source, "west": target})
+    opened = running_application(tmp_path, two_clusters, topic_name, PARTITIONS, reverse={"start": "conductor"})
+    with opened as (made, application, operator):
         options = Options(launch=made.launch)
-        # A group has offsets at the source only after it was stopped once.
-        application.stop_groups()
-        for group in application.groups:
-            group.start(source)
-
         moved = run_migration(made.files(), operator, options)
         assert moved.waves["all"].phase is Phase.MOVED, operator.lines
         time.sleep(1)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.gate import Gate
 from tests.migration import conductor_main
-from tests.migration.application import Application
-from tests.migration.migrations import Operator, Scene
-from tests.support import mirror_runs as runs
+from tests.migration.migrations import Operator, Scene, running_application
 
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.session import read_state
@@ -24,7 +20,9 @@ from shallow_mirror.migration.steps import Step
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(3600)]
 
-PARTITIONS, ROUNDS = 12, int(os.environ.get("MIGRATION_ROUNDS", "50"))
+PARTITIONS = 12
+ROUNDS = int(os.environ.get("MIGRATION_ROUNDS", "50"))
+FIRST_ROUND = int(os.environ.get("MIGRATION_FIRST_ROUND", "0"))
 STRIDES = (5, 7)
 """By how many effects the kill of a move and of a rollback moves on from round to round."""
 PATIENCE_S = 120.0
@@ -60,7 +58,7 @@ class Listener:
 
 
 class Round:
-    def __init__(self, scene: Scene, application: Application, operator: Operator) -> None:
+    def __init__(self, scene: Scene, operator: Operator) -> None:
         self._scene = scene
         self._lines = scene.folder / "lines.jsonl"
         self._listener = Listener(self._lines, operator)
@@ -86,56 +84,29 @@ class Round:
         return read_state(self._scene.files()).waves["all"].phase
 
 
-@contextmanager
-def prepared(folder: Path, clusters: Any, topic: str, gate: Gate) -> Iterator[tuple[Scene, Application, Round]]:
-    source, target = clusters.source.bootstrap, clusters.target.bootstrap
-    groups = [f"{topic}.{number}" for number in range(3)]
-    folder.mkdir()
-    made = Scene(folder, source, target, [topic], groups, gate)
-    made.write()
-    runs.create_topic(source, topic, PARTITIONS)
-    try:
-        with Application(topic, PARTITIONS, groups) as application:
-            application.start(source)
-            made.start_forward()
-            application.stop_groups()
-            for group in application.groups:
-                group.start(source)
-            operator = Operator(application, {"east": source, "west": target})
-            yield made, application, Round(made, application, operator)
-    finally:
-        for mirror in made.mirrors:
-            mirror.kill()
-
-
 def test_fifty_kills_of_conductors_on_the_way_there_and_back_lose_and_repeat_nothing(
     two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
     killed, stopped_s, records = {"run": 0, "rollback": 0}, list[float](), 0
-    with Gate(tmp_path) as gate:
-        for number in range(ROUNDS):
-            kills = {"run": number * STRIDES[0] % 57, "rollback": number * STRIDES[1] % 53}
-            with prepared(tmp_path / f"round-{number}", two_clusters, f"{topic_name}-{number}", gate) as (
-                _,
-                application,
-                performed,
-            ):
-                for command, phase in (("run", Phase.MOVED), ("rollback", Phase.RETURNED)):
-                    code = performed.perform(command, kills[command])
-                    if code != 0:
-                        assert code == -9, (number, kills, performed._operator.lines[-5:])
-                        killed[command] += 1
-                        assert performed.perform(command, None) == 0, (number, kills)
-                    assert performed.phase() is phase, (number, kills)
-                    time.sleep(0.3)
-                application.stop_writers()
-                application.await_everything_read()
-                application.stop_groups()
-                assert application.differences() == {}, (number, kills)
-                stopped_s += application.stopped_s
-                records += sum(application.written.values())
-            print(
-                f"round {number}: kills at {kills}, writers stopped {[round(s, 1) for s in application.stopped_s]} s", flush=True
-            )
+    for number in range(FIRST_ROUND, FIRST_ROUND + ROUNDS):
+        kills = {"run": number * STRIDES[0] % 57, "rollback": number * STRIDES[1] % 53}
+        opened = running_application(tmp_path / f"round-{number}", two_clusters, f"{topic_name}-{number}", PARTITIONS)
+        with opened as (made, application, operator):
+            performed = Round(made, operator)
+            for command, phase in (("run", Phase.MOVED), ("rollback", Phase.RETURNED)):
+                code = performed.perform(command, kills[command])
+                if code != 0:
+                    assert code == -9, (number, kills, operator.lines[-5:])
+                    killed[command] += 1
+                    assert performed.perform(command, None) == 0, (number, kills)
+                assert performed.phase() is phase, (number, kills)
+                time.sleep(0.3)
+            application.stop_writers()
+            application.await_everything_read()
+            application.stop_groups()
+            assert application.differences() == {}, (number, kills)
+            stopped_s += application.stopped_s
+            records += sum(application.written.values())
+        print(f"round {number}: kills at {kills}, writers stopped {[round(s, 1) for s in application.stopped_s]} s", flush=True)
     print(f"{killed} kills, {records:,} records, writers stopped for {min(stopped_s):.1f} to {max(stopped_s):.1f} s")
     assert min(killed.values()) > ROUNDS * 0.7

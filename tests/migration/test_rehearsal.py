@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.migration.application import Application
-from tests.migration.migrations import Operator, scene
-from tests.support import mirror_runs as runs
+from tests.migration.migrations import left_of_rehearsals, running_application
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.migration.rehearsal import rehearse
 from shallow_mirror.migration.session import Options, read_state, run_migration
 from shallow_mirror.migration.state import Phase
@@ -24,36 +18,16 @@ pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(400)]
 PARTITIONS = 12
 
 
-def left_at(bootstrap: str) -> list[str]:
-    """Return the topics and groups of rehearsals."""
-    client = ClientConfig.from_properties({"bootstrap.servers": bootstrap})
-    with closing(GroupClient(client, "cluster")) as groups:
-        names = [*groups.listed(), *runs.admin(bootstrap).list_topics(timeout=20).topics]
-    return [name for name in names if name.startswith("migrate-rehearsal-")]
-
-
 def test_a_rehearsal_leaves_nothing_behind_and_its_time_is_that_of_the_move(
     two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    groups = [f"{topic_name}.{number}" for number in range(3)]
-    runs.create_topic(source, topic_name, PARTITIONS)
-    with (
-        scene(tmp_path, two_clusters, [topic_name], groups, reverse={"start": "conductor"}) as made,
-        Application(topic_name, PARTITIONS, groups) as application,
-    ):
-        application.start(source)
-        made.start_forward()
-        time.sleep(3)
-        application.stop_groups()
-        for group in application.groups:
-            group.start(source)
-        operator = Operator(application, {"east": source, "west": target})
+    opened = running_application(tmp_path, two_clusters, topic_name, PARTITIONS, reverse={"start": "conductor"})
+    with opened as (made, application, operator):
         options = Options(launch=made.launch)
-
         report = rehearse(made.files(), operator, options=options)
         assert list(report.left) == []
-        assert left_at(source) == left_at(target) == []
+        assert left_of_rehearsals(source) == left_of_rehearsals(target) == []
         assert set(report.seconds) == {Direction.MOVE, Direction.ROLLBACK}
         assert len(report.groups) == 3
         assert read_state(made.files()).waves["all"].phase is Phase.AT_SOURCE

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
+from tests.support.guarded_clusters import (
+    ANNA,
+    BOB,
+    CARL,
+    MIRROR,
+    PASSWORD,
+    PASSWORD_VARIABLE,
+    Guarded,
+    client,
+    guarded_pair,
+    super_user,
+)
 
 from shallow_mirror.acls.acl_copy import copy_acls
 from shallow_mirror.broker.admin.acl_client import AclClient
@@ -25,49 +36,22 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
-from shallow_mirror.local_kafka.properties import Listener
 from shallow_mirror.operations.status import gather_status
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(300)]
 
-ANNA, BOB, CARL, MIRROR = "anna", "bob", "carl", "copier"
-PASSWORD = "pa55"
 TOPICS = ("orders", "orders-eu", "bills")
-_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required " + " ".join(
-    f'user_{user}="{PASSWORD}"' for user in (ANNA, BOB, CARL, MIRROR)
-)
-GUARDED = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
 
-
-class Guarded(NamedTuple):
-    source: LocalKafka
-    target: LocalKafka
+__all__ = ["guarded_pair"]
 
 
 @pytest.fixture(scope="module")
-def guarded(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """Two clusters that obey ACLs, except those who come without a login."""
-    plain = {"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": f"{_MODULE};"}
-    listeners = [(Listener("PLAIN", "SASL_PLAINTEXT", plain),)] * 2
-    nodes = start_clusters(tmp_path_factory.mktemp("guarded"), 2, properties=GUARDED, listeners=listeners)
+def guarded(guarded_pair: Guarded) -> Guarded:
+    """Return two clusters with topics."""
     for name in TOPICS:
-        runs.create_topic(nodes[0].bootstrap, name)
-        runs.create_topic(nodes[1].bootstrap, f"east.{name}")
-    yield Guarded(*nodes)
-    stop_clusters(nodes)
-
-
-def client(node: LocalKafka, user: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": node.address_of("PLAIN"),
-        "security.protocol": "sasl_plaintext",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": user,
-        "sasl.password": "${env:ACLS_TEST_PASSWORD}",
-    }
+        runs.create_topic(guarded_pair.source.bootstrap, name)
+        runs.create_topic(guarded_pair.target.bootstrap, f"east.{name}")
+    return guarded_pair
 
 
 def topic(name: str, match: PatternKind = PatternKind.LITERAL) -> ResourcePattern:
@@ -79,10 +63,6 @@ def permitted(node: LocalKafka, user: str, name: str) -> frozenset[Operation]:
     with closing(Cluster(ClientConfig.from_properties(client(node, user)))) as cluster:
         permissions = request_permissions(cluster, [name], Deadline.after_ms(20_000, time.monotonic))
     return permissions.topics[name] or frozenset()
-
-
-def super_user(node: LocalKafka) -> AclClient:
-    return AclClient(ClientConfig.from_properties({"bootstrap.servers": node.bootstrap}), "cluster")
 
 
 def quotas(node: LocalKafka) -> QuotaClient:
@@ -102,7 +82,7 @@ SOURCE_ACLS = (
 def test_users_may_read_on_the_target_what_they_may_read_at_the_source_and_no_more(
     guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ACLS_TEST_PASSWORD", PASSWORD)
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
     source, target = guarded
     conf = runs.conf_file(
         tmp_path,
@@ -167,7 +147,7 @@ def test_a_running_mirror_follows_acls_and_quotas_of_the_source(guarded: Guarded
 
 
 def test_missing_permissions_on_the_clusters_are_named(guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACLS_TEST_PASSWORD", PASSWORD)
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
     source, target = guarded
     mirror = f"User:{MIRROR}"
     on_cluster = ResourcePattern(ResourceKind.CLUSTER, "kafka-cluster")

@@ -65,16 +65,20 @@ def catch_up(settings: MirrorConfig, spark: Any, observer: Observer = observe_no
     Mirror(settings, observer=observer).run(spark, available_now=True)
 
 
+def own_spark_environment() -> dict[str, str]:
+    """Return the environment for a process that starts a JVM of its own."""
+    return {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+
+
 @contextmanager
 def command(folder: Path, conf: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`shallow-mirror run`; its standard error is in `stderr.txt` of `folder`. Whatever is left of its group is killed."""
     log = folder / "stderr.txt"
-    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     with log.open("w", encoding="utf-8") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "shallow_mirror.cli", "run", str(conf), *options],
             cwd=folder,
-            env=environment,
+            env=own_spark_environment(),
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             text=True,

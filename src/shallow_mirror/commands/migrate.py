@@ -95,7 +95,7 @@ def rollback(
 
 @migrate.command("abort")
 def abort(file: File, takes_over: TakeOver = False) -> None:
-    """Go back to the source, at any step before the point of no return."""
+    """Go back to the source, at any step before the point of no return; delete what a killed rehearsal left."""
     from shallow_mirror.migration import view
     from shallow_mirror.migration.sentences import release_sentences
     from shallow_mirror.migration.session import Options
@@ -104,11 +104,17 @@ def abort(file: File, takes_over: TakeOver = False) -> None:
 
     files = load_migration(file, "migrate abort")
     with interruptible(_CONTINUES):
-        wave = abort_migration(files, view.Printed(), Options(takes_over=takes_over))
-    print(f"wave {wave.name}: aborted; it is {wave.phase}")
-    alias = files.mirror.source.alias if wave.phase is Phase.AT_SOURCE else files.mirror.target.alias
-    for sentence in release_sentences(files.wave(wave.name), alias):
-        print(sentence)
+        aborted = abort_migration(files, view.Printed(), Options(takes_over=takes_over))
+    for prefix in aborted.rehearsals:
+        print(f"rehearsal {prefix}: " + ("could not be removed" if aborted.left else "removed"))
+    if (wave := aborted.wave) is not None:
+        print(f"wave {wave.name}: aborted; it is {wave.phase}")
+        alias = files.mirror.source.alias if wave.phase is Phase.AT_SOURCE else files.mirror.target.alias
+        for sentence in release_sentences(files.wave(wave.name), alias):
+            print(sentence)
+    if aborted.left:
+        print("could not be deleted: " + ", ".join(aborted.left))
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @migrate.command("status")

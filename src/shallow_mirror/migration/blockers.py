@@ -9,10 +9,8 @@ from contextlib import closing
 from typing import Protocol
 
 from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.broker.admin.acls import Operation, missing_group_permissions, request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.checkpoints.controls import TopicControls
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -23,11 +21,21 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.group_blockers import plan_problems, spanning_problems
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
+from shallow_mirror.migration.permissions import (
+    TO_READ,
+    TO_WRITE,
+    UserView,
+    missing_on_groups,
+    missing_on_topics,
+    missing_to_change_acls,
+    missing_to_list,
+)
 from shallow_mirror.migration.reverse_mirror import reverse_positions
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.runner.acl_check import require_acls
+from shallow_mirror.streaming.runner.unauthorized_topics import is_plain_name, unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
 REQUEST_MS = 20_000
@@ -41,6 +49,7 @@ class Passage(Protocol):
     files: MigrationFiles
     wave: WaveSettings
     direction: Direction
+    are_writers_denied_at_other: bool
 
     @property
     def mirror(self) -> MirrorConfig: ...
@@ -56,6 +65,7 @@ class Passage(Protocol):
     def other_log_ends(self) -> LogEnds: ...
     def controls(self) -> TopicControls: ...
     def group_offsets(self) -> Mapping[str, set[str]]: ...
+    def may_hide_groups(self) -> bool: ...
     def move_groups(self, *, is_applied: bool) -> GroupsReport | None: ...
     def missing_denies(self) -> Sequence[Acl]: ...
 
@@ -79,8 +89,11 @@ def problems_of(passage: Passage) -> list[str]:
 
 def _topic_problems(passage: Passage) -> Iterator[str]:
     topics, wave = passage.topics(), passage.wave
+    hidden = unauthorized_topics(passage.origin, wave.topics, (), topics, _deadline())
     for pattern in wave.topics:
-        if not any(re.fullmatch(pattern, topic) for topic in topics):
+        if pattern in hidden:
+            yield f"{passage.mirror.source_cluster_name}: topic {pattern}: {hidden[pattern]}"
+        elif not any(re.fullmatch(pattern, topic) for topic in topics):
             yield f"waves: {wave.name}: topics: {pattern} matches no topic of {passage.mirror.source.alias}"
     excluded = [topic for topic in topics if not passage.mirror.topics.is_included(topic)]
     if excluded:
@@ -146,8 +159,13 @@ def _group_problems(passage: Passage) -> Iterator[str]:
     if not wave.groups:
         return
     topics_of = passage.group_offsets()
+    origin = UserView(passage.origin, passage.mirror.source_cluster_name)
     for pattern in wave.groups:
-        if not any(re.fullmatch(pattern, name) for name in topics_of):
+        if any(re.fullmatch(pattern, name) for name in topics_of):
+            continue
+        hidden = list(missing_to_list(origin, [pattern] if is_plain_name(pattern) else [], "needed to see it"))
+        yield from hidden
+        if not hidden:
             yield f"waves: {wave.name}: groups: {pattern} has no group with committed offsets at {passage.mirror.source.alias}"
     excluded = [name for name in topics_of if not passage.files.mirror.groups.is_included(name)]
     if excluded:
@@ -159,21 +177,41 @@ def _group_problems(passage: Passage) -> Iterator[str]:
 
 
 def _permission_problems(passage: Passage) -> Iterator[str]:
-    """Yield what the commits of groups lack at the other cluster; what the mirror itself needs, its run has checked."""
-    config, groups = passage.mirror, sorted(passage.group_offsets())
-    if not groups:
+    """Yield what comparisons and commits of groups lack; what the mirror itself needs, its run has checked."""
+    config, topics = passage.mirror, passage.topics()
+    origin, other = UserView(passage.origin, config.source_cluster_name), UserView(passage.other, config.target_cluster_name)
+    yield from missing_on_topics(origin, topics, TO_READ, "needed to compare both clusters")
+    copies = [passage.target_topic(topic) for topic in topics]
+    yield from missing_on_topics(other, copies, TO_READ, "needed to compare both clusters, and to commit offsets of groups")
+    groups = sorted(passage.group_offsets())
+    if passage.direction is Direction.MOVE:
+        yield from missing_on_groups(other, groups, "needed to commit its offsets")
+        if passage.reverse is not None:
+            yield from missing_on_groups(origin, groups, "needed to commit its offsets in a rollback")
         return
-    for problem in missing_group_permissions(passage.other, groups, _deadline()):
-        yield f"{config.target_cluster_name}: {problem}"
-    topics = [passage.target_topic(topic) for topic in passage.topics()]
-    permissions = request_permissions(passage.other, topics, _deadline())
-    for topic in topics:
-        if permissions.missing_on(topic, [Operation.READ]):
-            yield f"{config.target_cluster_name}: {topic}: {refusal(TOPIC_AUTHORIZATION_FAILED, 'OffsetCommit', topic=topic)}"
+    client = passage.files.mirror.source.client  # of a rollback: the user of the move commits offsets where it read them
+    with closing(Cluster(client)) as source:
+        yield from missing_on_groups(
+            UserView(source, passage.files.mirror.source_cluster_name), groups, "needed to commit its offsets"
+        )
+
+
+def notes_of(passage: Passage) -> list[str]:
+    """Return what a plan cannot know and an operator has to."""
+    patterns = [pattern for pattern in passage.wave.groups if not is_plain_name(pattern)]
+    if not patterns or not passage.may_hide_groups():
+        return []
+    return [
+        f"{passage.mirror.source_cluster_name}: groups that the user of the mirror file may not describe are not seen and would "
+        f"not move: grant Describe on the cluster, or on every group of {named(patterns)}"
+    ]
 
 
 def _deny_problems(passage: Passage) -> Iterator[str]:
     writers = passage.files.config.writers
+    if passage.are_writers_denied_at_other:
+        other = UserView(passage.other, passage.mirror.target_cluster_name)
+        yield from missing_to_change_acls(other, "needed to delete the Deny ACLs that the move has created")
     if not writers.is_denied:
         return
     if passage.mirror.acls.sync_s is not None:
@@ -182,12 +220,8 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
             f"{passage.mirror.target.alias}: set acls.sync: off and restart the mirror first"
         )
     passage.missing_denies()  # raises ConfigError where the cluster has no authorizer, or does not show its ACLs
-    permissions = request_permissions(passage.origin, [], _deadline())
-    if permissions.cluster is not None and Operation.ALTER not in permissions.cluster:
-        yield (
-            f"{passage.mirror.source_cluster_name}: writers.stop: deny creates ACLs: grant Alter on the cluster to the user "
-            "of the mirror file"
-        )
+    origin = UserView(passage.origin, passage.mirror.source_cluster_name)
+    yield from missing_to_change_acls(origin, "needed for writers.stop: deny")
     for config in (passage.files.mirror, *passage.files.reverses.values()):
         for client in (config.source.client, config.target.client):
             user = client.value("sasl.username") if client.uses_sasl else ""
@@ -214,6 +248,8 @@ def _reverse_problems(passage: Passage) -> Iterator[str]:
         yield f"{where}: mirror {config.mirror} has run already: it needs another mirror id and tables to begin at the move"
         return
     with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
+        view = UserView(target, f"{where}: {config.target_cluster_name}")
+        yield from missing_on_topics(view, passage.topics(), TO_WRITE, "needed to copy back")
         require_acls(config, source, target, _deadline())
         refuse_used_ids(target, transactional_ids(config.mirror, id_count(config.write.slots)), _deadline())
 

@@ -24,15 +24,14 @@ class StartedMirror:
 
     def stop(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
         """Stop the process with SIGTERM, and with SIGKILL where it does not end in time."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-        give_up_at = clock() + STOP_S
-        while self._is_alive():
-            if clock() > give_up_at:
-                with suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
-                give_up_at = clock() + STOP_S
-            sleep(0.1)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+            give_up_at = clock() + STOP_S
+            while clock() < give_up_at:
+                if not self._is_alive():
+                    return
+                sleep(0.1)
 
     def _is_alive(self) -> bool:
         with suppress(ChildProcessError):

@@ -49,6 +49,8 @@ class Passage:
     on_progress: Callable[[Any], None] = lambda _: None
     boundary: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of a rollback: where the logs of the target ended at the point of no return of the move."""
+    are_writers_denied_at_other: bool = False
+    """Of a rollback: the move has created Deny ACLs, which the rollback deletes."""
     launch: Launch = start_process
     _origin: Cluster = field(init=False)
     _other: Cluster = field(init=False)
@@ -143,6 +145,10 @@ class Passage:
         is_wanted = re.compile(self.wave.group_pattern).fullmatch
         names = [name for name in self._groups.listed() if is_wanted(name)]
         return {name: {row.topic_partition.topic for row in rows} for name, rows in self._groups.committed(names).items()}
+
+    def may_hide_groups(self) -> bool:
+        """Return whether the origin may have groups that it does not list for our user."""
+        return self._groups.may_hide_groups()
 
     def move_groups(self, *, is_applied: bool) -> GroupsReport | None:
         """Translate the offsets of the wave's groups, and commit them at the other cluster if `is_applied`."""

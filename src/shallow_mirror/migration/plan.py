@@ -13,6 +13,7 @@ from shallow_mirror.checkpoints.migration_log import MigrationLog
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.migration.blockers import notes_of
 from shallow_mirror.migration.estimate import Measured, StepTime, downtime_s, step_times
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.state import Phase, state_of
@@ -37,7 +38,8 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWave:
-    """`downtime_s`: how long the writers are stopped, without the time that people take; None: not known."""
+    """`notes`: what a plan cannot know. `downtime_s`: how long the writers are stopped, without the time that people take;
+    None: not known."""
 
     name: str
     phase: Phase
@@ -45,6 +47,7 @@ class PlannedWave:
     groups: tuple[str, ...]
     reverse: str | None
     problems: tuple[str, ...]
+    notes: tuple[str, ...]
     steps: tuple[PlannedStep, ...]
     downtime_s: float | None
 
@@ -56,6 +59,7 @@ class PlannedWave:
             "groups": list(self.groups),
             "reverse": self.reverse,
             "problems": list(self.problems),
+            "notes": list(self.notes),
             "downtime_s": self.downtime_s,
             "steps": [
                 {
@@ -119,6 +123,7 @@ def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) ->
         groups=tuple(sorted(passage.group_offsets())) if is_open else tuple(wave.groups),
         reverse=wave.reverse,
         problems=tuple(problems),
+        notes=tuple(notes_of(passage)) if is_open else (),
         steps=tuple(
             PlannedStep(
                 step=info.step,

@@ -22,11 +22,13 @@ from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.view import sentence
 from shallow_mirror.migration import scratch as scratch_names
 from shallow_mirror.migration.conductor_ports import Outside, Reports
+from shallow_mirror.migration.leftovers import Leftovers, remove, remove_all
 from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.scratch import Scratch
+from shallow_mirror.migration.scratch_permissions import missing_permissions
 from shallow_mirror.migration.scratch_writer import ScratchWriter, log_starts, read_sample
-from shallow_mirror.migration.session import Options, owned, read_state, roll_back, run_migration
+from shallow_mirror.migration.session import Options, owned, read_state, require_sole, roll_back, run_migration
 from shallow_mirror.migration.state import REHEARSED, REHEARSING, Phase
 from shallow_mirror.migration.steps import Direction, Step
 
@@ -119,25 +121,25 @@ def rehearse(files: MigrationFiles, reports: Reports, wave: str | None = None, o
         raise ConfigError(
             "nothing to rehearse: " + ("all waves have moved" if wave is None else f"no wave {wave} that has not moved")
         )
+    require_sole(state.conductor, options)
     with owned(files, state, options) as owner:
-        for leftover in state.rehearsals:
-            scratch_names.remove(files, leftover["prefix"], Path(leftover["folder"]))
-            owner.append(event=REHEARSED, detail=leftover)
+        left = remove_all(files, state.rehearsals, owner)
         with closing(Passage(files, chosen, Direction.MOVE)) as passage:
             problems = passage.problems()
             if problems:
                 raise ConfigError(problems)
             prefix = f"migrate-rehearsal-{uuid.uuid4().hex[:8]}"
-            scratch = Scratch(
-                prefix=prefix,
-                folder=Path(tempfile.gettempdir()) / prefix,
-                topics=passage.topics(),
-                groups=sorted(passage.group_offsets()),
-            )
-            owner.append(event=REHEARSING, detail=scratch.document())
-            report = _Rehearsal(files, chosen, scratch, passage, reports, options).run()
-        owner.append(event=REHEARSED, detail=scratch.document())
-    return report
+            folder = Path(tempfile.gettempdir()) / prefix
+            leftovers = Leftovers(prefix=prefix, folder=str(folder), is_denied=files.config.writers.is_denied)
+            scratch = Scratch(prefix=prefix, folder=folder, topics=passage.topics(), groups=sorted(passage.group_offsets()))
+            missing = list(missing_permissions(files, chosen, scratch))
+            if missing:
+                raise ConfigError(missing)
+            owner.append(event=REHEARSING, detail=leftovers.document())
+            report = _Rehearsal(files, chosen, scratch, leftovers, passage, reports, options).run()
+        if not report.left:
+            owner.append(event=REHEARSED, detail=leftovers.document())
+    return replace(report, left=[*left, *report.left])
 
 
 class _Rehearsal:
@@ -146,6 +148,7 @@ class _Rehearsal:
         files: MigrationFiles,
         wave: WaveSettings,
         scratch: Scratch,
+        leftovers: Leftovers,
         passage: Passage,
         reports: Reports,
         options: Options,
@@ -153,6 +156,7 @@ class _Rehearsal:
         self._files = files
         self._wave = wave
         self._scratch = scratch
+        self._leftovers = leftovers
         self._passage = passage
         self._reports = reports
         self._options = options
@@ -217,6 +221,4 @@ class _Rehearsal:
     def _remove(self) -> list[str]:
         for started in self._started:
             started.stop()
-        if self._files.config.writers.is_denied:
-            scratch_names.remove_denies(self._files, self._scratch.prefix)
-        return scratch_names.remove(self._files, self._scratch.prefix, self._scratch.folder)
+        return remove(self._files, self._leftovers)

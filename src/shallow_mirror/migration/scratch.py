@@ -1,28 +1,20 @@
-"""Driver: everything that a rehearsal creates: topics, groups, mirrors and files of its own, and their removal.
-
-All names on the clusters begin with one prefix, which is in the table of the migration before anything is created. So whatever a
-killed rehearsal leaves is found by that prefix.
-"""
+"""Driver: everything that a rehearsal creates: topics, groups, mirrors and files of its own. `leftovers` removes it."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.broker.admin.group_admin import delete_groups
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, delete_topics, ensure_topics
+from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.config import ClusterSettings, MirrorConfig
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles, WaveSettings
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
@@ -30,7 +22,6 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.types import TopicPartition
 
 REQUEST_S = 30.0
-REMOVE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +39,14 @@ class Scratch:
     def group(self, name: str) -> str:
         return f"{self.prefix}.{name}"
 
-    def document(self) -> dict[str, str]:
-        return {"prefix": self.prefix, "folder": str(self.folder)}
+    def mirror_id(self, name: str) -> str:
+        """Return the id of a mirror of the rehearsal: `mirror` or `reverse`."""
+        return f"{self.prefix}.{name}"
 
 
 def write_files(files: MigrationFiles, wave: WaveSettings, scratch: Scratch) -> MigrationFiles:
     """Write mirror files and a migration file for the scratch topics, with the settings of the real ones."""
-    scratch.folder.mkdir(parents=True, exist_ok=True)
+    scratch.folder.mkdir(mode=0o700)
     mirrors = {"mirror": files.mirror, "reverse": files.reverses.get(wave.name)}
     for name, mirror in mirrors.items():
         if mirror is not None:
@@ -98,7 +90,7 @@ def _scratch_mirror(mirror: MirrorConfig, scratch: Scratch, name: str) -> Mirror
     )
     return mirror.model_copy(
         update={
-            "mirror": f"{scratch.prefix}.{name}",
+            "mirror": scratch.mirror_id(name),
             "topics": topics,
             "read": mirror.read.model_copy(update={"start": "earliest"}),
             "groups": type(mirror.groups)(),
@@ -134,44 +126,6 @@ def commit_groups(mirror: MirrorConfig, scratch: Scratch, ends: Mapping[TopicPar
             if refused:
                 name, reason = min(refused.items())
                 raise RetriableError("REFUSED", f"group {scratch.group(group)}, offset of {name}: {reason}")
-
-
-def remove(files: MigrationFiles, prefix: str, folder: Path, clock: Callable[[], float] = time.monotonic) -> list[str]:
-    """Delete all that begins with `prefix` on both clusters, and the folder. Return what could not be deleted in time."""
-    left: list[str] = []
-    for cluster in (files.mirror.source, files.mirror.target):
-        left += _remove_at(cluster, prefix, Deadline.after_ms(REMOVE_S * 1000, clock))
-    shutil.rmtree(folder, ignore_errors=True)
-    return left
-
-
-def _remove_at(cluster: ClusterSettings, prefix: str, deadline: Deadline) -> list[str]:
-    with closing(Cluster(cluster.client)) as connection, closing(GroupClient(cluster.client, cluster.alias)) as groups:
-        while True:
-            topics = [name for name in connection.metadata(None, deadline).topics if name.startswith(prefix)]
-            names = [name for name in groups.listed() if name.startswith(prefix)]
-            if not topics and not names:
-                return []
-            if deadline.is_over():
-                return [f"{cluster.alias}: topic {name}" for name in topics] + [
-                    f"{cluster.alias}: group {name}" for name in names
-                ]
-            if topics:
-                delete_topics(cluster.client, topics, timeout_s=REQUEST_S)
-            try:
-                delete_groups(cluster.client, names, timeout_s=REQUEST_S)
-            except RetriableError:
-                connection.wait(500, deadline)  # a member that was killed is in its group until its session ends
-            connection.forget_metadata()
-
-
-def remove_denies(files: MigrationFiles, prefix: str) -> None:
-    """Delete the ACLs on scratch topics of both clusters."""
-    for cluster in (files.mirror.source, files.mirror.target):
-        client = AclClient(cluster.client, cluster.alias)
-        own: list[Acl] = [acl for acl in client.read() if acl.pattern.name.startswith(prefix)]
-        if own:
-            client.delete(own)
 
 
 def _deadline() -> Deadline:

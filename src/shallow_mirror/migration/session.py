@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError
 from shallow_mirror.migration.conductor import WaveConductor
 from shallow_mirror.migration.conductor_ports import Clock, Reports
+from shallow_mirror.migration.leftovers import remove_all
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.passage import Passage
@@ -35,6 +36,15 @@ class Options:
     takes_over: bool = False
     clock: Clock = SYSTEM_CLOCK
     launch: Launch = start_process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """`wave` None: none was under way. `rehearsals`: prefixes of those that were removed; `left`: what could not be deleted."""
+
+    wave: WaveState | None
+    rehearsals: Sequence[str]
+    left: Sequence[str]
 
 
 def read_state(files: MigrationFiles) -> MigrationState:
@@ -95,20 +105,27 @@ def roll_back(files: MigrationFiles, reports: Reports, wave: str | None = None, 
     return read_state(files)
 
 
-def abort(files: MigrationFiles, reports: Reports, options: Options = Options()) -> WaveState:
-    """Take back what the wave under way has done, and return its state. Raises ConfigError behind the point of no return."""
+def abort(files: MigrationFiles, reports: Reports, options: Options = Options()) -> Aborted:
+    """Take back what the wave under way has done, and remove what killed rehearsals left.
+
+    Raises ConfigError behind the point of no return, and where there is nothing to do.
+    """
     state = read_state(files)
     wave = state.under_way
-    if wave is None:
+    if wave is None and not state.rehearsals:
         raise ConfigError("nothing is under way that could be aborted")
-    if not wave.can_abort:
+    if wave is not None and not wave.can_abort:
         raise ConfigError(abort_problem(wave))
-    _require_sole(state.conductor, options)
-    settings = files.wave(wave.name)
-    with owned(files, state, options) as owner, closing(_passage(files, settings, state, wave.direction, options)) as passage:
-        conductor = WaveConductor(files.config, settings, owner, passage, reports, options.clock, waits=False)
-        conductor.abort()
-        return conductor.state()
+    require_sole(state.conductor, options)
+    settings = None if wave is None else files.wave(wave.name)
+    with owned(files, state, options) as owner:
+        if wave is not None and settings is not None:
+            with closing(_passage(files, settings, state, wave.direction, options)) as passage:
+                conductor = WaveConductor(files.config, settings, owner, passage, reports, options.clock, waits=False)
+                conductor.abort()
+                wave = conductor.state()
+        left = remove_all(files, state.rehearsals, owner)
+    return Aborted(wave=wave, rehearsals=[rehearsal["prefix"] for rehearsal in state.rehearsals], left=left)
 
 
 def _perform(
@@ -127,16 +144,23 @@ def _perform(
 
 
 def _passage(files: MigrationFiles, wave: WaveSettings, state: MigrationState, direction: Direction, options: Options) -> Passage:
-    passed = state.waves[wave.name].move.get(Step.POINT_OF_NO_RETURN, {})
-    boundary = from_document(passed.get("other_ends", {}))
-    return Passage(files, wave, direction, boundary=boundary, launch=options.launch)
+    of_wave = state.waves[wave.name]
+    passed = of_wave.move.get(Step.POINT_OF_NO_RETURN, {})
+    return Passage(
+        files,
+        wave,
+        direction,
+        boundary=from_document(passed.get("other_ends", {})),
+        are_writers_denied_at_other=direction is Direction.ROLLBACK and bool(of_wave.denied.get(Direction.MOVE)),
+        launch=options.launch,
+    )
 
 
 def _require_ready(
     files: MigrationFiles, state: MigrationState, wave: WaveSettings, direction: Direction, options: Options
 ) -> None:
     """Raise ConfigError with everything that is in the way, before anything is written."""
-    _require_sole(state.conductor, options)
+    require_sole(state.conductor, options)
     of_wave = state.waves[wave.name]
     if of_wave.is_under_way:
         if of_wave.fingerprint != files.fingerprint:
@@ -151,7 +175,7 @@ def _require_ready(
         raise ConfigError(problems)
 
 
-def _require_sole(conductor: ConductorState | None, options: Options) -> None:
+def require_sole(conductor: ConductorState | None, options: Options) -> None:
     """Raise ConfigError where another conductor is alive, or may be."""
     if conductor is None or conductor.has_ended or options.takes_over:
         return

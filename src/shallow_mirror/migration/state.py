@@ -87,7 +87,7 @@ class MigrationState:
     """`conductor` None: there was none yet. `rehearsals`: those that have not said that nothing is left of them."""
 
     waves: Mapping[str, WaveState]
-    rehearsals: Sequence[Mapping[str, str]] = ()
+    rehearsals: Sequence[Mapping[str, Any]] = ()
     conductor: ConductorState | None = None
 
     @property
@@ -99,7 +99,7 @@ def state_of(rows: Iterable[MigrationRow], names: Sequence[str]) -> MigrationSta
     """Return the state. `names`: the waves of the file in their order; waves that only the table has come behind them."""
     waves = {name: WaveState(name=name) for name in names}
     conductor: ConductorState | None = None
-    rehearsals: list[Mapping[str, str]] = []
+    rehearsals: list[Mapping[str, Any]] = []
     for row in rows:
         if row.event == TAKEN_OVER:
             conductor = ConductorState(epoch=row.conductor_epoch, host=row.host, pid=row.pid, run_id=row.run_id, has_ended=False)

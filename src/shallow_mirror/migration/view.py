@@ -56,6 +56,7 @@ def _wave_lines(wave: PlannedWave) -> list[str]:
         f"groups {', '.join(wave.groups) or '(none)'}; reverse mirror {wave.reverse or '(none: no rollback)'}"
     ]
     lines += [f"  in the way: {problem}" for problem in wave.problems]
+    lines += [f"  note: {note}" for note in wave.notes]
     for number, planned in enumerate(wave.steps, 1):
         seconds = planned.time.seconds if planned.time is not None else None
         took = "" if planned.time is None else f" [{'?' if seconds is None else f'{seconds:.1f} s'}: {planned.time.basis}]"
@@ -83,6 +84,10 @@ def state_text(state: MigrationState, migration: str) -> str:
         if wave.next_step is not None:
             back = "abort goes back" if wave.can_abort else "behind the point of no return"
             lines.append(f"  {wave.next_step.step}: next ({back})")
+    lines += [
+        f"rehearsal {rehearsal['prefix']}: running or killed; `migrate rehearse` or `migrate abort` deletes what is left of it"
+        for rehearsal in state.rehearsals
+    ]
     return "\n".join(lines)
 
 
@@ -106,6 +111,7 @@ def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
             }
             for wave in state.waves.values()
         ],
+        "rehearsals": [rehearsal["prefix"] for rehearsal in state.rehearsals],
     }
 
 

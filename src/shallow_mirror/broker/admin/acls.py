@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline
@@ -19,6 +20,7 @@ class Operation(enum.IntEnum):
     READ = 3
     WRITE = 4
     CREATE = 5
+    DELETE = 6
     ALTER = 7
     DESCRIBE = 8
     DESCRIBE_CONFIGS = 10
@@ -82,28 +84,51 @@ def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline) ->
 def _missing_once(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
     broker = cluster.any_broker(deadline)
     end_txn_response = call(broker, "EndTxn", deadline, transactional_id=name, producer_id=-1, producer_epoch=-1, committed=False)
-    heartbeat_response = call(
-        broker, "Heartbeat", deadline, group_id=name, generation_id=-1, member_id="", group_instance_id=None
-    )
-    codes = {"EndTxn": int(end_txn_response.error_code), "Heartbeat": int(heartbeat_response.error_code)}
-    return [refusal(code, api, key=name) for api, code in codes.items() if is_forbidden(code)]
+    codes = [("EndTxn", int(end_txn_response.error_code)), _ask_to_commit(broker, name, deadline)]
+    return [refusal(code, api, key=name) for api, code in codes if is_forbidden(code)]
 
 
 def missing_group_permissions(cluster: Cluster, groups: Sequence[str], deadline: Deadline) -> list[str]:
     """Return what to grant so that offsets of `groups` can be committed. Asked as in `missing_slot_permissions`."""
-    return cluster.retrying(
-        "requesting authorized operations", lambda attempt: _missing_of_groups(cluster, groups, attempt), deadline
-    )
+    return _missing_on_groups(cluster, groups, _ask_to_commit, deadline)
 
 
-def _missing_of_groups(cluster: Cluster, groups: Sequence[str], deadline: Deadline) -> list[str]:
-    broker, missing = cluster.any_broker(deadline), []
-    for group in groups:
-        response = call(broker, "Heartbeat", deadline, group_id=group, generation_id=-1, member_id="", group_instance_id=None)
-        code = int(response.error_code)
-        if is_forbidden(code):
-            missing.append(refusal(code, "Heartbeat", key=group))
-    return missing
+def missing_describe_permissions(cluster: Cluster, groups: Sequence[str], deadline: Deadline) -> list[str]:
+    """Return what to grant so that `groups` are listed: a cluster hides those that the user may not describe."""
+    return _missing_on_groups(cluster, groups, _ask_to_describe, deadline)
+
+
+def missing_delete_permissions(cluster: Cluster, absent_groups: Sequence[str], deadline: Deadline) -> list[str]:
+    """Return what to grant so that groups of these names can be deleted. There must be none: they would be deleted."""
+    return _missing_on_groups(cluster, absent_groups, _ask_to_delete, deadline)
+
+
+Ask = Callable[[Connection, str, Deadline], tuple[str, int]]
+"""Ask any broker for something that needs a permission on a group. Return the API, and the error code."""
+
+
+def _missing_on_groups(cluster: Cluster, groups: Sequence[str], ask: Ask, deadline: Deadline) -> list[str]:
+    def ask_all(attempt: Deadline) -> list[str]:
+        broker = cluster.any_broker(attempt)
+        answers = {group: ask(broker, group, attempt) for group in groups}
+        return [refusal(code, api, key=group) for group, (api, code) in answers.items() if is_forbidden(code)]
+
+    return cluster.retrying("requesting authorized operations", ask_all, deadline)
+
+
+def _ask_to_commit(broker: Connection, group: str, deadline: Deadline) -> tuple[str, int]:
+    response = call(broker, "Heartbeat", deadline, group_id=group, generation_id=-1, member_id="", group_instance_id=None)
+    return "Heartbeat", int(response.error_code)
+
+
+def _ask_to_describe(broker: Connection, group: str, deadline: Deadline) -> tuple[str, int]:
+    response = call(broker, "DescribeGroups", deadline, groups=[group], include_authorized_operations=False)
+    return "DescribeGroups", int(response.groups[0].error_code)
+
+
+def _ask_to_delete(broker: Connection, group: str, deadline: Deadline) -> tuple[str, int]:
+    response = call(broker, "DeleteGroups", deadline, groups_names=[group])
+    return "DeleteGroups", int(response.results[0].error_code)
 
 
 def _operations(codes: Collection[int] | None) -> frozenset[Operation] | None:

@@ -122,6 +122,8 @@ _RIGHTS: dict[str, dict[int, str]] = {
     "IncrementalAlterConfigs": {29: "AlterConfigs"},
     "DeleteTopics": {29: "Delete"},
     "DeleteRecords": {29: "Delete"},
+    "DeleteGroups": {30: "Delete"},
+    "DescribeGroups": {30: "Describe"},
 }
 """What to grant, by API and code (docs/reference/acls.md): where an authorizer wants Describe of a thing that the mirror
 reads or writes a moment later, Read or Write, which include it."""

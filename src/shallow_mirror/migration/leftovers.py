@@ -1,0 +1,115 @@
+"""Driver: removal of whatever a rehearsal has created, also one that was killed.
+
+All names on the clusters begin with one prefix, and all files are in one folder; both are in the table of the migration before
+anything is created.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from shallow_mirror.broker.admin.acl_client import AclClient
+from shallow_mirror.broker.admin.group_admin import delete_groups
+from shallow_mirror.broker.admin.topic_admin import delete_topics
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.config import ClusterSettings
+from shallow_mirror.config.migration_config import MigrationFiles
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.migration.conductor_ports import Owner
+from shallow_mirror.migration.mirror_process import StartedMirror
+from shallow_mirror.migration.state import REHEARSED
+
+REQUEST_S = 30.0
+REMOVE_S = 60.0
+_PROCESSES = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """Where everything of a rehearsal is. `is_denied`: also ACLs on its topics."""
+
+    prefix: str
+    folder: str
+    is_denied: bool = False
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**document)
+
+
+def remove_all(files: MigrationFiles, rehearsals: Sequence[Mapping[str, Any]], owner: Owner) -> list[str]:
+    """Remove what rehearsals left, and record it. Return what could not be deleted: it is left for the next call."""
+    left: list[str] = []
+    for document in rehearsals:
+        left_of_one = remove(files, Leftovers.of(document))
+        if not left_of_one:
+            owner.append(event=REHEARSED, detail=document)
+        left += left_of_one
+    return left
+
+
+def remove(files: MigrationFiles, leftovers: Leftovers, clock: Callable[[], float] = time.monotonic) -> list[str]:
+    """Stop the mirrors of a rehearsal, and delete its topics, groups, ACLs and files. Return what could not be deleted in time.
+
+    Raises ConfigError where a permission is missing, RetriableError where a cluster does not answer.
+    """
+    for mirror in mirrors_of(leftovers.folder):
+        mirror.stop()
+    left: list[str] = []
+    for cluster in (files.mirror.source, files.mirror.target):
+        if leftovers.is_denied:
+            _remove_acls(cluster, leftovers.prefix)
+        left += _remove_names(cluster, leftovers.prefix, Deadline.after_ms(REMOVE_S * 1000, clock))
+    shutil.rmtree(leftovers.folder, ignore_errors=True)
+    return left
+
+
+def mirrors_of(folder: str) -> Iterator[StartedMirror]:
+    """Yield the processes of this machine that run a mirror file of `folder`.
+
+    None where the system does not list processes in /proc: those of a killed rehearsal end by themselves then, in time.
+    """
+    for process in _PROCESSES.glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is another user's
+            arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "run" in arguments and any(Path(argument).parent == Path(folder) for argument in arguments):
+                yield StartedMirror(int(process.name), Path(os.devnull))
+
+
+def _remove_names(cluster: ClusterSettings, prefix: str, deadline: Deadline) -> list[str]:
+    with closing(Cluster(cluster.client)) as connection, closing(GroupClient(cluster.client, cluster.alias)) as groups:
+        while True:
+            topics = [name for name in connection.metadata(None, deadline).topics if name.startswith(prefix)]
+            names = [name for name in groups.listed() if name.startswith(prefix)]
+            if not topics and not names:
+                return []
+            if deadline.is_over():
+                return [f"{cluster.alias}: topic {name}" for name in topics] + [
+                    f"{cluster.alias}: group {name}" for name in names
+                ]
+            if topics:
+                delete_topics(cluster.client, topics, timeout_s=REQUEST_S)
+            try:
+                delete_groups(cluster.client, names, timeout_s=REQUEST_S)
+            except RetriableError:
+                connection.wait(500, deadline)  # a member that was killed is in its group until its session ends
+            connection.forget_metadata()
+
+
+def _remove_acls(cluster: ClusterSettings, prefix: str) -> None:
+    client = AclClient(cluster.client, cluster.alias)
+    own = [acl for acl in client.read() if acl.pattern.name.startswith(prefix)]
+    if own:
+        client.delete(own)

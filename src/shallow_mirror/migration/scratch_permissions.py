@@ -1,0 +1,55 @@
+"""Driver: permissions that a rehearsal needs on its scratch topics and groups, asked for before any of them is created."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.migration.permissions import (
+    TO_READ,
+    TO_REHEARSE,
+    TO_WRITE,
+    UserView,
+    missing_in_transactions,
+    missing_on_groups,
+    missing_on_topics,
+    missing_to_delete,
+)
+from shallow_mirror.migration.scratch import Scratch
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+
+_WHAT_FOR = "needed for a rehearsal, also with a prefixed pattern"
+
+
+def missing_permissions(files: MigrationFiles, wave: WaveSettings, scratch: Scratch) -> Iterator[str]:
+    """Yield a sentence for each missing permission. Raises RetriableError, ConfigError."""
+    yield from _of_move(files.mirror, scratch)
+    reverse = files.reverses.get(wave.name)
+    if reverse is not None:
+        yield from _of_way_back(reverse, scratch)
+
+
+def _of_move(mirror: MirrorConfig, scratch: Scratch) -> Iterator[str]:
+    groups = [scratch.group(group) for group in scratch.groups]
+    with closing(Cluster(mirror.source.client)) as source, closing(Cluster(mirror.target.client)) as target:
+        views = (UserView(source, mirror.source_cluster_name), UserView(target, mirror.target_cluster_name))
+        for view in views:
+            yield from missing_on_topics(view, _topics(scratch), TO_REHEARSE, _WHAT_FOR)
+            yield from missing_on_groups(view, groups, _WHAT_FOR)
+            yield from missing_to_delete(view, [scratch.prefix, *groups], _WHAT_FOR)
+        yield from missing_in_transactions(views[1], transactional_id(scratch.mirror_id("mirror"), 0), _WHAT_FOR)
+
+
+def _of_way_back(reverse: MirrorConfig, scratch: Scratch) -> Iterator[str]:
+    with closing(Cluster(reverse.source.client)) as source, closing(Cluster(reverse.target.client)) as target:
+        yield from missing_on_topics(UserView(source, reverse.source_cluster_name), _topics(scratch), TO_READ, _WHAT_FOR)
+        view = UserView(target, reverse.target_cluster_name)
+        yield from missing_on_topics(view, _topics(scratch), TO_WRITE, _WHAT_FOR)
+        yield from missing_in_transactions(view, transactional_id(scratch.mirror_id("reverse"), 0), _WHAT_FOR)
+
+
+def _topics(scratch: Scratch) -> list[str]:
+    return [scratch.topic(topic) for topic in scratch.topics]

@@ -1,0 +1,252 @@
+"""On brokers with an authorizer: which permissions a migration needs, and that a plan names each that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.groups.group_runs import consume, member
+from tests.migration.application import Application
+from tests.migration.migrations import Operator, Scene, left_of_rehearsals, scene
+from tests.support import mirror_runs as runs
+from tests.support.console_entry import console
+from tests.support.guarded_clusters import MIRROR, PASSWORD, Guarded, client, guarded_pair, super_user
+
+from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
+from shallow_mirror.migration.plan import plan_migration
+from shallow_mirror.migration.rehearsal import rehearse
+from shallow_mirror.migration.session import Options, abort, read_state, roll_back, run_migration
+from shallow_mirror.migration.state import Phase
+
+pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(600)]
+
+__all__ = ["guarded_pair"]
+
+CLUSTER = ResourcePattern(ResourceKind.CLUSTER, "kafka-cluster")
+
+
+@dataclass(slots=True)
+class Permitted:
+    """A migration whose files name a user with few permissions; its mirrors run as a user with all of them."""
+
+    made: Scene
+    clusters: Guarded
+    operator: Operator
+    group: str
+
+    @property
+    def topic(self) -> str:
+        return self.made.topics[0]
+
+    @property
+    def options(self) -> Options:
+        """Return options with which a reverse mirror is started as the other user, from the file beside."""
+        return Options(launch=lambda file, log, more: self.made.launch(str(Path(file).with_name("reverse.yaml")), log, more))
+
+    def plan_problems(self) -> list[str]:
+        (wave,) = plan_migration(self.made.files()).waves
+        return list(wave.problems)
+
+
+def needed(permitted: Permitted) -> dict[str, list[Acl]]:
+    """Return the ACLs of docs/reference/acls.md for a migration with a way back, by side."""
+    topic, group = ResourcePattern(ResourceKind.TOPIC, permitted.topic), ResourcePattern(ResourceKind.GROUP, permitted.group)
+    files = permitted.made.files()
+    operations = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS)
+    shared = [*(allow(topic, operation) for operation in operations), allow(group, AclOperation.READ)]
+    return {
+        side: [
+            *shared,
+            allow(ResourcePattern(ResourceKind.TRANSACTIONAL_ID, f"{mirror}-", PatternKind.PREFIXED), AclOperation.WRITE),
+            allow(ResourcePattern(ResourceKind.GROUP, f"{mirror}-", PatternKind.PREFIXED), AclOperation.READ),
+        ]
+        for side, mirror in (("source", files.reverses["all"].mirror), ("target", files.mirror.mirror))
+    }
+
+
+def allow(pattern: ResourcePattern, operation: AclOperation) -> Acl:
+    return Acl(pattern, f"User:{MIRROR}", operation, AclEffect.ALLOW)
+
+
+def grant(node: LocalKafka, acls: Sequence[Acl]) -> None:
+    assert super_user(node).create(acls) == {}
+    runs.wait_for("the ACLs", lambda: set(acls) <= super_user(node).read())
+
+
+def revoke(node: LocalKafka, acls: Sequence[Acl]) -> None:
+    assert super_user(node).delete(acls) == {}
+    runs.wait_for("the end of the ACLs", lambda: not set(acls) & super_user(node).read())
+
+
+@contextmanager
+def without(node: LocalKafka, acl: Acl) -> Iterator[None]:
+    revoke(node, [acl])
+    try:
+        yield
+    finally:
+        grant(node, [acl])
+
+
+@contextmanager
+def granted(node: LocalKafka, acls: Sequence[Acl]) -> Iterator[None]:
+    grant(node, acls)
+    try:
+        yield
+    finally:
+        revoke(node, acls)
+
+
+def describing_instead_of(acl: Acl) -> list[Acl]:
+    """Return what lets a user see a resource without what he is granted on it otherwise."""
+    if acl.pattern.match is PatternKind.PREFIXED:
+        return []
+    return [allow(acl.pattern, AclOperation.DESCRIBE)]
+
+
+@pytest.fixture
+def permitted(guarded_pair: Guarded, topic_name: str, tmp_path: Path) -> Iterator[Permitted]:
+    source, target = guarded_pair
+    group = f"{topic_name}.group"
+    runs.create_topic(source.bootstrap, topic_name)
+    runs.write(source.bootstrap, topic_name, ["1", "2", "3"])
+    consume(source.bootstrap, group, topic_name, 1, 2)
+    password = tmp_path / "password"
+    password.write_text(PASSWORD, encoding="utf-8")
+    with (
+        scene(tmp_path, guarded_pair, [topic_name], [group], reverse={"start": "conductor"}) as made,
+        Application(topic_name, 1, []) as application,
+    ):
+        application.writers.clear()
+        made.start_forward()
+        operator = Operator(application, {})
+        operator.says = operator.lines.append  # type: ignore[method-assign,assignment]
+        permitted = Permitted(made, guarded_pair, operator, group)
+        as_user(made, made.mirror_file, (source, target), password)
+        as_user(made, made.reverse_file, (target, source), password)
+        document = yaml.safe_load(made.file.read_text(encoding="utf-8"))
+        document["mirror"], document["waves"][0]["reverse"] = "user-mirror.yaml", "user-reverse.yaml"
+        made.file.write_text(yaml.safe_dump(document), encoding="utf-8")
+        acls = needed(permitted)
+        for side, node in guarded_pair._asdict().items():
+            grant(node, acls[side])
+        yield permitted
+    for node in guarded_pair:
+        own = [acl for acl in super_user(node).read() if acl.principal == f"User:{MIRROR}"]
+        revoke(node, own)
+
+
+def as_user(made: Scene, file: Path, nodes: tuple[LocalKafka, LocalKafka], password: Path) -> None:
+    """Write a mirror file for the same mirror as the user with few permissions."""
+    document: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for side, node in zip(("source", "target"), nodes, strict=True):
+        document[side]["client"] = client(node, MIRROR, f"${{file:{password}}}")
+    (made.folder / f"user-{file.name}").write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def test_a_plan_names_each_permission_that_is_missing(permitted: Permitted) -> None:
+    assert permitted.plan_problems() == []
+    for side, acls in needed(permitted).items():
+        node: LocalKafka = getattr(permitted.clusters, side)
+        for acl in acls:
+            with without(node, acl), granted(node, describing_instead_of(acl)):
+                problems = permitted.plan_problems()
+            cluster = {"source": "cluster east", "target": "cluster west"}[side]
+            named = [problem for problem in problems if cluster in problem and acl.pattern.name in problem]
+            assert any(f"grant {acl.operation}" in problem for problem in named), (acl, problems)
+    assert permitted.plan_problems() == []
+
+
+def test_a_plan_names_topics_and_groups_that_the_cluster_hides(permitted: Permitted) -> None:
+    source = permitted.clusters.source
+    for name, right in ((permitted.topic, "Read on topic"), (permitted.group, "Describe on group")):
+        hidden = [acl for acl in needed(permitted)["source"] if acl.pattern.name == name]
+        revoke(source, hidden)
+        assert any(f"grant {right} {name}" in problem for problem in permitted.plan_problems()), permitted.plan_problems()
+        grant(source, hidden)
+    assert permitted.plan_problems() == []
+
+
+def test_a_migration_with_these_permissions_moves_and_comes_back(permitted: Permitted) -> None:
+    moved = run_migration(permitted.made.files(), permitted.operator, permitted.options)
+    assert moved.waves["all"].phase is Phase.MOVED
+    target, source = permitted.clusters.target.bootstrap, permitted.clusters.source.bootstrap
+    runs.write(target, permitted.topic, ["4"])
+    back = roll_back(permitted.made.files(), permitted.operator, options=permitted.options)
+    assert back.waves["all"].phase is Phase.RETURNED
+    assert consume(source, permitted.group, permitted.topic, 1, 2) == ["3", "4"]
+
+
+def test_a_permission_that_is_revoked_on_the_way_is_named_and_the_move_continues_with_it(permitted: Permitted) -> None:
+    made, clusters = permitted.made, permitted.clusters
+    options = Options(waits=False, launch=permitted.options.launch)
+    with member(clusters.source.bootstrap, permitted.group, permitted.topic) as consumer:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        with pytest.raises(WaitsForOutsideError, match="stop the consumers"):
+            run_migration(made.files(), permitted.operator, options)
+    committing = allow(ResourcePattern(ResourceKind.GROUP, permitted.group), AclOperation.READ)
+    with without(clusters.target, committing), pytest.raises((WaitsForOutsideError, ConfigError)) as stopped:
+        run_migration(made.files(), permitted.operator, options)
+    seen = stopped.value.outside.seen if isinstance(stopped.value, WaitsForOutsideError) else str(stopped.value)
+    assert permitted.group in seen
+    assert "GROUP_AUTHORIZATION_FAILED: grant" in seen
+    assert "\n" not in seen
+    assert run_migration(made.files(), permitted.operator, options).waves["all"].phase is Phase.MOVED
+    assert consume(clusters.target.bootstrap, permitted.group, permitted.topic, 1, 1) == ["3"]
+
+
+def test_denying_writers_needs_alter_on_the_cluster_from_the_plan_to_the_abort(permitted: Permitted) -> None:
+    made, source = permitted.made, permitted.clusters.source
+    document = yaml.safe_load(made.file.read_text(encoding="utf-8"))
+    document["writers"] |= {"stop": "deny", "principals": ["User:shop"]}
+    made.file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    describing, altering = allow(CLUSTER, AclOperation.DESCRIBE), allow(CLUSTER, AclOperation.ALTER)
+    assert any("grant Describe on the cluster" in problem for problem in permitted.plan_problems())
+    grant(source, [describing])
+    assert any("grant Alter on the cluster" in problem for problem in permitted.plan_problems())
+    grant(source, [altering])
+    assert permitted.plan_problems() == []
+    options = Options(waits=False, launch=permitted.options.launch)
+    with member(source.bootstrap, permitted.group, permitted.topic) as consumer:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        with pytest.raises(WaitsForOutsideError, match="stop the consumers"):
+            run_migration(made.files(), permitted.operator, options)
+    with without(source, altering), pytest.raises(ConfigError, match=r"deleting ACLs: .*grant Alter on the cluster"):
+        abort(made.files(), permitted.operator, options)
+    assert read_state(made.files()).waves["all"].phase is Phase.MOVING
+    abort(made.files(), permitted.operator, options)
+    assert read_state(made.files()).waves["all"].phase is Phase.AT_SOURCE
+    assert [acl for acl in super_user(source).read() if acl.effect is AclEffect.DENY] == []
+
+
+def test_a_rehearsal_names_all_missing_permissions_before_it_creates_anything(permitted: Permitted) -> None:
+    made, clusters = permitted.made, permitted.clusters
+    done = console("migrate", "rehearse", str(made.file))
+    assert done.code == 2, done.lines
+    for side in ("source", "target"):
+        for grants in ("Read, DescribeConfigs, Write, Create, Delete on topic", "Read on group", "Delete on group"):
+            assert any(f"{side} cluster" in line and f"grant {grants}" in line for line in done.stderr.splitlines()), grants
+    assert left_of_rehearsals(clusters.source.bootstrap) == left_of_rehearsals(clusters.target.bootstrap) == []
+    assert read_state(made.files()).rehearsals == ()
+    names, everything = "migrate-rehearsal-", []
+    for kind, operations in (
+        (ResourceKind.TOPIC, ("READ", "WRITE", "DESCRIBE_CONFIGS", "CREATE", "DELETE")),
+        (ResourceKind.GROUP, ("READ", "DELETE")),
+        (ResourceKind.TRANSACTIONAL_ID, ("WRITE",)),
+    ):
+        pattern = ResourcePattern(kind, names, PatternKind.PREFIXED)
+        everything += [allow(pattern, AclOperation[operation]) for operation in operations]
+    for node in clusters:
+        grant(node, everything)
+    report = rehearse(made.files(), permitted.operator, options=Options(launch=made.launch))
+    assert report.left == []
+    assert left_of_rehearsals(clusters.source.bootstrap) == left_of_rehearsals(clusters.target.bootstrap) == []
