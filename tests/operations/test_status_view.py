@@ -184,12 +184,16 @@ def test_watching_on_a_terminal_draws_in_place_until_ctrl_c() -> None:
 def test_paused_and_gone_topics_and_settings_that_are_not_followed_have_a_line_each() -> None:
     text = rendered(
         report(
-            paused_topics=(PausedTopic(topic="orders", since_ms=1_000),),
+            paused_topics=(
+                PausedTopic(topic="orders", since_ms=1_000),
+                PausedTopic(topic="moved", since_ms=2_000, is_handed_over=True),
+            ),
             gone_topics=("bills",),
             topic_problems=("target topic logs: retention.ms=5 could not be set",),
         )
     )
     assert "paused since 1970-01-01T00:00:01+00:00: orders" in text
+    assert "handed over since 1970-01-01T00:00:02+00:00: moved" in text
     assert "deleted at the source, its copies stay on the target: bills" in text
     assert "target topic logs: retention.ms=5 could not be set" in text
 

@@ -41,8 +41,8 @@ def step_times(measured: Measured) -> Mapping[Step, StepTime]:
     copying = None if measured.micro_batch_s is None else measured.trigger_s + measured.micro_batch_s
     rest = measured.compare_s + measured.groups_s
     return {
-        Step.CATCH_UP: StepTime(seconds=measured.backlog_s, basis="backlog by the pace of the mirror, or of reading"),
-        Step.VERIFY: StepTime(seconds=measured.read_s, basis="what both clusters hold, by the pace of reading"),
+        Step.CATCH_UP: _by_pace(measured.backlog_s, "backlog by the pace of the mirror, or of reading"),
+        Step.VERIFY: _by_pace(measured.read_s, "what both clusters hold, by the pace of reading"),
         Step.STOP_WRITERS: StepTime(seconds=measured.quiet_s, basis="writers.quiet, after the last record"),
         Step.STOP_GROUPS: StepTime(seconds=0.0, basis="they stop with the writers"),
         Step.COPY_REST: StepTime(seconds=copying, basis="trigger, and the last micro-batches"),
@@ -52,6 +52,10 @@ def step_times(measured: Measured) -> Mapping[Step, StepTime]:
             seconds=max(0.0, HAND_OVER_S - rest), basis="the mirror reads its controls every 3 s, beside the steps before"
         ),
     }
+
+
+def _by_pace(seconds: float | None, basis: str) -> StepTime:
+    return StepTime(seconds=seconds, basis=basis if seconds is not None else "too little data to measure a pace")
 
 
 def downtime_s(times: Mapping[Step, StepTime]) -> float | None:

@@ -128,7 +128,7 @@ def _planned_wave(passage: Passage, phase: Phase, clock: Callable[[], float]) ->
             PlannedStep(
                 step=info.step,
                 needs=info.needs,
-                does=info.does,
+                does=info.does.format(other=passage.other_alias),
                 leaves=info.leaves.format(other=passage.other_alias),
                 outside=None if info.outside is None else _outside(info.outside, passage, wave),
                 time=times.get(info.step),

@@ -88,19 +88,22 @@ class _Actor:
     writers_stopped_s: dict[Direction, float] = field(default_factory=dict)
 
     def begun(self, wave: str, step: Step) -> None:
-        self.reports.begun(f"rehearsal of {wave}", step)
+        self.reports.begun(self._name(wave), step)
 
     def done(self, wave: str, step: Step, detail: Mapping[str, Any]) -> None:
         self.seconds.setdefault(self.direction, {})[step] = detail["seconds"]
         if step is Step.POINT_OF_NO_RETURN:
             self.writers_stopped_s[self.direction] = detail["writers_stopped_s"]
-        self.reports.done(f"rehearsal of {wave}", step, detail)
+        self.reports.done(self._name(wave), step, detail)
 
     def waits(self, outside: Outside) -> None:
         if outside.step is Step.STOP_WRITERS:
             self.writer.stop()
         else:
-            self.reports.waits(replace(outside, wave=f"rehearsal of {outside.wave}"))
+            self.reports.waits(replace(outside, wave=self._name(outside.wave)))
+
+    def _name(self, wave: str) -> str:
+        return f"rehearsal of {wave}, {self.direction}"
 
     def says(self, text: str) -> None:
         if "NOW: point the writers" in text:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shallow_mirror.config.migration_config import WaveSettings
 from shallow_mirror.migration.observations import MirrorRun
-from shallow_mirror.migration.state import WaveState
+from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Direction
 
 
@@ -27,6 +29,15 @@ def abort_problem(state: WaveState) -> str:
         f"wave {state.name} has passed the point of no return: writers may have written to the other cluster, and records that "
         f"are only there would be lost. Finish it with `shallow-mirror migrate {_command(state)} FILE`; the way back is {way}"
     )
+
+
+def nothing_to_abort(waves: Iterable[WaveState]) -> str:
+    """Return where the waves are instead of under way."""
+    phases = "; ".join(
+        f"wave {wave.name} is {wave.phase}" + (", `migrate rollback` brings it back" if wave.phase is Phase.MOVED else "")
+        for wave in waves
+    )
+    return f"nothing is under way that could be aborted: {phases}"
 
 
 def _command(state: WaveState) -> str:

@@ -21,7 +21,7 @@ from shallow_mirror.migration.leftovers import remove_all
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.sentences import abort_problem
+from shallow_mirror.migration.sentences import abort_problem, nothing_to_abort
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 
@@ -65,6 +65,9 @@ def run_migration(files: MigrationFiles, reports: Reports, options: Options = Op
         raise ConfigError(f"wave {returning.name} is rolling back: finish that with `shallow-mirror migrate rollback FILE`")
     pending = [wave for wave in files.config.waves if state.waves[wave.name].phase in (Phase.AT_SOURCE, Phase.MOVING)]
     if not pending:
+        for each in state.waves.values():
+            if each.phase is Phase.RETURNED:
+                reports.says(f"{each.name}: {each.phase}: it cannot move again with these mirrors")
         return state
     pending.sort(key=lambda wave: state.waves[wave.name].phase is not Phase.MOVING)
     _require_ready(files, state, pending[0], Direction.MOVE, options)
@@ -113,7 +116,7 @@ def abort(files: MigrationFiles, reports: Reports, options: Options = Options())
     state = read_state(files)
     wave = state.under_way
     if wave is None and not state.rehearsals:
-        raise ConfigError("nothing is under way that could be aborted")
+        raise ConfigError(nothing_to_abort(state.waves.values()))
     if wave is not None and not wave.can_abort:
         raise ConfigError(abort_problem(wave))
     require_sole(state.conductor, options)

@@ -96,8 +96,11 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedTopic:
+    """`is_handed_over`: by a migration; the mirror does not copy it any more."""
+
     topic: str
     since_ms: int
+    is_handed_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +183,7 @@ def gather_status(
     quarantined = [entry.segment for entry in undescribed_entries(offset_map) if not entry.is_released]
     planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
     topics = planner_state.read_topics_state(planner_state.topics_state_path(config.checkpoint))
-    paused = Controls.open(storage).paused()
+    controls = Controls.open(storage).read()
     start = planner_state.read_start_state(planner_state.start_state_path(config.checkpoint))
     if isinstance(config, RestoreConfig):
         view = _ends_of_restore(storage)
@@ -208,7 +211,10 @@ def gather_status(
         open_transactions=view.open_transactions,
         quarantined_batches=len(quarantined),
         quarantined_bytes=sum(segment.size_bytes for segment in quarantined),
-        paused_topics=tuple(PausedTopic(topic=topic, since_ms=since_ms) for topic, since_ms in paused.items()),
+        paused_topics=tuple(
+            PausedTopic(topic=topic, since_ms=since_ms, is_handed_over=topic in controls.requested | controls.handed_over)
+            for topic, since_ms in controls.paused.items()
+        ),
         gone_topics=() if topics is None else topics.gone,
         topic_problems=() if topics is None else topics.problems,
         starting=None if start is None else start.step,

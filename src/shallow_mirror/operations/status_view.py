@@ -78,7 +78,10 @@ def render(report: StatusReport) -> RenderableType:
             "(`shallow-mirror quarantine list CONF`)"
         )
     lines += _left_out_lines(report.left_out)
-    lines += [f"paused since {_time(paused.since_ms)}: {paused.topic}" for paused in report.paused_topics]
+    lines += [
+        f"{'handed over' if paused.is_handed_over else 'paused'} since {_time(paused.since_ms)}: {paused.topic}"
+        for paused in report.paused_topics
+    ]
     lines += [f"deleted at the source, its copies stay on the target: {topic}" for topic in report.gone_topics]
     lines += report.topic_problems
     if report.groups is not None:
