@@ -25,25 +25,25 @@ NO_END_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
-    """How a task reads the source. `fetch_bytes`: of one of its receive `buffers`; `patience_ms`: that of a RangeReader;
+    """How a task reads the source. `fetch_bytes`: of each of the `responses` that it keeps; `patience_ms`: that of a RangeReader;
     `follow_ms`: for how long it reads on behind the ends of its ranges.
     """
 
     isolation: IsolationLevel
     fetch_bytes: int
     deadline: Deadline
-    buffers: int
+    responses: int
     patience_ms: float | None = None
     follow_ms: float = 0.0
 
     @classmethod
     def of_job(cls, job: SlotJob, deadline: Deadline, patience_ms: float | None = None) -> ReadingLimits:
-        """Return the limits of a task, with a buffer for each response that its job may have in flight."""
+        """Return the limits of a task, which keeps each response that its job may have in flight."""
         return cls(
             isolation=job.isolation,
             fetch_bytes=job.fetch_bytes,
             deadline=deadline,
-            buffers=1 + job.responses_in_flight,
+            responses=1 + job.responses_in_flight,
             patience_ms=patience_ms,
             follow_ms=job.follow_ms,
         )

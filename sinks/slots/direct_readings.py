@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.read_replicas import LANES
 from shallow_mirror.broker.cluster.worker_clients import buffers_of_worker, keep_buffers
 from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
 from shallow_mirror.broker.fetch.range_progress import ReadRange
@@ -34,7 +35,7 @@ class DirectReading:
         pending = [planned for planned in ranges if planned.source in positions and positions[planned.source] < planned.end]
         self._planned = {planned.source.topic_partition: planned for planned in pending}
         self._kept_bytes = limits.fetch_bytes + BUFFER_SLACK_BYTES
-        self._buffers = buffers_of_worker(limits.buffers, MAX_BATCH_BYTES)
+        self._buffers = buffers_of_worker(limits.responses * len(LANES), MAX_BATCH_BYTES)
         self._reader = RangeReader(
             cluster,
             [
@@ -53,6 +54,7 @@ class DirectReading:
             deadline=limits.deadline,
             patience_ms=limits.patience_ms,
             buffers=self._buffers,
+            responses=limits.responses,
         )
 
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:

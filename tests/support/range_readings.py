@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,9 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.indexed_partition import FetchedResponse, IndexedPartition
 from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker.fetch.range_reader import RangeReader, receive_buffer
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
@@ -22,31 +23,49 @@ COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCO
 
 
 class Reading:
-    """One reader and what it gave: (base offset, bytes) of the batches that belong to each range, in the order they came."""
+    """One reader and what it gave: (base offset, bytes) of the batches that belong to each range, in the order they came.
+
+    With `responses` each is looked at as late as it is valid, and overwritten then.
+    """
 
     def __init__(self, client: Cluster, clock: SleepingClock, *ranges: ReadRange, ms: float = 20_000, **settings: Any) -> None:
         self.ranges = {planned_range.topic_partition: planned_range for planned_range in ranges}
+        fetch_bytes = settings.pop("fetch_bytes", 1 << 16)
+        self._responses = settings.pop("responses", 1)
         self.reader = RangeReader(
             client,
             ranges,
             isolation=settings.pop("isolation", COMMITTED),
-            fetch_bytes=settings.pop("fetch_bytes", 1 << 16),
+            fetch_bytes=fetch_bytes,
             deadline=clock.deadline(ms),
             max_wait_ms=10,
+            buffers=[receive_buffer(fetch_bytes) for _ in range(2 * self._responses if self._responses > 1 else 1)],
+            responses=self._responses,
         )
         self.batches: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in self.ranges}
         self.parts: list[tuple[TopicPartition, int]] = []
         self.aborted: set[tuple[int, int]] = set()
+        self.joined = 0
+        """The most partitions of a response."""
 
     def run(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+        valid: deque[FetchedResponse] = deque()
         for response in self.reader:
-            for part in response:
-                self._take(part)
+            self.joined = max(self.joined, len(response))
+            valid.append(response)
+            if len(valid) == self._responses:
+                self._take(valid.popleft())
+        while valid:
+            self._take(valid.popleft())
         for place, position in self.reader.positions().items():
             assert position >= self.ranges[place].end
         return self.batches
 
-    def _take(self, part: IndexedPartition) -> None:
+    def _take(self, response: FetchedResponse) -> None:
+        for part in response:
+            self._take_part(part)
+
+    def _take_part(self, part: IndexedPartition) -> None:
         place = part.topic_partition
         bases = part.index.headers["base_offset"].tolist()
         self.parts.append((place, len(bases)))

@@ -65,6 +65,25 @@ def test_a_broker_that_is_far_away_has_two_requests_on_the_way_and_all_comes_onc
     assert lanes == {0, 1}
 
 
+@pytest.mark.parametrize(("payload_bytes", "joined"), [(300, 2), (70_000, 1)])
+def test_small_batches_of_a_broker_that_is_far_away_come_together(
+    fake: StrictCluster,
+    client: Cluster,
+    clock: SleepingClock,
+    monkeypatch: pytest.MonkeyPatch,
+    payload_bytes: int,
+    joined: int,
+) -> None:
+    monkeypatch.setattr(FetchPace, "is_far", True)
+    monkeypatch.setattr(FetchPace, "round_trip_s", 5.0)
+    fake.move_leader(("t", 1), 1)
+    ends = {place: fill(fake, place, [1] * 12, payload_bytes=payload_bytes) for place in (A, B, C)}
+    ranges = [whole(place, end) for place, end in ends.items()]
+    reading = Reading(client, clock, *ranges, fetch_bytes=4 * payload_bytes, responses=2)
+    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert reading.joined == joined
+
+
 @pytest.mark.parametrize("fetch_bytes", [70, 100, 250, 333, 1000])
 def test_a_batch_that_was_cut_comes_whole_with_the_next_answer(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, fetch_bytes: int
@@ -342,11 +361,11 @@ def test_a_broker_that_is_away_for_a_while_is_waited_for(fake: StrictCluster, cl
     reading = Reading(client, clock, whole(A, end), fetch_bytes=150)
     iteration = iter(reading.reader)
     for part in next(iteration):
-        reading._take(part)
+        reading._take_part(part)
     fake.stop_node(1)
     for response in iteration:
         for part in response:
-            reading._take(part)
+            reading._take_part(part)
     assert reading.batches[A] == stored(fake, A, 0, end)
 
 
@@ -551,7 +570,8 @@ def test_whatever_happens_every_batch_comes_once_and_in_order(
         end = dice.randint(position, log_end)
         ranges.append(whole(place, end, position, bytes_per_offset=dice.choice([0.0, 10.0, 1_000.0])))
     fake.change("Fetch", *[_random_fault(fake, dice) for _ in range(25)])
-    read = Reading(client, clock, *ranges, ms=600_000, fetch_bytes=dice.choice([64, 500, 4_000, 100_000])).run()
+    sizes = {"fetch_bytes": dice.choice([64, 500, 4_000, 100_000]), "responses": dice.choice([1, 2, 3])}
+    read = Reading(client, clock, *ranges, ms=600_000, **sizes).run()
     for read_range in ranges:
         expected = (
             stored(fake, read_range.topic_partition, read_range.position, read_range.end)

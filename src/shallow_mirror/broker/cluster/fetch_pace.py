@@ -51,6 +51,11 @@ class FetchPace:
         """Say whether no response has come at once: that is the round trip, whatever the reader did meanwhile."""
         return FAR_S <= self._least_wait_s < math.inf
 
+    @property
+    def round_trip_s(self) -> float:
+        """Return the shortest time that a response took to begin; infinite before the first one."""
+        return self._least_wait_s
+
     def request_bytes(self, most_bytes: int, within_s: float = math.inf) -> int:
         """Return how many bytes to request in a response that may take `within_s`.
 

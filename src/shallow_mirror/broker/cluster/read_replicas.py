@@ -36,6 +36,10 @@ class FetchPath(NamedTuple):
     lane: int = 0
 
     @property
+    def other_lane(self) -> FetchPath:
+        return self._replace(lane=1 - self.lane)
+
+    @property
     def purpose(self) -> str:
         """Name the connection: requests of both kinds may be on the wire at once, and each is answered on its own."""
         name = "fetch from leader" if self.is_leader_only else "fetch"

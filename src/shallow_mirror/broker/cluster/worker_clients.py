@@ -10,8 +10,9 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.connection import ReceiveBuffer
 
-MOST_BUFFERS = 4
-"""A worker keeps so many receive buffers of `read.fetch_bytes`. Memory that is new to a process costs as much as filling it."""
+MOST_BUFFERS = 6
+"""A worker keeps so many receive buffers: two for each of three responses of `read.fetch_bytes`. Memory that is new to a process
+costs as much as filling it."""
 
 MOST_CLUSTERS = 32
 """A worker keeps so many clusters with their connections: both of each of 16 mirrors in one process."""

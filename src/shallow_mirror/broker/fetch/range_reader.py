@@ -8,7 +8,6 @@ a response is filled from the front.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -24,6 +23,7 @@ from shallow_mirror.broker.fetch.fetch_client import (
 from shallow_mirror.broker.fetch.indexed_partition import FetchedResponse, IndexedPartition, position_after, whole_batches
 from shallow_mirror.broker.fetch.range_progress import RangeProgress, ReadRange
 from shallow_mirror.broker.fetch.range_retries import RangeRetries
+from shallow_mirror.broker.fetch.response_buffers import ResponseBuffers
 from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.deadline import Deadline
@@ -45,6 +45,10 @@ PARTITION_PATIENCE_MS = 2_000.0
 new leader may trail for moments. The other partitions of the slot wait for it so long, once; what is left is planned again after
 a second."""
 
+SMALL_BATCH_BYTES = 64 << 10
+"""Batches that are smaller than this on average: what a Produce request costs counts more than its bytes, and it holds one batch
+of each partition of a response."""
+
 BUFFER_SLACK_BYTES = 1 << 20
 """A buffer may hold so much more than `fetch_bytes`: what is around the records, and a step of its growth."""
 
@@ -59,10 +63,11 @@ class RangeReader:
     unreadable for so long, once all others are done; `unfinished` names them. Without, they are waited for until the deadline.
 
     Responses of `fetch_bytes` are received into `buffers` in turn, into a single one where none are given: a response stays valid
-    until the iteration was resumed as often as there are buffers. A buffer grows to the size of a single larger batch,
-    `MAX_BATCH_BYTES` at the most. Readers that follow each other may share them: a new one costs as much as reading a few
-    megabytes. A Fetch asks for less where the link to the broker is slow (fetch_pace.py), which readers of the same `cluster`
-    learn from each other.
+    until the iteration was resumed as often as `responses` says, or as there are buffers. With two buffers for each of them,
+    small batches that come over both connections to a broker are yielded as one response. A buffer grows to the size of a
+    single larger batch, `MAX_BATCH_BYTES` at the most. Readers that follow each other may share them: a new one costs as much
+    as reading a few megabytes. A Fetch asks for less where the link to the broker is slow (fetch_pace.py), which readers of the
+    same `cluster` learn from each other.
     An iteration that is left early closes its connections, because a response is still on the wire.
 
     Where a range is open, a response without batches is yielded as an empty one: an iteration never ends by itself then.
@@ -78,6 +83,7 @@ class RangeReader:
         deadline: Deadline,
         max_wait_ms: int = 500,
         buffers: Sequence[ReceiveBuffer] = (),
+        responses: int | None = None,
         patience_ms: float | None = None,
     ) -> None:
         self._cluster = cluster
@@ -88,9 +94,15 @@ class RangeReader:
         self._retries = RangeRetries(cluster, ranges, deadline, patience_ms)
         self._progress = self._retries.progress
         self._is_following = any(read_range.is_open for read_range in ranges)
-        self._buffers = deque(buffers or [receive_buffer(fetch_bytes)])
+        receive_buffers = buffers or [receive_buffer(fetch_bytes)]
+        self._buffers = ResponseBuffers(receive_buffers, responses or len(receive_buffers))
         self._sources: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
         self._forms: dict[FetchPath, FetchForm] = {}
+        self._requested_bytes: dict[FetchPath, int] = {}
+        self._full: set[FetchPath] = set()
+        """Whose last response was about as large as requested: there is more to read."""
+        self._joins_lanes = False
+        """Whether batches are so small that the responses of both lanes are yielded together."""
         self._empty_answers = EmptyAnswers(cluster, isolation, deadline)
         self._failure: MirrorError | None = None
         self._end_by: Deadline | None = None
@@ -129,16 +141,14 @@ class RangeReader:
                     self._retries.wait_for_next()
                     continue
                 path = next(iter(waiting))
-                connection = waiting[path]
-                answered = self._receive(path, connection, waiting)
-                if answered is None:
+                response = self._response(path, waiting)
+                if response is None:
                     continue
-                response = self._advance(answered, self._sources[path])
-                if self._failure is None:
-                    self._send_where_idle(waiting)
+                if response and self._is_joined(path, waiting):
+                    response += self._response(path.other_lane, waiting) or ()
                 if response:
                     yield response
-                    self._buffers.rotate(-1)
+                    self._buffers.resumed()
                 elif self._is_following:
                     yield ()
                 if self._failure is not None:
@@ -146,6 +156,30 @@ class RangeReader:
         finally:
             for connection in waiting.values():
                 connection.close()
+
+    def _response(self, path: FetchPath, waiting: dict[FetchPath, Connection]) -> FetchedResponse | None:
+        """Receive one response, and send the next request before its batches are used; None: there was none."""
+        answered = self._receive(path, waiting[path], waiting)
+        if answered is None:
+            return None
+        response = self._advance(answered, self._sources[path])
+        if response:
+            self._buffers.take()
+        if self._failure is None:
+            self._send_where_idle(waiting)
+        return response
+
+    def _is_joined(self, path: FetchPath, waiting: Mapping[FetchPath, Connection]) -> bool:
+        """Return whether the response of the other lane joins this one, so that Produce requests hold batches of both.
+
+        It is waited for where both are full: they were requested at about the same time.
+        """
+        other = waiting.get(path.other_lane)
+        if other is None or self._failure is not None or not self._joins_lanes:
+            return False
+        is_backlog = path in self._full and path.other_lane in self._full
+        wait_s = min(self._cluster.fetch_pace(path).round_trip_s, self._time_left_s()) if is_backlog else 0.0
+        return other.wait_readable(min(wait_s * 1000, self._deadline.remaining_ms()))
 
     def _is_over(self) -> bool:
         return self._end_by is not None and self._end_by.is_over()
@@ -209,7 +243,8 @@ class RangeReader:
         connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
         self._sources[path] = sources
         pace = self._cluster.fetch_pace(path)
-        size_bytes = pace.request_bytes(self._fetch_bytes, self._time_left_s())
+        most_bytes = self._fetch_bytes // len(LANES) if self._joins_lanes and pace.is_far else self._fetch_bytes
+        size_bytes = self._requested_bytes[path] = pace.request_bytes(most_bytes, self._time_left_s())
         self._forms[path] = send_fetch(
             connection,
             [self._fetch_of(topic_partition, max(size_bytes // len(sources), LEAST_SHARE_BYTES)) for topic_partition in sources],
@@ -238,7 +273,7 @@ class RangeReader:
         end = self._deadline if self._end_by is None else self._deadline.sooner(self._end_by.remaining_ms())
         try:
             response = receive_fetch(
-                connection, self._buffers[0], end, self._forms[path], silence_ms=silence_ms, on_begin=pace.began
+                connection, self._buffers.next(), end, self._forms[path], silence_ms=silence_ms, on_begin=pace.began
             )
         except RetriableError as error:
             # Nothing is wrong with the broker: it is not waited for any longer.
@@ -250,7 +285,12 @@ class RangeReader:
             return None
         finally:
             del waiting[path]
-        pace.received(sum(len(fetched.records) for fetched in response.partitions))
+        received_bytes = sum(len(fetched.records) for fetched in response.partitions)
+        pace.received(received_bytes)
+        if received_bytes * 2 >= self._requested_bytes[path]:
+            self._full.add(path)
+        else:
+            self._full.discard(path)
         if response.error_code:
             self._cluster.read_replicas.failed(self._sources[path])
             self._retries.fail(list(self._sources[path]), RetriableError(error_name(response.error_code), "Fetch"))
@@ -300,6 +340,10 @@ class RangeReader:
             if indexed is not None:
                 indexed_partitions.append(indexed)
         self._retries.on_response(has_batches=bool(indexed_partitions))
+        if indexed_partitions:
+            batches = sum(len(partition.index) for partition in indexed_partitions)
+            is_small = sum(len(partition.records) for partition in indexed_partitions) < batches * SMALL_BATCH_BYTES
+            self._joins_lanes = is_small and self._buffers.can_join
         return tuple(indexed_partitions)
 
     def _index(
