@@ -127,7 +127,7 @@ class WriteSettings(Section):
     request_bytes: int = Field(default=DEFAULT_REQUEST_BYTES, ge=1, le=1 << 30)
     transaction_timeout_ms: int = Field(default=300_000, ge=10_000, le=900_000)
     commit_interval: Interval = DEFAULT_COMMIT_INTERVAL
-    in_flight_requests: int = Field(default=1000, ge=1, le=10_000)
+    in_flight_requests: int = Field(default=4000, ge=1, le=10_000)
     in_flight_bytes: int = Field(default=32 << 20, ge=64 << 10, le=1 << 30)
     bytes_per_second: BytesPerSecond | None = None
     coalesce_bytes: CoalesceBytes = None
