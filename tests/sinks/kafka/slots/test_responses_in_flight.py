@@ -98,7 +98,7 @@ def test_buffers_are_used_again_by_the_next_task_of_a_worker(clusters: Clusters,
     first = clusters.run(clusters.job({A: 0}, routes=ROUTES, fetch_bytes=SMALL_FETCH), planned(A, 3))
     assert clusters.committed(first, A) == payloads(written[:3])
     kept = list(worker_clients._buffers)
-    assert len(kept) == 2
+    assert len(kept) == 4
     second = clusters.run(clusters.job({A: 3, B: 0}, routes=ROUTES, fetch_bytes=SMALL_FETCH), planned(A, 6, 3))
     assert clusters.committed(second, A) == payloads(written)
     assert {id(buffer) for buffer in worker_clients._buffers} == {id(buffer) for buffer in kept}
