@@ -75,6 +75,20 @@ def test_obstore_repeats_its_errors_as_structures_which_are_not_shown() -> None:
     assert one_line(text) == "Generic S3 error: HTTP error: builder error"
 
 
+def test_a_certificate_that_is_not_accepted_is_a_refusal() -> None:
+    text = (
+        "Generic S3 error: Error performing GET https://s:1/b/x?X-Amz-Signature=5ec2e7 in 1s, after 6 retries - HTTP error: error "
+        "sending request\n\nDebug source:\nGeneric {\n  error: InvalidCertificate(\n        UnknownIssuer,\n ),\n}"
+    )
+    error = store_error(OSError(text), "read x", "s3://b/t")
+    assert isinstance(error, StoreUnreachableError)
+    assert error.is_refused
+    assert str(error).startswith(
+        "s3://b/t: the store refuses to read x: its certificate is not accepted here: UnknownIssuer (https://s:1/b/x). Remedy: set "
+        "storage.options.root_certificate"
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [

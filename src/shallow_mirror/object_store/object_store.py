@@ -13,7 +13,8 @@ from shallow_mirror.broker.auth import secrets
 from shallow_mirror.errors import ConfigError, ObjectMissingError
 from shallow_mirror.object_store.base import DELETE_PAGE, READS_IN_FLIGHT, ObjectInfo, ObjectWriter, StoreBackend
 from shallow_mirror.object_store.folder_store import FolderStore
-from shallow_mirror.object_store.remote_store import SCHEMES, RemoteStore
+from shallow_mirror.object_store.remote_store import RemoteStore
+from shallow_mirror.object_store.store_client import SCHEMES
 
 PROBE_FOLDER = "_shallow_mirror"
 _PROBE_BYTES = b"shallow-mirror tests whether it can write, read, list and delete here"

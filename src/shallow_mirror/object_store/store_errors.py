@@ -35,6 +35,8 @@ _CONFIG = re.compile(
     r"Generic Config error|Failed to parse config|Unknown scheme|unknown configuration key|GCP credential error", re.IGNORECASE
 )
 _BAD_SCHEME = "BadScheme"
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
+"""Only in the structure that obstore repeats."""
 _NOT_DELETED = re.compile(r"[Dd]elete\w* request failed for key (.*?): (.*?) \(code: (\w+)\)")
 """One of many objects, in a response that is a success as a whole."""
 _MAY_BE_DELETED_LATER = ("InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "503", "500")
@@ -47,6 +49,9 @@ _REMEDY_UNREACHABLE = "check that the store runs and that this machine reaches i
 _REMEDY_SLOW = "check the state and the request limits of the store"
 _REMEDY_REFUSED = (
     "check the credentials and their permissions (storage.options, AWS_* in the environment), endpoint, region and bucket"
+)
+_REMEDY_CERTIFICATE = (
+    "set storage.options.root_certificate to the certificate of its CA (${file:PATH}), or renew the certificate of the store"
 )
 _REMEDY_SCHEME = "for http:// endpoints set storage.options.AWS_ALLOW_HTTP: true"
 
@@ -98,18 +103,33 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
         return StoreUnreachableError(operation, table, one_line(f"{code_name} {message} ({key})"), remedy, is_refused=is_refused)
     status = _STATUS.search(text)
     url = _PLACE.search(text)
-    at = "" if url is None else f" ({url[1].partition('?')[0]})"
-    if status is None:
-        cause = _NO_ANSWER.search(text)
-        reason = "no answer" if cause is None else cause[0]
-        if cause is not None and cause[0] == _BAD_SCHEME:
-            reason = "URL scheme is not allowed"
-        is_scheme = "scheme" in reason
-        remedy = _REMEDY_SCHEME if is_scheme else _REMEDY_UNREACHABLE
-        return StoreUnreachableError(operation, table, f"{reason}{at}", remedy, is_refused=is_scheme)
-    code = int(status[1])
-    fields = dict(_XML_FIELD.findall(text))
-    response = " ".join(part for part in (status[1], fields.get("Code", status[2].strip()), fields.get("Message", "")) if part)
+    place = "" if url is None else url[1]
+    if status is not None:
+        return response_error(int(status[1]), status[2].strip(), text, place, operation, table)
+    certificate = _CERTIFICATE.search(text)
+    if certificate is not None:
+        reason = f"its certificate is not accepted here: {certificate[1]}{_at(place)}"
+        return StoreUnreachableError(operation, table, reason, _REMEDY_CERTIFICATE, is_refused=True)
+    cause = _NO_ANSWER.search(text)
+    reason = "no answer" if cause is None else cause[0]
+    return no_answer_error("URL scheme is not allowed" if reason == _BAD_SCHEME else reason, place, operation, table)
+
+
+def response_error(code: int, phrase: str, body: str, url: str, operation: str, table: str) -> StoreUnreachableError:
+    """Return the error for a response that is not a success. The URL is shown without its query, which may be a signature."""
+    fields = dict(_XML_FIELD.findall(body))
+    response = " ".join(part for part in (str(code), fields.get("Code", phrase), fields.get("Message", "")) if part)
     is_refused = 400 <= code < 500 and code not in _MAY_PASS
     remedy = _REMEDY_REFUSED if is_refused else _REMEDY_SLOW
-    return StoreUnreachableError(operation, table, one_line(f"{response}{at}"), remedy, is_refused=is_refused)
+    return StoreUnreachableError(operation, table, one_line(f"{response}{_at(url)}"), remedy, is_refused=is_refused)
+
+
+def no_answer_error(reason: str, url: str, operation: str, table: str) -> StoreUnreachableError:
+    """Return the error for a request without a response. The URL is shown without its query, which may be a signature."""
+    is_scheme = "scheme" in reason
+    remedy = _REMEDY_SCHEME if is_scheme else _REMEDY_UNREACHABLE
+    return StoreUnreachableError(operation, table, one_line(f"{reason}{_at(url)}"), remedy, is_refused=is_scheme)
+
+
+def _at(url: str) -> str:
+    return f" ({url.partition('?')[0]})" if url else ""

@@ -90,13 +90,13 @@ def library_options(resolved: Mapping[str, str]) -> LibraryOptions:
     backoff: dict[str, Any] = {"base": 2}
     for written, value in resolved.items():
         name = written.lower()
-        bare = _PREFIX.sub("", name)
+        bare = unprefixed(name)
         if name == "max_retries":
             retry[name] = int(_number(name, value))
         elif name == "retry_timeout":
-            retry[name] = _duration(name, value)
+            retry[name] = parsed_duration(name, value)
         elif name in ("backoff_config.init_backoff", "backoff_config.max_backoff"):
-            backoff[name.partition(".")[2]] = _duration(name, value)
+            backoff[name.partition(".")[2]] = parsed_duration(name, value)
         elif name == "backoff_config.base":
             backoff["base"] = _number(name, value)
         elif bare in _HTTP_OPTIONS:
@@ -124,8 +124,18 @@ def payload_options(config: Mapping[str, str], client: Mapping[str, str], enviro
         return {}
     endpoints = _values_of(_ENDPOINT_NAMES, config) or _values_of(_ENDPOINT_NAMES, from_environment)
     is_https = all(endpoint.strip().lower().startswith("https://") for endpoint in endpoints)
-    is_verified = client.get("allow_invalid_certificates", "false").strip().lower() in _FALSE
+    is_verified = not is_true(client.get("allow_invalid_certificates", ""))
     return {"aws_unsigned_payload": "true"} if is_https and is_verified else {}
+
+
+def unprefixed(name: str) -> str:
+    """Return the name of an option, in lower case, without the prefix of the kind of store."""
+    return _PREFIX.sub("", name)
+
+
+def is_true(value: str) -> bool:
+    """Return whether object_store takes the value of an option as true."""
+    return value.strip().lower() not in _FALSE
 
 
 def _values_of(names: frozenset[str], options: Mapping[str, str]) -> list[str]:
@@ -139,7 +149,8 @@ def _number(name: str, text: str) -> float:
         raise ConfigError(f"storage.options.{name}: {text!r} is not a number") from None
 
 
-def _duration(name: str, text: str) -> timedelta:
+def parsed_duration(name: str, text: str) -> timedelta:
+    """Return a duration as object_store writes it. Raises ConfigError, which names the option."""
     parts = list(_DURATION.finditer(text.strip()))
     if not parts or "".join(part[0] for part in parts) != text.strip():
         raise ConfigError(f"storage.options.{name}: {text!r} is not a duration, such as 500ms, 15s or 1m 30s")

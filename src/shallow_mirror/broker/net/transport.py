@@ -76,12 +76,11 @@ class Transport:
                 patience, received_before = deadline.sooner(silence_ms), received
         self._wake_for(1)
 
-    def recv_some_into(self, view: memoryview, deadline: Deadline) -> int:
-        """Receive at least one byte, and what else is available; return how many."""
-        return self._recv_some(view, 1, deadline)
+    def recv_some_into(self, view: memoryview, deadline: Deadline, expected: int = 1) -> int:
+        """Receive at least one byte, and what else is available; return how many. `expected`: how many bytes will come."""
+        return self._recv_some(view, expected, deadline)
 
     def _recv_some(self, view: memoryview, expected: int, deadline: Deadline) -> int:
-        # `expected`: how many bytes will come; more than 1 are waited for by `recv_into` only.
         while True:
             try:
                 try:
