@@ -51,9 +51,8 @@ class FakeWorld:
     """By the cluster that the mirror reads: `requested` or `handed over`."""
     reverse_start: int | None = None
     is_reverse_running: bool = False
-    offset_between: int = 0
-    """West's offsets are those of east for what the mirror copied."""
-    returned: int = 0
+    copied_before_move: int = 0
+    """Where the log of east ended when the reverse mirror got its positions."""
     now_s: float = 0.0
 
     def tick(self, seconds: float) -> None:
@@ -76,6 +75,7 @@ class FakeEffects:
         self._world, self._kill, self._is_denied = world, kill, is_denied
         sides = ("east", "west") if direction is Direction.MOVE else ("west", "east")
         self.origin_alias, self.other_alias = sides
+        self._direction = direction
         self.reverse_file = "reverse.yaml" if direction is Direction.MOVE else None
         self.mirror_id = "m"
 
@@ -103,10 +103,14 @@ class FakeEffects:
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         end = self._world.logs[self.other_alias]
-        return {PARTITION: MappedEnd(end, end)}
+        has_copied = self._direction is Direction.MOVE or end > self._world.copied_before_move
+        return {PARTITION: MappedEnd(end, end if has_copied else 0)}
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
         self._kill()
+        if self._direction is Direction.ROLLBACK:
+            before = after[PARTITION].target_end
+            assert before >= self._world.copied_before_move, "records from before the move are in no row of the reverse mirror"
         return Compared(is_equal=True, sentences=(), seconds=0.0, size_bytes=0, record_count=1)
 
     def active_groups(self) -> dict[str, tuple[str, ...]]:
@@ -167,6 +171,7 @@ class FakeEffects:
         start = starts[PARTITION]
         assert self._world.reverse_start in (None, start), "the reverse mirror has other positions"
         self._world.reverse_start = start
+        self._world.copied_before_move = self._world.logs["east"]
         self._kill()
 
     def reverse_run(self) -> MirrorRun | None:

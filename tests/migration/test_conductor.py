@@ -80,6 +80,13 @@ def test_a_conductor_that_is_killed_at_any_effect_is_continued(direction: Direct
         assert {side for side, acls in world.denied.items() if acls} == denied, at
 
 
+def test_a_rollback_compares_nothing_from_before_the_move_where_nothing_was_written_since() -> None:
+    stage = Stage()
+    stage.operator.says = lambda sentence: None  # type: ignore[method-assign]
+    stage.perform(Direction.MOVE)
+    assert stage.perform(Direction.ROLLBACK) is Phase.RETURNED
+
+
 @pytest.mark.parametrize("is_denied", [False, True])
 def test_an_abort_at_any_effect_before_the_point_of_no_return_leaves_nothing_behind(is_denied: bool) -> None:
     aborted = 0

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(600)]
 
 __all__ = ["guarded_pair"]
 
+SHOP = "User:shop"
 CLUSTER = ResourcePattern(ResourceKind.CLUSTER, "kafka-cluster")
 
 
@@ -139,7 +140,7 @@ def permitted(guarded_pair: Guarded, topic_name: str, tmp_path: Path) -> Iterato
             grant(node, acls[side])
         yield permitted
     for node in guarded_pair:
-        own = [acl for acl in super_user(node).read() if acl.principal == f"User:{MIRROR}"]
+        own = [acl for acl in super_user(node).read() if acl.principal in (f"User:{MIRROR}", SHOP)]
         revoke(node, own)
 
 
@@ -179,6 +180,10 @@ def test_a_migration_with_these_permissions_moves_and_comes_back(permitted: Perm
     assert moved.waves["all"].phase is Phase.MOVED
     target, source = permitted.clusters.target.bootstrap, permitted.clusters.source.bootstrap
     runs.write(target, permitted.topic, ["4"])
+    committing = allow(ResourcePattern(ResourceKind.GROUP, permitted.group), AclOperation.READ)
+    with without(permitted.clusters.source, committing), pytest.raises(ConfigError, match="grant Read on group"):
+        roll_back(permitted.made.files(), permitted.operator, options=permitted.options)
+    assert read_state(permitted.made.files()).waves["all"].phase is Phase.MOVED
     back = roll_back(permitted.made.files(), permitted.operator, options=permitted.options)
     assert back.waves["all"].phase is Phase.RETURNED
     assert consume(source, permitted.group, permitted.topic, 1, 2) == ["3", "4"]
@@ -203,10 +208,10 @@ def test_a_permission_that_is_revoked_on_the_way_is_named_and_the_move_continues
     assert consume(clusters.target.bootstrap, permitted.group, permitted.topic, 1, 1) == ["3"]
 
 
-def test_denying_writers_needs_alter_on_the_cluster_from_the_plan_to_the_abort(permitted: Permitted) -> None:
+def test_denying_writers_needs_alter_on_the_cluster_from_the_plan_to_the_abort_and_to_the_rollback(permitted: Permitted) -> None:
     made, source = permitted.made, permitted.clusters.source
     document = yaml.safe_load(made.file.read_text(encoding="utf-8"))
-    document["writers"] |= {"stop": "deny", "principals": ["User:shop"]}
+    document["writers"] |= {"stop": "deny", "principals": [SHOP]}
     made.file.write_text(yaml.safe_dump(document), encoding="utf-8")
     describing, altering = allow(CLUSTER, AclOperation.DESCRIBE), allow(CLUSTER, AclOperation.ALTER)
     assert any("grant Describe on the cluster" in problem for problem in permitted.plan_problems())
@@ -225,7 +230,19 @@ def test_denying_writers_needs_alter_on_the_cluster_from_the_plan_to_the_abort(p
     assert read_state(made.files()).waves["all"].phase is Phase.MOVING
     abort(made.files(), permitted.operator, options)
     assert read_state(made.files()).waves["all"].phase is Phase.AT_SOURCE
-    assert [acl for acl in super_user(source).read() if acl.effect is AclEffect.DENY] == []
+    assert denies(source) == []
+
+    assert run_migration(made.files(), permitted.operator, options).waves["all"].phase is Phase.MOVED
+    assert len(denies(source)) == 1
+    grant(permitted.clusters.target, [describing, altering])
+    with without(source, altering), pytest.raises(ConfigError, match=r"Alter on the cluster: .* that the move has created"):
+        roll_back(made.files(), permitted.operator, options=options)
+    assert roll_back(made.files(), permitted.operator, options=options).waves["all"].phase is Phase.RETURNED
+    assert denies(source) == []
+
+
+def denies(node: LocalKafka) -> list[Acl]:
+    return [acl for acl in super_user(node).read() if acl.effect is AclEffect.DENY]
 
 
 def test_a_rehearsal_names_all_missing_permissions_before_it_creates_anything(permitted: Permitted) -> None:

@@ -25,6 +25,7 @@ from shallow_mirror.migration.observations import (
     mapped_of,
     moved_partitions,
     named,
+    not_before,
     not_copied,
     open_partitions,
     to_document,
@@ -188,7 +189,7 @@ class WaveConductor:
         after = self._first_positions(state)
         compared = self._retried(lambda: self._effects.compare(after))
         _require_equal(compared)
-        return {**_compared(compared), "until": mapped_document(mapped)}
+        return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
 
     def _verify_rest(self, state: WaveState) -> Detail:
         after = mapped_of(state.done[Step.VERIFY]["until"])

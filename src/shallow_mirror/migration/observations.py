@@ -73,6 +73,17 @@ def not_copied(ends: LogEnds, mapped: Mapping[TopicPartition, MappedEnd]) -> lis
     )
 
 
+def not_before(
+    mapped: Mapping[TopicPartition, MappedEnd], first: Mapping[TopicPartition, MappedEnd]
+) -> dict[TopicPartition, MappedEnd]:
+    """Return the positions of `mapped`, none of them below `first`: a mirror that has copied nothing has no target offset."""
+    floors = {name: first.get(name, MappedEnd(0, 0)) for name in mapped}
+    return {
+        name: MappedEnd(max(end.offset, floors[name].offset), max(end.target_end, floors[name].target_end))
+        for name, end in mapped.items()
+    }
+
+
 def named(names: Iterable[object]) -> str:
     """Return "a, b, c and 4 more"."""
     texts = [str(name) for name in names]
