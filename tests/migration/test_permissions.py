@@ -22,7 +22,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
 from shallow_mirror.migration.plan import plan_migration
-from shallow_mirror.migration.rehearsal import rehearse
+from shallow_mirror.migration.rehearsal.rehearsal import rehearse
 from shallow_mirror.migration.session import Options, abort, read_state, roll_back, run_migration
 from shallow_mirror.migration.state import Phase
 

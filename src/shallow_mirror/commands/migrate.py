@@ -54,7 +54,7 @@ def rehearse(
 ) -> None:
     """Perform every step of a wave, and of its rollback, with scratch topics and groups; delete them, and report the times."""
     from shallow_mirror.migration import view
-    from shallow_mirror.migration.rehearsal import rehearse as rehearse_wave
+    from shallow_mirror.migration.rehearsal.rehearsal import rehearse as rehearse_wave
     from shallow_mirror.migration.session import Options
 
     files = load_migration(file, "migrate rehearse")

@@ -17,10 +17,10 @@ from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError
 from shallow_mirror.migration.conductor import WaveConductor
 from shallow_mirror.migration.conductor_ports import Clock, Reports
-from shallow_mirror.migration.leftovers import remove_all
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.rehearsal.leftovers import remove_all
 from shallow_mirror.migration.sentences import abort_problem, nothing_to_abort
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step

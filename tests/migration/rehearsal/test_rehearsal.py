@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.migration.migrations import left_of_rehearsals, running_application
 
-from shallow_mirror.migration.rehearsal import rehearse
+from shallow_mirror.migration.rehearsal.rehearsal import rehearse
 from shallow_mirror.migration.session import Options, read_state, run_migration
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction

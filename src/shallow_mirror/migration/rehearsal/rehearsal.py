@@ -20,14 +20,14 @@ from shallow_mirror.config import ClusterSettings
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.view import sentence
-from shallow_mirror.migration import scratch as scratch_names
 from shallow_mirror.migration.conductor_ports import Outside, Reports
-from shallow_mirror.migration.leftovers import Leftovers, remove, remove_all
 from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.scratch import Scratch
-from shallow_mirror.migration.scratch_permissions import missing_permissions
-from shallow_mirror.migration.scratch_writer import ScratchWriter, log_starts, read_sample
+from shallow_mirror.migration.rehearsal import scratch as scratch_names
+from shallow_mirror.migration.rehearsal.leftovers import Leftovers, remove, remove_all
+from shallow_mirror.migration.rehearsal.scratch import Scratch
+from shallow_mirror.migration.rehearsal.scratch_permissions import missing_permissions
+from shallow_mirror.migration.rehearsal.scratch_writer import ScratchWriter, log_starts, read_sample
 from shallow_mirror.migration.session import Options, owned, read_state, require_sole, roll_back, run_migration
 from shallow_mirror.migration.state import REHEARSED, REHEARSING, Phase
 from shallow_mirror.migration.steps import Direction, Step

@@ -18,7 +18,7 @@ from shallow_mirror.migration.permissions import (
     missing_on_topics,
     missing_to_delete,
 )
-from shallow_mirror.migration.scratch import Scratch
+from shallow_mirror.migration.rehearsal.scratch import Scratch
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 
 _WHAT_FOR = "needed for a rehearsal, also with a prefixed pattern"

@@ -1,0 +1,1 @@
+"""Rehearsals of migrations: every step with topics, groups and mirrors of their own."""
