@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.admission import Admission, Verdict, kind_of
@@ -85,7 +84,7 @@ class SegmentBuilder:
         is_raw[list(rewritten)] = False
         is_raw[end:] = False
         sent, done = 0, 0
-        for first, behind in _raw_runs(index, is_raw):
+        for first, behind in index.adjacent_runs(is_raw):
             sent = self._add_individually(range(done, first), index, admission, target_base_offsets, rewritten, sent)
             self._add_raw(first, behind, index, target_base_offsets[sent : sent + behind - first])
             sent, done = sent + behind - first, behind
@@ -247,14 +246,6 @@ class SegmentBuilder:
             coordinator_epoch=row.coordinator_epoch,
             lineage=self._lineage,
         )
-
-
-def _raw_runs(index: BatchIndex, is_raw: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return [first, end) of batches that are sent as they are and follow each other without a hole."""
-    follows = is_raw[1:] & is_raw[:-1] & (index.headers["base_offset"][1:] == index.last_offset[:-1] + 1)
-    starts = np.flatnonzero(is_raw & ~np.append(False, follows))
-    ends = np.flatnonzero(is_raw & ~np.append(follows, False)) + 1
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def _rows_of_rewritten(batch: Rewritten, base_offsets: Sequence[int]) -> list[_Row]:

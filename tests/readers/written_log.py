@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from tests.readers.comparison import ReadRecord
 from tests.support import record_batches
 
@@ -20,7 +19,7 @@ from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_ne
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
 from shallow_mirror.wire.batches.batch_builder import build_batch
 from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
+from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
 from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
 from shallow_mirror.wire.records.rebuild_in_place import rebuild_in_place
 
@@ -110,14 +109,12 @@ class WrittenLog:
         return b"".join(record_batches.record(delta, key.encode(), record.value.encode()) for delta, key, record in pairs)
 
     def _append(self, offset: int, batch: bytearray) -> None:
-        view = memoryview(batch)
-        index = index_batches(view)
         shared = SharedProducer(producer_id=self._producer_id, now_ms=_now_ms(), old_before_ms=0)
-        stamped = restamp_at_offsets(view, index, np.array([offset], np.int64), shared)
+        stamped = restamped_at(batch, offset, shared)
         pipeline = ProducePipeline(self._target, None, in_flight_requests=1, in_flight_bytes=1 << 22, deadline=_deadline())
-        appended = pipeline.produce_all({self.key: stamped})[self.key]
+        appended = pipeline.produce_all({self.key: [stamped]})[self.key]
         assert appended == [offset], f"a batch of offset {offset} was appended at {appended}"
-        self.end = offset + int(index.headers["last_offset_delta"][0]) + 1
+        self.end = offset + int(index_batches(stamped).headers["last_offset_delta"][0]) + 1
 
 
 def _cleaned_up_to(data_dir: Path, key: TopicPartition) -> int:

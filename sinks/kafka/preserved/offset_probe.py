@@ -6,7 +6,6 @@ import logging
 import time
 import uuid
 
-import numpy as np
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
@@ -20,8 +19,7 @@ from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedE
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.batch_builder import build_batch
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
+from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
 from shallow_mirror.wire.records.fillers import Fillers
 
 _log = logging.getLogger(__name__)
@@ -63,7 +61,7 @@ def _try_out(client: ClientConfig, target: Cluster, key: TopicPartition, deadlin
         _NEW_AT: _record_batch(now_ms),
         _OLD_AT: _record_batch(_OLD_MS),
     }
-    batches = [_stamped(batch, offset, shared) for offset, batch in parts.items()]
+    batches = [restamped_at(batch, offset, shared) for offset, batch in parts.items()]
     appended = _produce(target, key, batches, deadline)
     if appended != list(parts):
         raise _refusal(f"batches of offsets {list(parts)} were appended at {appended}")
@@ -71,7 +69,7 @@ def _try_out(client: ClientConfig, target: Cluster, key: TopicPartition, deadlin
     if not any(state.last_sequence == _OLD_AT and state.last_timestamp_ms >= now_ms for state in producers):
         raise _refusal("the producer of an old record is remembered by the time of the record")
     try:
-        at = _produce(target, key, [_stamped(_record_batch(now_ms), _BEHIND + 1, shared)], deadline)
+        at = _produce(target, key, [restamped_at(_record_batch(now_ms), _BEHIND + 1, shared)], deadline)
     except ProducerEpochFencedError:
         pass
     else:
@@ -91,11 +89,6 @@ def _record_batch(timestamp_ms: int) -> bytearray:
         last_offset_delta=0,
     )
     return bytearray(batch)
-
-
-def _stamped(batch: bytearray, offset: int, shared: SharedProducer) -> memoryview:
-    view = memoryview(batch)
-    return restamp_at_offsets(view, index_batches(view), np.array([offset], np.int64), shared)[0]
 
 
 def _produce(target: Cluster, key: TopicPartition, batches: list[memoryview], deadline: Deadline) -> list[int]:

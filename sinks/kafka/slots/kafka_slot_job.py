@@ -84,6 +84,9 @@ class KafkaSlotJob(SlotJob):
     def transactional_id_of(self, slot: int) -> str:
         return transactional_id(self.mirror, self.id_numbers[slot] if self.id_numbers else slot)
 
+    def target_of(self, source: SourcePartition) -> TopicPartition:
+        return TopicPartition(self.routes[source.topic].target_topic, source.partition)
+
     @property
     def quarantines(self) -> bool:
         return self.quarantine is not None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
-from shallow_mirror.broker.produce.produce_pipeline import PRODUCE, ProducePipeline
+from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
@@ -24,12 +24,14 @@ from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, P
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
+from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
+from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.types import Segment, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.admission import Admission, admit
-from shallow_mirror.wire.batches.restamp import SharedProducer
+from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
 from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
-from shallow_mirror.wire.records.placed_batches import PlacedQueue, Placement, place
+from shallow_mirror.wire.records.placed_batches import Placement, place
+from shallow_mirror.wire.records.placed_queue import PlacedQueue
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 _DUPLICATE_SEQUENCE_NUMBER = 46
@@ -46,13 +48,15 @@ class _SentPart:
 class _Response:
     """What was sent of one response of the source. `queues`: by target partition, empty ones included.
 
-    `first_alone`: the first batches of some of them, acknowledged before the rest, `submission`, was sent.
+    `first_alone`: the first batches of some of them, acknowledged before the rest, `submission`, was sent. `in_place`: how many
+    batches of each queue are known to be at their offsets.
     """
 
     parts: Sequence[_SentPart]
     queues: Mapping[TopicPartition, PlacedQueue]
     first_alone: Submission = field(default_factory=lambda: Submission({}))
     submission: Submission = field(default_factory=lambda: Submission({}))
+    in_place: dict[TopicPartition, int] = field(default_factory=dict)
 
     def base_offsets(self, target: TopicPartition) -> list[int]:
         """Return where batches of a queue were appended, as far as acknowledged."""
@@ -88,27 +92,23 @@ class PreservedWriter:
         has_unanswered: bool = False,
         purpose: str = PRODUCE,
     ) -> None:
-        self._purpose = purpose
         self._has_unanswered = has_unanswered
         self._job = job
         self._target = target
         self._logs = logs
-        self._deadline = deadline
-        self._window: ProducePipeline | None = None
-        self._until: Deadline | None = None
-        self._has_stopped = False
+        self._sending = SlotSending(job, target, deadline, transactional_id=None, purpose=purpose)
         self._admitted: dict[SourcePartition, int] = {}
         self._log_ends: dict[SourcePartition, int] = {}
         self._responses: deque[_Response] = deque()
-        self._fetched_bytes = self._sent_bytes = 0
+        self._fetched_bytes = 0
 
     @property
     def is_due(self) -> bool:
-        return self._has_stopped or (self._until is not None and self._until.is_over())
+        return self._sending.is_due
 
     @property
     def until(self) -> Deadline | None:
-        return self._until
+        return self._sending.until
 
     def expect(self, sources: Iterable[SourcePartition]) -> None:
         """Ask where the logs of these partitions end. What speaks against writing to one is raised where it is written to."""
@@ -118,16 +118,17 @@ class PreservedWriter:
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
         """Send what the target lacks of one response. Raises BatchRefusedError, PreservedLogDamagedError, RetriableError."""
-        assert not self._has_stopped, "a slot that has stopped sends nothing more"
+        assert not self._sending.has_stopped, "a slot that has stopped sends nothing more"
         placed = [self._place(part, builder_of) for part in parts if len(part.index) or part.fills_log]
         if placed:
-            self._begin()
-            queues = {self._target_of(sent.part.source): sent.placement.queue for sent in placed}
+            self._sending.begin_interval()
+            queues = {self._job.target_of(sent.part.source): sent.placement.queue for sent in placed}
+            restamp_at_offsets([part for sent in placed for part in sent.placement.stamped])
             response = _Response(placed, queues)
             self._responses.append(response)
             with self._errors_explained():
                 self._send(response)
-            self._has_stopped = response.is_cut_short
+            self._sending.has_stopped = response.is_cut_short
         # Where nothing was read, there is time to wait for the acknowledgements.
         self._record(builder_of, left=self._job.responses_in_flight if placed else 0)
         return ()
@@ -143,25 +144,11 @@ class PreservedWriter:
         return SlotWrite(
             txn=None,
             fetched_bytes=self._fetched_bytes,
-            early_end=self._early_end() if is_partial else None,
+            early_end=self._sending.early_end() if is_partial else None,
             shared_producers={source: id_ for source in sources if (id_ := self._job.shared_producers.get(source)) is not None},
             has_unanswered=self._has_unanswered,
             target_speeds=self._target.path_speeds(),
         )
-
-    def _begin(self) -> ProducePipeline:
-        if self._window is None:
-            self._until = self._deadline.sooner(self._job.commit_interval_ms)
-            self._window = ProducePipeline(
-                self._target,
-                None,
-                in_flight_requests=self._job.in_flight_requests,
-                in_flight_bytes=self._job.in_flight_bytes,
-                deadline=self._deadline,
-                until=self._until,
-                purpose=self._purpose,
-            )
-        return self._window
 
     def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _SentPart:
         source, route = part.source, self._job.routes[part.source.topic]
@@ -205,44 +192,45 @@ class PreservedWriter:
         return self._log_ends[source]
 
     def _send(self, response: _Response) -> None:
-        window = self._begin()
+        pipeline = self._sending.pipeline()
         queues = {target: queue for target, queue in response.queues.items() if len(queue)}
         first_alone = [target for target in queues if self._logs.take_first_alone(target)]
         if first_alone:
-            window.submit({target: [queues[target][0]] for target in first_alone}, response.first_alone)
-            window.finish(response.first_alone)
+            pipeline.submit({target: [queues[target][0]] for target in first_alone}, response.first_alone)
+            pipeline.finish(response.first_alone)
             self._require_in_place(response)
             if response.first_alone.is_cut_short:
                 return  # behind a batch that was not sent another one would be appended in its place
             queues |= {target: queues[target].without_first() for target in first_alone}
-        window.submit({target: queue for target, queue in queues.items() if len(queue)}, response.submission)
+        pipeline.submit({target: queue.batches() for target, queue in queues.items() if len(queue)}, response.submission)
 
     def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> None:
         """Hand the oldest responses to the segments, until so many are left; none where the slot has stopped."""
-        while len(self._responses) > (0 if self._has_stopped else left):
+        while len(self._responses) > (0 if self._sending.has_stopped else left):
             response = self._responses[0]
             with self._errors_explained():
-                self._begin().finish(response.submission)
+                self._sending.pipeline().finish(response.submission)
             self._require_in_place(response)
             self._responses.popleft()
             for sent in response.parts:
                 part, placement = sent.part, sent.placement
-                end = placement.done_with(len(response.base_offsets(self._target_of(part.source))), part.index)
+                end = placement.done_with(len(response.base_offsets(self._job.target_of(part.source))), part.index)
                 builder = builder_of(part.source)
                 builder.add(part.index, sent.admission, placement.base_offsets_of(end), placement.rewritten, end=end)
                 self._fetched_bytes += int(part.index.size_bytes.sum())
-                self._sent_bytes += int(part.index.size_bytes[:end].sum())
+                self._sending.sent_bytes += int(part.index.size_bytes[:end].sum())
             self._job.observer("task.produced")
 
     def _require_in_place(self, response: _Response) -> None:
         """Raise PreservedLogDamagedError where a batch was appended at another offset than its own."""
         for target, queue in response.queues.items():
             base_offsets = response.base_offsets(target)
-            misplaced = queue.first_misplaced(base_offsets)
+            misplaced = queue.first_misplaced(base_offsets, response.in_place.get(target, 0))
             if misplaced is not None:
                 wanted, offset = queue.offset(misplaced), base_offsets[misplaced]
                 detail = f"the batch of offset {wanted} was appended at {offset}"
                 raise PreservedLogDamagedError(target, min(wanted, offset), detail)
+            response.in_place[target] = len(base_offsets)
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
@@ -262,25 +250,15 @@ class PreservedWriter:
 
     def _explained(self, refused: ProduceRefusedError) -> Exception:
         """Return the target's response in the source's terms."""
-        assert self._window is not None
+        failed = self._sending.pipeline().failed
         for response in self._responses:
-            number = response.number_of(refused, self._window.failed)
+            number = response.number_of(refused, failed)
             if number is None:
                 continue
             queue = response.queues[refused.topic_partition]
             for sent in response.parts:
-                if self._target_of(sent.part.source) == refused.topic_partition:
+                if self._job.target_of(sent.part.source) == refused.topic_partition:
                     batch = queue[number]
                     assert isinstance(batch, memoryview)
                     return explain_refusal(refused, batch, sent.part.source.topic_partition, queue.offset(number), 0)
         return refused
-
-    def _early_end(self) -> EarlyEnd | None:
-        """Return what the slot did until the commit interval ended it; None where it was not that."""
-        if not self.is_due or self._until is None or self._window is None:
-            return None
-        seconds = self._until.clock() - self._until.at + self._job.commit_interval_ms / 1000
-        return EarlyEnd(self._sent_bytes, seconds, self._window.busy_s())
-
-    def _target_of(self, source: SourcePartition) -> TopicPartition:
-        return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)

@@ -13,7 +13,6 @@ from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
 from shallow_mirror.broker.produce.transactions import init_producer_id
 from shallow_mirror.broker.produce.txn_additions import (
@@ -29,7 +28,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_results import EarlyEnd, SlotWrite
+from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
+from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
@@ -96,11 +96,8 @@ class SlotTransaction:
         self._job = job
         self._target = target
         self._deadline = deadline
-        self._window: ProducePipeline | None = None
+        self._sending = SlotSending(job, target, deadline, transactional_id=job.transactional_id_of(number))
         self._sequences: dict[TopicPartition, int] = {}
-        self._until: Deadline | None = None
-        self._has_stopped = False
-        self._sent_bytes = 0
         self._admitted: dict[SourcePartition, int] = {}
         """The source offset behind what was admitted of each partition; what is recorded may be behind that."""
         self._responses: deque[_Response] = deque()
@@ -122,13 +119,11 @@ class SlotTransaction:
 
     @property
     def is_due(self) -> bool:
-        """Whether the slot hands over what it has: `write.commit_interval` has passed since its first batch."""
-        return self._has_stopped or (self._until is not None and self._until.is_over())
+        return self._sending.is_due
 
     @property
     def until(self) -> Deadline | None:
-        """Return when the commit interval ends; None before the first batch: there is nothing to hand over then."""
-        return self._until
+        return self._sending.until
 
     def position(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> int:
         """Return the source offset behind what was written of a part's partition, acknowledged or not."""
@@ -150,9 +145,9 @@ class SlotTransaction:
         # restamp_all counts a sequence for every batch of a response, sent or not. So where a response is not sent whole, nothing
         # more may be produced under this epoch: the broker would see a gap. The transaction ends with the round, and the next
         # round has an epoch of its own, which begins at sequence 0.
-        assert not self._has_stopped, "a slot that has stopped writes its receipt and nothing else"
-        if self._until is None and any(part.admission.next_position > builder_of(part.part.source).position for part in admitted):
-            self._until = self._deadline.sooner(self._job.commit_interval_ms)
+        assert not self._sending.has_stopped, "a slot that has stopped writes its receipt and nothing else"
+        if any(part.admission.next_position > builder_of(part.part.source).position for part in admitted):
+            self._sending.begin_interval()
         self._admitted.update((part.part.source, part.admission.next_position) for part in admitted)
         response = _Response(admitted)
         self._responses.append(response)
@@ -203,20 +198,20 @@ class SlotTransaction:
         Where the slot has stopped, none is left: what of the last response was sent is known then.
         """
         quarantined: list[QuarantinedBatch] = []
-        while len(self._responses) > (0 if self._has_stopped else left):
+        while len(self._responses) > (0 if self._sending.has_stopped else left):
             placed = self._acknowledged(self._responses[0])
             for part in self._responses.popleft().admitted:
                 source, index = part.part.source, part.part.index
                 self.fetched_bytes += int(index.size_bytes.sum())
-                base_offsets = placed.get(self._target_of(source), [])
+                base_offsets = placed.get(self._job.target_of(source), [])
                 end = part.done_with(len(base_offsets))
                 builder_of(source).add(index, part.admission, base_offsets, part.outgoing.rewritten, end=end)
                 quarantined += part.quarantined
         return quarantined
 
     def _send(self, response: _Response, sent: Sequence[AdmittedPart]) -> None:
-        txn, window = self._open()
-        targets = [self._target_of(part.part.source) for part in sent]
+        txn, pipeline = self._open(), self._sending.pipeline()
+        targets = [self._job.target_of(part.part.source) for part in sent]
         new = [target for target in targets if target not in self._added]
         if new:
             # The receipt's group is added with the first partitions, which spares a round trip.
@@ -225,50 +220,50 @@ class SlotTransaction:
             self._added.update(new)
         self._sequences.update((target, 0) for target in targets if target not in self._sequences)
         stamped = {
-            self._target_of(part.part.source): Stamped(
+            self._job.target_of(part.part.source): Stamped(
                 part.outgoing.records,
                 part.outgoing.index,
                 part.outgoing.chosen,
-                self._sequences[self._target_of(part.part.source)],
+                self._sequences[self._job.target_of(part.part.source)],
             )
             for part in sent
         }
         following = restamp_all(list(stamped.values()), producer_id=txn.producer_id, producer_epoch=txn.producer_epoch)
         self._sequences.update(zip(stamped, following, strict=True))
         queues = {target: batches.batches() for target, batches in stamped.items()}
-        continuing = {self._target_of(part.part.source): set(part.outgoing.continuing()) for part in sent}
+        continuing = {self._job.target_of(part.part.source): set(part.outgoing.continuing()) for part in sent}
         response.queues, response.submission = queues, Submission(continuing)
-        with self._refusals_explained(window):
-            window.submit(queues, response.submission)
-        self._has_stopped = response.submission.is_cut_short
+        with self._refusals_explained():
+            pipeline.submit(queues, response.submission)
+        self._sending.has_stopped = response.submission.is_cut_short
 
     def _acknowledged(self, response: _Response) -> Mapping[TopicPartition, list[int]]:
         """Wait until all that was sent of a response is acknowledged; return where its batches are."""
         if response.submission is None:
             return {}
-        assert self._window is not None
-        with self._refusals_explained(self._window):
-            self._window.finish(response.submission)
+        with self._refusals_explained():
+            self._sending.pipeline().finish(response.submission)
         placed = response.submission.base_offsets
         for target, base_offsets in placed.items():
             recorded_end = self._job.target_ends.get(target, 0)
             if base_offsets and base_offsets[0] < recorded_end:
                 raise TargetDataLossError(target, recorded_end, base_offsets[0])
-            self._sent_bytes += sum(map(len, response.queues[target][: len(base_offsets)]))
+            self._sending.sent_bytes += sum(map(len, response.queues[target][: len(base_offsets)]))
         self._job.observer("task.produced")
         return placed
 
     @contextmanager
-    def _refusals_explained(self, window: ProducePipeline) -> Iterator[None]:
+    def _refusals_explained(self) -> Iterator[None]:
         """Raise the target's refusal of a batch in the source's terms. It may be of an earlier response than the last one."""
         try:
             yield
         except ProduceRefusedError as refused:
-            response = next(response for response in self._responses if response.submission is window.failed)
+            failed = self._sending.pipeline().failed
+            response = next(response for response in self._responses if response.submission is failed)
             raise self._explained(refused, response) from refused
 
-    def _open(self) -> tuple[SlotTxn, ProducePipeline]:
-        if self.txn is None or self._window is None:
+    def _open(self) -> SlotTxn:
+        if self.txn is None:
             name = self._job.transactional_id_of(self.number)
             if self._begun is not None:
                 finish_addition(self._target, self._begun, self._deadline)
@@ -277,25 +272,17 @@ class SlotTransaction:
             else:
                 timeout_ms = self._job.transaction_timeout_ms
                 self.txn = self._take_prepared() or init_producer_id(self._target, name, timeout_ms, self._deadline)
-            self._window = ProducePipeline(
-                self._target,
-                name,
-                in_flight_requests=self._job.in_flight_requests,
-                in_flight_bytes=self._job.in_flight_bytes,
-                deadline=self._deadline,
-                until=self._until,
-            )
             self._job.observer("task.initialised")
-        return self.txn, self._window
+        return self.txn
 
     def close(self, *, is_partial: bool) -> SlotWrite:
         """Wait until the receipt is written, which commits with the transaction, and proves it. `finish` comes first."""
-        early_end = self._early_end() if is_partial else None
+        early_end = self._sending.early_end() if is_partial else None
         if self.txn is not None:
             assert self._receipt is not None
             finish_receipt(self._target, self.txn, min(self._sequences), self._receipt, self._deadline)
             self._job.observer("task.receipt")
-        stamped = () if self._window is None else tuple(sorted({target.topic for target in self._window.stamped}))
+        stamped = () if self.txn is None else tuple(sorted({target.topic for target in self._sending.pipeline().stamped}))
         return SlotWrite(
             txn=self.txn,
             fetched_bytes=self.fetched_bytes,
@@ -305,21 +292,10 @@ class SlotTransaction:
             target_speeds=self._target.path_speeds(),
         )
 
-    def _early_end(self) -> EarlyEnd | None:
-        """Return what the slot did until the commit interval ended it; None where it was not that."""
-        if not self.is_due or self._until is None:
-            return None
-        seconds = self._until.clock() - self._until.at + self._job.commit_interval_ms / 1000
-        sending_s = 0.0 if self._window is None else self._window.busy_s()
-        return EarlyEnd(self._sent_bytes, seconds, sending_s)
-
-    def _target_of(self, source: SourcePartition) -> TopicPartition:
-        return TopicPartition(self._job.routes[source.topic].target_topic, source.partition)
-
     def _explained(self, refused: ProduceRefusedError, response: _Response) -> Exception:
         """Return the target's response in the source's terms: which batch, and whether it was damaged before it was sent."""
         for part in response.admitted:
-            if self._target_of(part.part.source) != refused.topic_partition:
+            if self._job.target_of(part.part.source) != refused.topic_partition:
                 continue
             index, number = part.part.index, refused.index_in_queue
             batch, last = int(part.outgoing.firsts[number]), int(part.outgoing.lasts[number])

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.fakes.changes import Change
 from tests.fakes.strict_broker import StrictCluster
@@ -23,8 +22,7 @@ from shallow_mirror.sinks.kafka.preserved.shared_producers import with_shared_pr
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, partition_pairs
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
+from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
 from shallow_mirror.wire.records.fillers import Fillers
 
 ORDERS, LOGS = "orders", "logs"
@@ -49,9 +47,8 @@ def written(base: int, count: int, *, attributes: int = 0, producer_id: int = AP
 
 
 def filler(base: int, count: int) -> bytes:
-    view = memoryview(Fillers(None, 1 << 20).batch(count, 1_000))
     shared = SharedProducer(producer_id=FIRST_MIRROR, now_ms=1_000, old_before_ms=0)
-    stamped = restamp_at_offsets(view, index_batches(view), np.array([base], np.int64), shared)[0]
+    stamped = restamped_at(Fillers(None, 1 << 20).batch(count, 1_000), base, shared)
     return base.to_bytes(8, "big") + bytes(stamped)[8:]
 
 

@@ -8,8 +8,15 @@ from tests.support.record_batches import batch, view
 
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.crc import verify_crc
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches.restamp import (
+    SEQUENCE_MODULUS,
+    SharedProducer,
+    StampedInPlace,
+    restamp,
+    restamp_at_offsets,
+    restamped_at,
+)
 
 
 def split(records: memoryview) -> list[memoryview]:
@@ -71,3 +78,33 @@ def test_a_payload_damaged_before_stays_damaged_after() -> None:
     records[-1] ^= 1
     restamp(records, index_batches(records), np.array([0]), producer_id=1, producer_epoch=0, first_sequence=0)
     assert not verify_crc(records)
+
+
+def test_batches_of_several_partitions_get_the_sequences_of_their_offsets() -> None:
+    newest = SharedProducer(producer_id=7, now_ms=9_000, old_before_ms=500)
+    oldest = SharedProducer(producer_id=8, now_ms=9_000, old_before_ms=2_000)
+    first, between, last = batch(4, 2), batch(6, 1), batch(SEQUENCE_MODULUS + 9, 1)
+    parts = [
+        StampedInPlace(records, index_batches(records), np.array(chosen, np.int64), producer)
+        for records, chosen, producer in (
+            (view(first, between, last), [0, 2], newest),
+            (view(), [], newest),
+            (view(batch(30, 5)), [0], oldest),
+        )
+    ]
+    restamp_at_offsets(parts)
+    assert bytes(parts[0].records[len(first) : len(first) + len(between)]) == between
+    sent = [sent for part in parts for sent in part.batches()]
+    headers = [index_batches(each).headers[0] for each in sent]
+    assert all(verify_crc(each) for each in sent)
+    assert [(int(header["producer_id"]), int(header["base_sequence"])) for header in headers] == [(7, 4), (7, 9), (8, 30)]
+    assert [int(header["attributes"]) for header in headers] == [0, 0, LOG_APPEND_TIME_BIT]
+    assert [int(header["max_timestamp"]) for header in headers] == [1_000, 1_000, 9_000]
+    assert [int(header["base_offset"]) for header in headers] == [0, 0, 0]
+
+
+def test_a_single_batch_is_restamped_for_its_offset() -> None:
+    producer = SharedProducer(producer_id=7, now_ms=9_000, old_before_ms=0)
+    stamped = restamped_at(bytearray(batch(0, 3)), SEQUENCE_MODULUS + 1, producer)
+    assert verify_crc(stamped)
+    assert int(index_batches(stamped).headers[0]["base_sequence"]) == 1

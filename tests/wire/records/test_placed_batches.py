@@ -27,7 +27,7 @@ from shallow_mirror.wire.batches.admission import admit
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.crc import verify_crc
 from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS, SharedProducer
+from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS, SharedProducer, restamp_at_offsets
 from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
 from shallow_mirror.wire.records.placed_batches import Placement, place
 from shallow_mirror.wire.records.unpacked_batch import parse_record
@@ -93,6 +93,7 @@ def placed(raw: bytes, *, position: int = 0, log_end: int = 0, limits: BatchLimi
         producer=PRODUCER,
         max_opened_bytes=1 << 20,
     )
+    restamp_at_offsets(placement.stamped)
     builder = SegmentBuilder(SOURCE, TARGET, position)
     end = placement.done_with(len(placement.queue), index)
     builder.add(index, admission, placement.base_offsets_of(end), placement.rewritten, end=end)
@@ -211,11 +212,12 @@ def test_old_batches_keep_the_producer_alive_by_the_time_of_now() -> None:
     records = memoryview(bytearray(batch(0, 1, timestamp=499) + batch(1, 1, timestamp=500)))
     index = index_batches(records)
     admission = admit(index, records, topic_partition=T, position=0, range_end=9, aborted=(), limits=LIMITS)
-    queue = place(
+    placement = place(
         index, records, admission, topic_partition=T, position=0, log_end=0, limits=LIMITS,
         fillers=Fillers(None, 1 << 20), producer=PRODUCER, max_opened_bytes=1 << 20,
-    ).queue  # fmt: skip
-    old, new = (index_batches(one).headers[0] for one in queue)  # type: ignore[arg-type]
+    )  # fmt: skip
+    restamp_at_offsets(placement.stamped)
+    old, new = (index_batches(one).headers[0] for one in placement.queue)  # type: ignore[arg-type]
     assert old["attributes"] & LOG_APPEND_TIME_BIT
     assert old["max_timestamp"] == PRODUCER.now_ms
     assert not new["attributes"] & LOG_APPEND_TIME_BIT
@@ -228,8 +230,30 @@ def test_sequences_wrap_behind_two_to_the_31() -> None:
     assert log.end == base + 3
 
 
+def test_the_fillers_of_a_long_hole_are_made_when_they_are_taken() -> None:
+    raw = batch(2, 1) + batch(250_000, 2) + batch(250_003, 1)
+    placement = placed(raw)
+    queue = placement.queue
+    assert queue.batches() is queue  # a list would hold all fillers
+    assert [queue.offset(i) for i in range(len(queue))] == [0, 2, 3, 90_003, 180_003, 250_000, 250_002, 250_003]
+    log = sent_to(Log(), placement)
+    assert log.values == values(raw)
+    assert log.end == 250_004
+    assert queue.first_misplaced([0, 2, 3, 90_004]) == 3
+    assert queue.first_misplaced([0, 2, 3, 90_004, 180_003], 3) == 3
+    assert queue.first_misplaced([0, 2, 3, 90_004, 180_003, 250_000, 250_003], 4) == 6
+    assert queue.first_misplaced([0, 2, 3, 90_004, 180_003, 250_000], 4) is None
+
+
+def test_a_queue_of_batches_and_short_holes_is_a_list() -> None:
+    placement = placed(batch(2, 1) + batch(4, 1) + batch(5, 2))
+    assert placement.queue.batches() == list(placement.queue)
+    assert isinstance(placement.queue.batches(), list)
+    assert len(placed(b"").queue.batches()) == 0
+
+
 def test_a_queue_without_its_first_batch() -> None:
-    for raw, log_end in ((batch(0, 1) + batch(1, 2), 0), (batch(5, 1), 0)):
+    for raw, log_end in ((batch(0, 1) + batch(1, 2), 0), (batch(5, 1), 0), (batch(5_000, 1), 0), (batch(200_000, 1), 0)):
         queue = placed(raw, log_end=log_end).queue
         rest = queue.without_first()
         assert [rest.offset(i) for i in range(len(rest))] == [queue.offset(i) for i in range(1, len(queue))]

@@ -51,6 +51,13 @@ class BatchIndex:
     def last_offset(self) -> npt.NDArray[np.int64]:
         return np.asarray(self.headers["base_offset"] + self.headers["last_offset_delta"], np.int64)
 
+    def adjacent_runs(self, chosen: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+        """Return [first, end) of the batches in `chosen` (bool[n]) whose offsets follow each other without a hole."""
+        follows = chosen[1:] & chosen[:-1] & (self.headers["base_offset"][1:] == self.last_offset[:-1] + 1)
+        starts = np.flatnonzero(chosen & ~np.append(False, follows))
+        ends = np.flatnonzero(chosen & ~np.append(follows, False)) + 1
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
 
 def index_batches(records: memoryview) -> BatchIndex:
     """Index the whole batches of `records`. Never raises on hostile bytes: `stop` says where and why it stopped."""

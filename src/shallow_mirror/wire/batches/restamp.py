@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.wire.batches.batch_index import BatchIndex, headers_anywhere
+from shallow_mirror.wire.batches.batch_index import BatchIndex, headers_anywhere, index_batches
 from shallow_mirror.wire.batches.crc import patch_crcs
 from shallow_mirror.wire.batches.header import (
     BATCH_HEADER_BYTES,
@@ -19,22 +20,32 @@ from shallow_mirror.wire.batches.header import (
     covered_bytes,
 )
 
+_BASE_OFFSET = struct.Struct(">q")
+"""At the start of a batch; no checksum covers it."""
+
 SEQUENCE_MODULUS = 1 << 31
 """Sequence 2147483647 is followed by 0 (DefaultRecordBatch.incrementSequence)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stamped:
-    """Batches of one partition to be restamped from `first_sequence` on: `chosen` (ascending) of `index`, in `records`."""
+class ChosenBatches:
+    """Batches of one partition to be restamped: `chosen` (ascending) of `index`, in `records`."""
 
     records: memoryview
     index: BatchIndex
     chosen: npt.NDArray[np.int64]
-    first_sequence: int
 
     def batches(self) -> list[memoryview]:
+        """Return them as they lie in `records`: as they were before, or, afterwards, as they are restamped."""
         starts, sizes = self.index.pos[self.chosen].tolist(), self.index.size_bytes[self.chosen].tolist()
         return [self.records[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stamped(ChosenBatches):
+    """Batches that get consecutive sequences from `first_sequence` on."""
+
+    first_sequence: int
 
 
 def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: int, transactional: bool = True) -> list[int]:
@@ -43,19 +54,15 @@ def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: i
     Base offset 0, leader epoch -1, attributes reduced to the codec (and the transactional bit), consecutive sequences.
     The indices keep the source's headers.
     """
-    headers = np.concatenate([part.index.headers[part.chosen] for part in parts])
+    headers, sizes = _headers_and_sizes(parts)
     if not len(headers):
         return [part.first_sequence for part in parts]
-    sizes = np.concatenate([part.index.size_bytes[part.chosen] for part in parts])
     sequences, following = _sequences(parts, headers["records_count"])
     new = _reduced(headers, TRANSACTIONAL_BIT if transactional else 0)
     new["producer_id"] = producer_id
     new["producer_epoch"] = producer_epoch
     new["base_sequence"] = sequences
-    _patch_crc(headers, new, sizes)
-    ends = np.cumsum([len(part.chosen) for part in parts]).tolist()
-    for part, rows in zip(parts, np.split(new, ends[:-1]), strict=True):
-        _put(part.records, part.index.pos[part.chosen], rows)
+    _replace(parts, headers, new, sizes)
     return following
 
 
@@ -73,25 +80,43 @@ class SharedProducer:
     old_before_ms: int
 
 
-def restamp_at_offsets(
-    records: memoryview, index: BatchIndex, offsets: npt.NDArray[np.int64], producer: SharedProducer
-) -> list[memoryview]:
-    """Rewrite the headers of all batches of `index`, which are to be appended at `offsets`; return the batches.
+@dataclass(frozen=True, slots=True, eq=False)
+class StampedInPlace(ChosenBatches):
+    """Batches that are to be appended at the base offsets that they have."""
+
+    producer: SharedProducer
+
+
+def restamp_at_offsets(parts: Sequence[StampedInPlace]) -> None:
+    """Rewrite the headers of `parts` where they lie. The indices keep the headers of before.
 
     The sequence of a batch is its offset modulo 2^31, so that a broker appends it at that offset or not at all.
     """
-    headers = index.headers
+    headers, sizes = _headers_and_sizes(parts)
+    if not len(headers):
+        return
+    counts, producers = [len(part.chosen) for part in parts], [part.producer for part in parts]
     new = _reduced(headers, 0)
-    is_old = headers["max_timestamp"] < producer.old_before_ms
+    is_old = headers["max_timestamp"] < np.repeat([producer.old_before_ms for producer in producers], counts)
     new["attributes"][is_old] |= LOG_APPEND_TIME_BIT
-    new["max_timestamp"][is_old] = producer.now_ms
-    new["producer_id"] = producer.producer_id
+    new["max_timestamp"][is_old] = np.repeat([producer.now_ms for producer in producers], counts)[is_old]
+    new["producer_id"] = np.repeat([producer.producer_id for producer in producers], counts)
     new["producer_epoch"] = 0
-    new["base_sequence"] = offsets % SEQUENCE_MODULUS
-    _patch_crc(headers, new, index.size_bytes)
-    _put(records, index.pos, new)
-    bounds = zip(index.pos.tolist(), index.size_bytes.tolist(), strict=True)
-    return [records[start : start + size] for start, size in bounds]
+    new["base_sequence"] = headers["base_offset"] % SEQUENCE_MODULUS
+    _replace(parts, headers, new, sizes)
+
+
+def restamped_at(batch: bytearray, offset: int, producer: SharedProducer) -> memoryview:
+    """Rewrite the header of one whole batch that is to be appended at `offset`; return it."""
+    _BASE_OFFSET.pack_into(batch, 0, offset)
+    view = memoryview(batch)
+    restamp_at_offsets([StampedInPlace(view, index_batches(view), np.zeros(1, np.int64), producer)])
+    return view
+
+
+def _headers_and_sizes(parts: Sequence[ChosenBatches]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
+    headers = np.concatenate([part.index.headers[part.chosen] for part in parts])
+    return headers, np.concatenate([part.index.size_bytes[part.chosen] for part in parts])
 
 
 def _reduced(headers: npt.NDArray[np.void], attributes: int) -> npt.NDArray[np.void]:
@@ -104,14 +129,16 @@ def _reduced(headers: npt.NDArray[np.void], attributes: int) -> npt.NDArray[np.v
     return new
 
 
-def _patch_crc(headers: npt.NDArray[np.void], new: npt.NDArray[np.void], sizes: npt.NDArray[np.int64]) -> None:
+def _replace(
+    parts: Sequence[ChosenBatches], headers: npt.NDArray[np.void], new: npt.NDArray[np.void], sizes: npt.NDArray[np.int64]
+) -> None:
+    """Put `new` in the place of `headers`, those of all parts one after the other, with patched checksums."""
     old_crc = headers["crc"].astype(np.uint32)
     new["crc"] = patch_crcs(old_crc, covered_bytes(headers), covered_bytes(new), sizes - BATCH_HEADER_BYTES)
-
-
-def _put(records: memoryview, positions: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> None:
-    header_slots = headers_anywhere(records)
-    header_slots[positions] = headers.view(header_slots.dtype)
+    ends = np.cumsum([len(part.chosen) for part in parts]).tolist()
+    for part, rows in zip(parts, np.split(new, ends[:-1]), strict=True):
+        header_slots = headers_anywhere(part.records)
+        header_slots[part.index.pos[part.chosen]] = rows.view(header_slots.dtype)
 
 
 def restamp(
