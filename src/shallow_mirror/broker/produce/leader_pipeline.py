@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -92,6 +91,8 @@ class LeaderPipeline:
         self._sent_count = self._acknowledged_count = self._acknowledged_bytes = 0
         self._flights: deque[tuple[int, Flight]] = deque()
         """Of each write: how many requests were sent with it, and the time."""
+        self._most_bytes = leader.window.size_bytes(leader.limits.size_bytes)
+        """May be in flight, as far as the path is known."""
         self.failed: Submission | None = None
         """Whose response was an error."""
 
@@ -104,43 +105,45 @@ class LeaderPipeline:
 
     def send_next(self) -> bool:
         """Build the next request, and write it at the latest when the pipeline is full. False: there is none left."""
-        request, patience = self._next_request(), self._patience()
+        request = self._next_request()
         if request is None:
-            self._write(patience)
+            self._write()
             return False
-        size = request.size_bytes
-        self._make_room(size, patience)
         frames, correlation_id = self._frames_of(request.topic_partitions), self._connection.next_correlation_id()
         self._unsent_ids.append(correlation_id)
         self._unsent += frames.build(correlation_id, request.batches)
-        self._unsent_bytes += size
+        self._unsent_bytes += request.size_bytes
         self._in_flight.append(_InFlight(request, frames, self._submission))
-        self._in_flight_bytes += size
+        self._in_flight_bytes += request.size_bytes
         self._submission.in_flight += 1
         if self._unsent_bytes > SMALL_BYTES:
-            self._write(patience)
+            self._write()
         return True
 
     def finish(self, submission: Submission) -> None:
         """Wait until everything of a submission that was sent is acknowledged."""
         # Those in front of it were submitted before, and those behind it follow: the first in flight is the oldest.
         while self._in_flight and submission.in_flight:
-            self._acknowledge(self._patience())
+            self._acknowledge()
 
     def finish_all(self) -> None:
         while self._in_flight:
-            self._acknowledge(self._patience())
+            self._acknowledge()
 
-    def _make_room(self, size: int, patience: Deadline) -> None:
+    def _next_request(self) -> PackedRequest | None:
+        """Return the next request once there is room for it."""
+        request = next(self._requests, None)
+        if request is not None:
+            self._make_room(request.size_bytes)
+        return request
+
+    def _make_room(self, size: int) -> None:
         if self._is_full(1, size):
-            self._write(patience)
+            self._write()
             is_small = size <= SMALL_BYTES
             requests, wanted = (max(1, self._limits.requests // 2), max(size, SMALL_BYTES)) if is_small else (1, size)
             while self._in_flight and self._is_full(requests, wanted):
-                self._acknowledge(patience)
-
-    def _next_request(self) -> PackedRequest | None:
-        return next(self._requests, None)
+                self._acknowledge()
 
     def _patience(self) -> Deadline:
         return self._limits.deadline.sooner(self._limits.response_ms)
@@ -151,18 +154,18 @@ class LeaderPipeline:
         self._leader.window.forget()
 
     def _is_full(self, requests: int, size_bytes: int) -> bool:
-        most_bytes = self._leader.window.size_bytes(self._limits.size_bytes)
-        return len(self._in_flight) + requests > self._limits.requests or self._in_flight_bytes + size_bytes > most_bytes
+        return len(self._in_flight) + requests > self._limits.requests or self._in_flight_bytes + size_bytes > self._most_bytes
 
-    def _write(self, patience: Deadline) -> None:
+    def _write(self) -> None:
         if self._unsent_ids:
             ids, parts = self._unsent_ids, self._unsent
             self._unsent_ids, self._unsent, self._unsent_bytes = [], [], 0
             self._sent_count += len(ids)
             self._flights.append((self._sent_count, self._leader.window.begin()))
-            self._connection.send_several(ids, parts, patience)
+            self._connection.send_several(ids, parts, self._patience())
 
-    def _acknowledge(self, patience: Deadline) -> None:
+    def _acknowledge(self) -> None:
+        patience = self._patience()
         request, frames, submission = self._in_flight.popleft()
         self._in_flight_bytes -= request.size_bytes
         try:
@@ -184,6 +187,7 @@ class LeaderPipeline:
         if self._acknowledged_count == self._flights[0][0]:
             self._leader.window.acknowledge(self._acknowledged_bytes, self._flights.popleft()[1])
             self._acknowledged_bytes = 0
+            self._most_bytes = self._leader.window.size_bytes(self._limits.size_bytes)
 
     def _acknowledge_one_by_one(self, request: PackedRequest, submission: Submission, frame: memoryview) -> None:
         """Note what a response with errors or messages acknowledges. Raises the error of the first partition that has one."""
@@ -230,18 +234,19 @@ class PacedLeaderPipeline(LeaderPipeline):
             if remainder is None or len(remainder.batches) < len(request.batches):
                 self._submission.is_cut_short = True
             if remainder is not None:
+                self._make_room(remainder.size_bytes)
                 return remainder
         return None
 
     def _is_in_time(self, request: PackedRequest) -> bool:
         """Wait until the request may be sent; False where it would be acknowledged too late."""
         # Room first: waiting for it takes time, after which less may be sent.
-        self._make_room(request.size_bytes, self._patience())
+        self._make_room(request.size_bytes)
         while self._in_flight:
             if self._in_flight_bytes + request.size_bytes <= self._pace.most_in_flight():
                 return True
-            self._write(self._patience())
-            self._acknowledge(self._patience())
+            self._write()
+            self._acknowledge()
         return self._pace.may_begin(request.size_bytes)
 
     def _continuing_part(self, request: PackedRequest) -> PackedRequest | None:
@@ -262,35 +267,37 @@ class PacedLeaderPipeline(LeaderPipeline):
         """Return how long the leader may take, with the time that the slowest link needs for what is in flight."""
         return self._limits.deadline.sooner(self._limits.response_ms + self._in_flight_bytes / SLOWEST_BYTES_PER_S * 1000)
 
-    def _write(self, patience: Deadline) -> None:
-        # `patience` was taken before the request was added: ask again, with its bytes.
+    def _write(self) -> None:
         if self._in_flight:
-            with self._explain_slow_link(self._in_flight[0].request):
-                super()._write(self._patience())
+            request = self._in_flight[0].request
+            try:
+                super()._write()
+            except RetriableError as error:
+                self._explain_slow_link(request, error)
+                raise
 
-    def _acknowledge(self, patience: Deadline) -> None:
-        request, patience = self._in_flight[0].request, self._patience()
-        with self._explain_slow_link(request):
-            super()._acknowledge(patience)
+    def _acknowledge(self) -> None:
+        request = self._in_flight[0].request
+        try:
+            super()._acknowledge()
+        except RetriableError as error:
+            self._explain_slow_link(request, error)
+            raise
         self._pace.acknowledged(request.size_bytes)
         if not self._in_flight:
             self._pace.drained()
 
-    @contextmanager
-    def _explain_slow_link(self, request: PackedRequest) -> Iterator[None]:
+    def _explain_slow_link(self, request: PackedRequest, error: RetriableError) -> None:
         """Raise an error with a remedy where time ran out before anything was acknowledged: a retry would end the same way."""
-        try:
-            yield
-        except RetriableError as error:
-            is_late = error.error_name == "DEADLINE" or isinstance(error.__cause__, TimeoutError)
-            if self._pace.has_answered or not is_late:
-                raise
-            self._pace.drained()
-            several = f" and {len(request.topic_partitions) - 1} other partitions" if len(request.topic_partitions) > 1 else ""
-            raise RetriableError(
-                error.error_name,
-                f"{request.topic_partitions[0]}{several}: {self._connection.transport.peer} did not acknowledge the first "
-                f"request, of {request.size_bytes:,} bytes, in {self._pace.busy_s:.0f} s ({error}). Look at that broker and at "
-                "the network to it; where the link is too slow for one such batch, raise request.timeout.ms of the target's "
-                "client and write.transaction_timeout_ms",
-            ) from error
+        is_late = error.error_name == "DEADLINE" or isinstance(error.__cause__, TimeoutError)
+        if self._pace.has_answered or not is_late:
+            return
+        self._pace.drained()
+        several = f" and {len(request.topic_partitions) - 1} other partitions" if len(request.topic_partitions) > 1 else ""
+        raise RetriableError(
+            error.error_name,
+            f"{request.topic_partitions[0]}{several}: {self._connection.transport.peer} did not acknowledge the first "
+            f"request, of {request.size_bytes:,} bytes, in {self._pace.busy_s:.0f} s ({error}). Look at that broker and at "
+            "the network to it; where the link is too slow for one such batch, raise request.timeout.ms of the target's "
+            "client and write.transaction_timeout_ms",
+        ) from error
