@@ -1,10 +1,11 @@
 """The hot path alone: one slot task in this process, without Spark, beside the least that moving its bytes can cost.
 
-    python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--profile] [--tls]
+    python -m benchmarks.hot_path --corpora zstd-big,lz4-small --gb 1 --runs 3 [--slots mirror,preserved] [--profile] [--tls]
 
-Each corpus is copied as by the slot of a mirror (with `--tls` within TLS on both sides as well), as by that of an archive into
-a folder, and as by that of a restore out of it. kfault: thousand pages that were new to the process. CPU is that of this
-process, without what it took to import and to connect; MB and GB are of the source's log.
+Each corpus is copied as by the slot of a mirror (with `--tls` within TLS on both sides as well), as by one with preserved
+offsets, as by that of an archive into a folder, and as by that of a restore out of it: `--slots` chooses among them.
+kfault: thousand pages that were new to the process. CPU is that of this process, without what it took to import and to connect;
+MB and GB are of the source's log.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -28,14 +29,17 @@ from benchmarks.copying import Clusters
 from benchmarks.corpora import PARTITIONS, chosen_corpora
 from benchmarks.corpus_writer import write_corpus
 from benchmarks.link import Link
+from benchmarks.names import known_names
 from benchmarks.peer_listeners import Access
+from benchmarks.peers.shallow_mirror import PRESERVED_SETTINGS
 from benchmarks.resource_check import require_room
 from benchmarks.running_mirror import client_properties
 from benchmarks.slot_source import FETCH_BYTES, TIMEOUT_MS, SlotSource, copied
 from benchmarks.topics import create_topic, delete_topic
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import end_txn
+from shallow_mirror.broker.produce.transactions import end_txn, new_producer_id
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.routed_topic import RoutedTopic
@@ -48,9 +52,17 @@ IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 32 << 20, 1000
 MOST_MESSAGE_BYTES = 1 << 20
 _SHOWN = 25
 
+SLOTS = ("mirror", "preserved", "archive", "restore")
+
+_GUARD_TIMES = GuardTimes(expiration_ms=24 * 3_600_000, quiet_ms=TIMEOUT_MS + 600_000)
+"""Those of brokers with their defaults."""
+
 
 class OneSlot:
-    """Copies a topic into a fresh one as the task of a slot does, in one transaction. `archived`: out of this archive of it."""
+    """Copies a topic into a fresh one as the task of a slot does, in one transaction. `archived`: out of this archive of it.
+
+    `is_preserved`: with preserved offsets, and without a transaction.
+    """
 
     def __init__(
         self,
@@ -59,9 +71,12 @@ class OneSlot:
         access: Access | None = None,
         archived: ArchiveSlot | None = None,
         coalesce_bytes: int | None = None,
+        *,
+        is_preserved: bool = False,
     ) -> None:
         """`access`: where the slot reaches the clusters; None: at their plain listeners."""
         self._coalesce_bytes = coalesce_bytes
+        self._is_preserved = is_preserved
         self._name = f"{topic}-{uuid.uuid4().hex[:6]}"
         source_config, self._target_config = (
             ClientConfig.from_properties(client_properties(bootstrap, ca_file))
@@ -74,16 +89,17 @@ class OneSlot:
         self._source = SlotSource(clusters.source.bootstrap, topic, source_config)
         self._archived = archived
         self._target = Cluster(self._target_config)
-        create_topic(clusters.target.bootstrap, self._name, PARTITIONS, {})
+        create_topic(clusters.target.bootstrap, self._name, PARTITIONS, PRESERVED_SETTINGS if is_preserved else {})
         self._target_id = self._target.metadata([self._name], self._source.deadline).topics[self._name].topic_id
         self._bootstrap = clusters.target.bootstrap
+        self._producer_id = new_producer_id(self._target, self._source.deadline).producer_id if is_preserved else None
 
     def copy(self) -> tuple[int, int]:
         deadline, job = self._source.deadline, self._job()
         read = self._source.slot_input(job) if self._archived is None else self._archived.slot_input()
         done = fill_slot(job, read, KafkaSlotTarget(job, 0, self._target, deadline), deadline)
-        assert done.txn is not None
-        end_txn(self._target, done.txn, commit=True, deadline=deadline)
+        if done.txn is not None:
+            end_txn(self._target, done.txn, commit=True, deadline=deadline)
         return copied(done)
 
     def remove(self) -> None:
@@ -103,7 +119,11 @@ class OneSlot:
             decision=1,
             source=self._source.config,
             target=self._target_config,
-            routes={self._source.topic: RoutedTopic(target_topic=self._name, target_topic_id=self._target_id, limits=limits)},
+            routes={
+                self._source.topic: RoutedTopic(
+                    target_topic=self._name, target_topic_id=self._target_id, limits=limits, is_preserved=self._is_preserved
+                )
+            },
             positions=self._source.positions,
             epoch_ends={},
             target_ends={},
@@ -115,6 +135,8 @@ class OneSlot:
             commit_interval_ms=TIMEOUT_MS,
             transaction_timeout_ms=TIMEOUT_MS,
             time_left_ms=TIMEOUT_MS,
+            shared_producers={} if self._producer_id is None else dict.fromkeys(self._source.positions, self._producer_id),
+            guard_times=_GUARD_TIMES,
         )
 
 
@@ -139,9 +161,11 @@ def main() -> None:
     parser.add_argument("--corpora", default="zstd-big,lz4-big,uncompressed,zstd-16k,lz4-small")
     parser.add_argument("--gb", type=float, default=1.0)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--slots", default=",".join(SLOTS), help="of %(default)s, which is the default")
     parser.add_argument("--tls", action="store_true", help="each corpus within TLS as well")
     parser.add_argument("--profile", action="store_true", help="where Python spends it, instead of costs")
     options = parser.parse_args()
+    chosen = known_names("slot", options.slots.split(","), SLOTS)
     print(f"{'':<40}{'MB/s':>8}{'CPU s/GB':>10}{'user':>8}{'system':>8}{'kfault/GB':>10}{'µs/batch':>9}")
     if not options.profile:
         for name, floor in (
@@ -157,19 +181,8 @@ def main() -> None:
         with running_clusters(Path(folder, "kafka"), Link(tls=options.tls)) as clusters:
             for corpus in chosen_corpora(options.corpora.split(",")):
                 write_corpus(clusters.source.bootstrap, corpus.name, corpus, options.gb * 1e9)
-                name, objects = corpus.name, Path(folder, "archive")
-                to_topic = functools.partial(OneSlot, clusters, name)
-                within_tls = functools.partial(OneSlot, clusters, name, clusters.access)
-                to_folder = functools.partial(ArchiveSlot, clusters, name, objects)
-                _of_slot(name, to_topic, options.runs, is_profiled=options.profile)
-                if options.tls:
-                    _of_slot(f"{name} within TLS", within_tls, options.runs, is_profiled=options.profile)
-                _of_slot(f"{name} to an archive", to_folder, options.runs, is_profiled=options.profile)
-                archived = to_folder()
-                archived.copy()
-                out_of_folder = functools.partial(OneSlot, clusters, name, archived=archived)
-                _of_slot(f"{name} out of an archive", out_of_folder, options.runs, is_profiled=options.profile)
-                archived.remove()
+                for what, new_slot in _slots(clusters, corpus.name, Path(folder, "archive"), chosen, is_tls=options.tls):
+                    _of_slot(what, new_slot, options.runs, is_profiled=options.profile)
                 delete_topic(clusters.source.bootstrap, corpus.name)
 
 
@@ -179,6 +192,26 @@ class Slot(Protocol):
     def copy(self) -> tuple[int, int]: ...
 
     def remove(self) -> None: ...
+
+
+def _slots(
+    clusters: Clusters, name: str, objects: Path, chosen: Collection[str], *, is_tls: bool
+) -> Iterator[tuple[str, Callable[[], Slot]]]:
+    """Yield what is measured of a corpus: what it is, and how each run begins."""
+    if "mirror" in chosen:
+        yield name, functools.partial(OneSlot, clusters, name)
+        if is_tls:
+            yield f"{name} within TLS", functools.partial(OneSlot, clusters, name, clusters.access)
+    if "preserved" in chosen:
+        yield f"{name} with preserved offsets", functools.partial(OneSlot, clusters, name, is_preserved=True)
+    to_folder = functools.partial(ArchiveSlot, clusters, name, objects)
+    if "archive" in chosen:
+        yield f"{name} to an archive", to_folder
+    if "restore" in chosen:
+        archived = to_folder()
+        archived.copy()
+        yield f"{name} out of an archive", functools.partial(OneSlot, clusters, name, archived=archived)
+        archived.remove()
 
 
 def _of_slot(what: str, new_slot: Callable[[], Slot], runs: int, *, is_profiled: bool) -> None:

@@ -9,7 +9,7 @@ from benchmarks.peers.confluent_loop import ConfluentLoop
 from benchmarks.peers.franz_go import FranzGo
 from benchmarks.peers.mirrormaker2 import MirrorMaker2
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.shallow_mirror import ShallowMirror
+from benchmarks.peers.shallow_mirror import PRESERVED_SETTINGS, ShallowMirror
 from benchmarks.peers.spark_kafka import SparkKafka
 
 OURS = "shallow-mirror"
@@ -22,11 +22,7 @@ PEERS: dict[str, Peer] = {
         ShallowMirror("shallow-mirror-delta-spark", {"tables_writer": "spark"}),
         ShallowMirror("shallow-mirror-one-slot", {"write": {"slots": 1}}),
         ShallowMirror("shallow-mirror-coalescing", {"write": {"coalesce_bytes": 1 << 20}}),
-        ShallowMirror(
-            "shallow-mirror-preserved",
-            {"topics": {"offsets": {".*": "preserved"}}},
-            {"message.timestamp.after.max.ms": str((1 << 63) - 1)},
-        ),
+        ShallowMirror("shallow-mirror-preserved", {"topics": {"offsets": {".*": "preserved"}}}, PRESERVED_SETTINGS),
         MirrorMaker2(exactly_once=False),
         MirrorMaker2(exactly_once=True),
         SparkKafka(),

@@ -17,6 +17,9 @@ from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.local_kafka.jars import delta_jars
 
+PRESERVED_SETTINGS = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+"""Of the target topic of a mirror with preserved offsets."""
+
 _SHOWN_MS = 10.0
 """Steps of a micro-batch that took less are not shown."""
 
