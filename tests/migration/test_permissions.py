@@ -210,9 +210,7 @@ def test_a_permission_that_is_revoked_on_the_way_is_named_and_the_move_continues
 
 def test_denying_writers_needs_alter_on_the_cluster_from_the_plan_to_the_abort_and_to_the_rollback(permitted: Permitted) -> None:
     made, source = permitted.made, permitted.clusters.source
-    document = yaml.safe_load(made.file.read_text(encoding="utf-8"))
-    document["writers"] |= {"stop": "deny", "principals": [SHOP]}
-    made.file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    deny_writers(made)
     describing, altering = allow(CLUSTER, AclOperation.DESCRIBE), allow(CLUSTER, AclOperation.ALTER)
     assert any("grant Describe on the cluster" in problem for problem in permitted.plan_problems())
     grant(source, [describing])
@@ -245,6 +243,26 @@ def denies(node: LocalKafka) -> list[Acl]:
     return [acl for acl in super_user(node).read() if acl.effect is AclEffect.DENY]
 
 
+def deny_writers(made: Scene) -> None:
+    """Let the migration stop its writers by ACLs."""
+    document = yaml.safe_load(made.file.read_text(encoding="utf-8"))
+    document["writers"] |= {"stop": "deny", "principals": [SHOP]}
+    made.file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def scratch_permissions() -> list[Acl]:
+    """Return what a rehearsal needs on its topics, groups and transactional ids."""
+    acls = []
+    for kind, operations in (
+        (ResourceKind.TOPIC, ("READ", "WRITE", "DESCRIBE_CONFIGS", "CREATE", "DELETE")),
+        (ResourceKind.GROUP, ("READ", "DELETE")),
+        (ResourceKind.TRANSACTIONAL_ID, ("WRITE",)),
+    ):
+        pattern = ResourcePattern(kind, "migrate-rehearsal-", PatternKind.PREFIXED)
+        acls += [allow(pattern, AclOperation[operation]) for operation in operations]
+    return acls
+
+
 def test_a_rehearsal_names_all_missing_permissions_before_it_creates_anything(permitted: Permitted) -> None:
     made, clusters = permitted.made, permitted.clusters
     done = console("migrate", "rehearse", str(made.file))
@@ -254,16 +272,21 @@ def test_a_rehearsal_names_all_missing_permissions_before_it_creates_anything(pe
             assert any(f"{side} cluster" in line and f"grant {grants}" in line for line in done.stderr.splitlines()), grants
     assert left_of_rehearsals(clusters.source.bootstrap) == left_of_rehearsals(clusters.target.bootstrap) == []
     assert read_state(made.files()).rehearsals == ()
-    names, everything = "migrate-rehearsal-", []
-    for kind, operations in (
-        (ResourceKind.TOPIC, ("READ", "WRITE", "DESCRIBE_CONFIGS", "CREATE", "DELETE")),
-        (ResourceKind.GROUP, ("READ", "DELETE")),
-        (ResourceKind.TRANSACTIONAL_ID, ("WRITE",)),
-    ):
-        pattern = ResourcePattern(kind, names, PatternKind.PREFIXED)
-        everything += [allow(pattern, AclOperation[operation]) for operation in operations]
     for node in clusters:
-        grant(node, everything)
+        grant(node, scratch_permissions())
     report = rehearse(made.files(), permitted.operator, options=Options(launch=made.launch))
     assert report.left == []
     assert left_of_rehearsals(clusters.source.bootstrap) == left_of_rehearsals(clusters.target.bootstrap) == []
+
+
+def test_a_rehearsal_with_denied_writers_deletes_the_acls_of_its_topics(permitted: Permitted) -> None:
+    made = permitted.made
+    deny_writers(made)
+    for node in permitted.clusters:
+        grant(node, scratch_permissions())
+    grant(permitted.clusters.source, [allow(CLUSTER, AclOperation.ALTER)])
+    with pytest.raises(ConfigError, match=r"target cluster .*: grant Alter on the cluster: needed for a rehearsal"):
+        rehearse(made.files(), permitted.operator, options=Options(launch=made.launch))
+    grant(permitted.clusters.target, [allow(CLUSTER, AclOperation.ALTER)])
+    assert rehearse(made.files(), permitted.operator, options=Options(launch=made.launch)).left == []
+    assert denies(permitted.clusters.source) == denies(permitted.clusters.target) == []

@@ -120,6 +120,9 @@ def test_a_cluster_that_does_not_show_its_acls_is_no_cluster_without_any(
 def test_without_authorizer_there_are_no_acls_to_read(fake: StrictCluster) -> None:
     with pytest.raises(ConfigError, match="source cluster east has no authorizer"):
         reader(fake).read()
+    assert not reader(fake).has_authorizer()
+    fake.acls = {}
+    assert reader(fake).has_authorizer()
 
 
 def test_a_broker_that_accepts_connections_and_is_silent_is_not_waited_for_without_end() -> None:

@@ -65,8 +65,21 @@ class AclClient:
                 raise RetriableError(error.error_name, f"{self._where}: {error.detail}") from error
         return frozenset(acl for acls in read for acl in acls)
 
+    def has_authorizer(self) -> bool:
+        """Return whether the cluster has ACLs at all."""
+        deadline = Deadline.after_ms(self._timeout_s * 1000, time.monotonic)
+        with closing(Cluster(self._client)) as cluster:
+            ask = partial(self._ask_kind, cluster, ResourceKind.TOPIC)
+            return int(cluster.retrying("reading ACLs", ask, deadline).error_code) != _SECURITY_DISABLED
+
     def _read_kind(self, cluster: Cluster, kind: ResourceKind, deadline: Deadline) -> list[Acl]:
-        response = call(
+        response = self._ask_kind(cluster, kind, deadline)
+        self._raise_for(response.error_code)
+        return [_acl(kind, resource, entry) for resource in response.resources for entry in resource.acls]
+
+    @staticmethod
+    def _ask_kind(cluster: Cluster, kind: ResourceKind, deadline: Deadline) -> Any:
+        return call(
             cluster.any_broker(deadline),
             "DescribeAcls",
             deadline,
@@ -78,8 +91,6 @@ class AclClient:
             operation=ClientOperation.ANY.value,
             permission_type=AclPermissionType.ANY.value,
         )
-        self._raise_for(response.error_code)
-        return [_acl(kind, resource, entry) for resource in response.resources for entry in resource.acls]
 
     def _raise_for(self, code: int) -> None:
         """Raise for an error of DescribeAcls."""

@@ -69,9 +69,9 @@ def remove(files: MigrationFiles, leftovers: Leftovers, clock: Callable[[], floa
         mirror.stop()
     left: list[str] = []
     for cluster in (files.mirror.source, files.mirror.target):
-        if leftovers.is_denied:
-            _remove_acls(cluster, leftovers.prefix)
         left += _remove_names(cluster, leftovers.prefix, Deadline.after_ms(REMOVE_S * 1000, clock))
+        if leftovers.is_denied:
+            left += _remove_acls(cluster, leftovers.prefix)
     shutil.rmtree(leftovers.folder, ignore_errors=True)
     return left
 
@@ -108,8 +108,10 @@ def _remove_names(cluster: ClusterSettings, prefix: str, deadline: Deadline) -> 
             connection.forget_metadata()
 
 
-def _remove_acls(cluster: ClusterSettings, prefix: str) -> None:
+def _remove_acls(cluster: ClusterSettings, prefix: str) -> list[str]:
     client = AclClient(cluster.client, cluster.alias)
+    if not client.has_authorizer():
+        return []
     own = [acl for acl in client.read() if acl.pattern.name.startswith(prefix)]
-    if own:
-        client.delete(own)
+    refused = client.delete(own) if own else {}
+    return [f"{cluster.alias}: {acl} ({reason})" for acl, reason in refused.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
+from shallow_mirror.broker.admin.acl_client import AclClient
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
@@ -16,12 +17,13 @@ from shallow_mirror.migration.permissions import (
     missing_in_transactions,
     missing_on_groups,
     missing_on_topics,
+    missing_to_change_acls,
     missing_to_delete,
 )
 from shallow_mirror.migration.rehearsal.scratch import Scratch
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 
-_WHAT_FOR = "needed for a rehearsal, also with a prefixed pattern"
+_WHAT_FOR = "needed for a rehearsal"
 
 
 def missing_permissions(files: MigrationFiles, wave: WaveSettings, scratch: Scratch) -> Iterator[str]:
@@ -30,6 +32,8 @@ def missing_permissions(files: MigrationFiles, wave: WaveSettings, scratch: Scra
     reverse = files.reverses.get(wave.name)
     if reverse is not None:
         yield from _of_way_back(reverse, scratch)
+        if files.config.writers.is_denied:
+            yield from _of_denies(files.mirror, reverse)
 
 
 def _of_move(mirror: MirrorConfig, scratch: Scratch) -> Iterator[str]:
@@ -49,6 +53,20 @@ def _of_way_back(reverse: MirrorConfig, scratch: Scratch) -> Iterator[str]:
         view = UserView(target, reverse.target_cluster_name)
         yield from missing_on_topics(view, _topics(scratch), TO_WRITE, _WHAT_FOR)
         yield from missing_in_transactions(view, transactional_id(scratch.mirror_id("reverse"), 0), _WHAT_FOR)
+
+
+def _of_denies(mirror: MirrorConfig, reverse: MirrorConfig) -> Iterator[str]:
+    """Yield what keeps a rollback from denying the writers where the move went to, and from admitting them where they were."""
+    if not AclClient(reverse.source.client, reverse.source_cluster_name).has_authorizer():
+        yield f"{reverse.source_cluster_name} has no authorizer: a rehearsal rolls back as well, which denies the writers there"
+        return
+    for name, client in (
+        (reverse.source_cluster_name, reverse.source.client),
+        (reverse.target_cluster_name, reverse.target.client),
+        (mirror.target_cluster_name, mirror.target.client),  # deletes what is left
+    ):
+        with closing(Cluster(client)) as cluster:
+            yield from missing_to_change_acls(UserView(cluster, name), _WHAT_FOR)
 
 
 def _topics(scratch: Scratch) -> list[str]:
