@@ -219,7 +219,7 @@ def test_idle_connections_are_limited_and_closed_with_the_reader(server: RangeSe
     for connection in connections:
         reader._give_back(url, connection)
     idle = reader._idle
-    assert [connection for _, _, connection in idle] == connections[:IDLE_CONNECTIONS]
+    assert [kept.connection for kept in idle] == connections[:IDLE_CONNECTIONS]
     del reader
     assert not idle
 

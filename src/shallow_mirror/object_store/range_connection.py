@@ -60,10 +60,10 @@ class RangeConnection:
         `silence_ms`: how long nothing may come, which ends the wait before the deadline.
         """
         self._deadline, self._silence_ms = deadline, silence_ms
+        self._is_kept_alive = False  # until the response was read to its end
         self._send(_request(url, start, len(target), user_agent), deadline)
         response = http.client.HTTPResponse(self, method="GET")  # type: ignore[arg-type] # makefile is all that it asks for
         with contextlib.closing(response):
-            self._is_kept_alive = False  # until the response was read to its end
             response.begin()
             if not _has_range(response, start, len(target)):
                 body = response.read(_MOST_ERROR_BYTES).decode("utf-8", "replace")

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from shallow_mirror.deadline import Deadline
@@ -37,6 +38,15 @@ class ReadRefusedError(Exception):
         self.status = status
 
 
+@dataclass(frozen=True, slots=True)
+class _IdleConnection:
+    """A connection without a request since a time of the clock. `origin`: scheme, host and port."""
+
+    since_s: float
+    origin: tuple[str, str]
+    connection: RangeConnection
+
+
 class RangeReader:
     """Reads ranges of the objects of one store. For any thread; each read has a connection of its own."""
 
@@ -52,7 +62,7 @@ class RangeReader:
         self._options = options
         self._context = _tls_context(options)
         self._clock, self._sleep, self._jitter = clock, sleep, jitter
-        self._idle: deque[tuple[float, tuple[str, str], RangeConnection]] = deque()
+        self._idle: deque[_IdleConnection] = deque()
         self._lock = threading.Lock()
         weakref.finalize(self, _close_all, self._idle)
 
@@ -100,27 +110,27 @@ class RangeReader:
             raise ReadRefusedError("URL scheme is not allowed")
         while True:
             with self._lock:
-                since, origin, connection = self._idle.pop() if self._idle else (0.0, ("", ""), None)
-            if connection is None:
+                idle = self._idle.pop() if self._idle else None
+            if idle is None:
                 connecting = deadline.sooner(self._options.connect_timeout_ms)
                 return RangeConnection(url, self._context if url.scheme == "https" else None, connecting)
-            is_fresh = (self._clock() - since) * 1000 < self._options.pool_idle_ms
-            if is_fresh and origin == (url.scheme, url.netloc) and connection.can_be_reused():
-                return connection
-            connection.close()
+            is_fresh = (self._clock() - idle.since_s) * 1000 < self._options.pool_idle_ms
+            if is_fresh and idle.origin == (url.scheme, url.netloc) and idle.connection.can_be_reused():
+                return idle.connection
+            idle.connection.close()
 
     def _give_back(self, url: SplitResult, connection: RangeConnection) -> None:
         if connection.can_be_reused():
             with self._lock:
                 if len(self._idle) < IDLE_CONNECTIONS:
-                    self._idle.append((self._clock(), (url.scheme, url.netloc), connection))
+                    self._idle.append(_IdleConnection(self._clock(), (url.scheme, url.netloc), connection))
                     return
         connection.close()
 
 
-def _close_all(idle: deque[tuple[float, tuple[str, str], RangeConnection]]) -> None:
+def _close_all(idle: deque[_IdleConnection]) -> None:
     while idle:
-        idle.pop()[2].close()
+        idle.pop().connection.close()
 
 
 def _unreachable(failure: Rejection | str, url: SplitResult, operation: str, root: str) -> StoreUnreachableError:
