@@ -1,6 +1,6 @@
 """Everywhere: direct reads, GET requests of signed URLs with Python's HTTP and TLS, repeated as obstore repeats its own.
 
-They exist for their cost: obstore's TLS wakes a thread, allocates and copies for every TLS record, and then copies the answer
+They exist for their cost: obstore takes system calls, wake-ups and an allocation for every TLS record, and its answer is copied
 once more. Here the bytes are decrypted into the caller's buffer. What is refused for good is no error of this file: the caller
 asks obstore, whose answer is the one that counts.
 """
