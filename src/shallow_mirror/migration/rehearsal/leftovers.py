@@ -53,10 +53,10 @@ def remove_all(files: MigrationFiles, rehearsals: Sequence[Mapping[str, Any]], o
     """Remove what rehearsals left, and record it. Return what could not be deleted: it is left for the next call."""
     left: list[str] = []
     for document in rehearsals:
-        left_of_one = remove(files, Leftovers.of(document))
-        if not left_of_one:
+        not_deleted = remove(files, Leftovers.of(document))
+        if not not_deleted:
             owner.append(event=REHEARSED, detail=document)
-        left += left_of_one
+        left += not_deleted
     return left
 
 
