@@ -337,7 +337,7 @@ class OffsetMapOwner:
     def _snapshot(self) -> TableSnapshot:
         snapshot = read_snapshot(self._writer, self._layout.title)
         if snapshot is None:
-            raise OffsetMapConflictError(f"{self._layout.title} is gone")
+            raise OffsetMapConflictError(f"{self._layout.title} no longer exists")
         return snapshot
 
     def _own_snapshot(self) -> TableSnapshot:

@@ -76,7 +76,7 @@ class RestoreRangesTable:
     def write(self, decided: RestoreRanges) -> None:
         """Append all in one commit. Raises ConfigError for a cut that holds no partition."""
         if not decided.ranges:
-            raise ConfigError("nothing to restore: the archive has no segment of these topics in front of the cut")
+            raise ConfigError("nothing to restore: the archive has no segment of these topics before the cut")
         rows = [
             {
                 "archive_id": decided.archive_id,

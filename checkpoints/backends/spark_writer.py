@@ -174,7 +174,7 @@ class SparkWriter:
         """Return a new snapshot: a snapshot is what the history says."""
         newest = self.snapshot()
         if newest is None:
-            raise OffsetMapConflictError(f"{self._table} is gone")
+            raise OffsetMapConflictError(f"{self._table} no longer exists")
         return newest
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:

@@ -114,7 +114,7 @@ class SourceLogs:
             topic_partition,
             read.end,
             f"the log is not the one that was copied: up to {read.end} records of leader epoch {read.leader_epoch} were copied, "
-            f"and it holds others {differs} (an unclean leader election, a lost disk). What lies in front of that was copied "
+            f"and it holds others {differs} (an unclean leader election, a lost disk). What lies before that was copied "
             f"as it is{doubt}",
             divergent_offset=divergent_offset,
             topic_id=source.topic_id,

@@ -61,7 +61,7 @@ class KeptSegments:
         if end > self.start:
             return None
         if self.expired_end is not None and end <= self.expired_end < self.position:
-            why = "what was archived in front of it has expired"
+            why = "what was archived before it has expired"
         elif self.expired_end is not None and end < self.expired_end:
             why = "all that was archived has expired"
         elif time_ms is not None and self.start > 0 and end < self.position and time_ms < self.registered_at_ms:

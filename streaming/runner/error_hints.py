@@ -158,7 +158,7 @@ def problem_of_next_lineage(first_row: Segment, position: int, log_start: int | 
     if log_start is not None and log_start > start:
         deleted = (
             f". The source has deleted offsets {start} to {log_start - 1} of the new log already, so that the former one may "
-            f"differ in front of {start} as well"
+            f"differ before {start} as well"
         )
     return Problem(
         kind=ProblemKind.TRUNCATED,
@@ -176,7 +176,7 @@ def problem_of_unknown_divergence(source: SourcePartition, position: int, reason
     return Problem(
         kind=ProblemKind.TRUNCATED,
         text=f"the source's log was truncated below offset {position}, and from which offset on it differs cannot be found out: "
-        f"{reason}. No lineage begins: the archive continues at offset {position}, and other records in front of it are not "
+        f"{reason}. No lineage begins: the archive continues at offset {position}, and other records before it are not "
         "archived",
         remedy="to archive all that the log holds now, archive the topic with another `archive` name, tables and checkpoint",
         error_name=LogTruncatedError.__name__,

@@ -44,7 +44,7 @@ _HIDDEN = "may no longer be described by the mirror's user, so no new records ar
 _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
-_REMEDY = "Set it on the target topic by hand, or set topics.configs: create"
+_REMEDY = "Set it on the target topic manually, or set topics.configs: create"
 
 
 class TopicMonitor:

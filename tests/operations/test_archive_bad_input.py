@@ -212,10 +212,10 @@ def test_a_cut_in_front_of_what_retention_kept_is_refused_and_a_later_one_restor
     assert "until.offsets: orders-0: 5 is not in the archive, which has 10 to 30" in planned.problem
     planned = commands.plan_restore("--at-decision", "1")
     assert planned.code == 2
-    assert "orders-0: what was archived in front of it has expired; it has offsets 10 to 30" in planned.error
+    assert "orders-0: what was archived before it has expired; it has offsets 10 to 30" in planned.error
     planned = commands.plan_restore("--until", "1970-01-01T00:00:01.500Z")
     assert planned.code == 2
-    assert "orders-0: what was archived in front of it has expired; it has offsets 10 to 30, with records from" in planned.error
+    assert "orders-0: what was archived before it has expired; it has offsets 10 to 30, with records from" in planned.error
     planned = commands.plan_restore("--until", "1970-01-01T00:00:02.500Z", "--json")
     assert planned.code == 0
     assert [(each["position"], each["end"]) for each in json.loads(planned.out)["partitions"]] == [(10, 20), (105, 105)]

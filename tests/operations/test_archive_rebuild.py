@@ -100,7 +100,7 @@ def test_a_missing_object_is_a_hole_that_must_be_accepted(tmp_path: Path) -> Non
     objects(config)[1].unlink()
     with pytest.raises(ConfigError) as refused:
         rebuild(config, new.tables)
-    assert "offsets 10 to 14 of orders-0 are in no object, in front of " in str(refused.value)
+    assert "offsets 10 to 14 of orders-0 are in no object, before " in str(refused.value)
     assert "1 hole: restore the missing objects, or record the holes as gaps with --accept-holes" in str(refused.value)
     assert not Path(new.tables, "archive_segments").exists()
     rebuilt = rebuild(config, new.tables, accepts_holes=True)
@@ -134,7 +134,7 @@ def test_two_tries_of_the_last_decision_that_differ_are_refused(tmp_path: Path) 
 def test_a_table_is_never_overwritten(tmp_path: Path) -> None:
     archive = written(tmp_path)
     before = rows_of(archive.config)
-    with pytest.raises(ConfigError, match="there is a table archive_segments already: give another place"):
+    with pytest.raises(ConfigError, match="there is a table archive_segments already: give another location"):
         rebuild(archive.config, archive.config.tables)
     assert rows_of(archive.config) == before
 

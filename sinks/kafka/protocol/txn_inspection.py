@@ -235,5 +235,5 @@ def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_
                 raise RetriableError(
                     FORGOTTEN_MARKER,
                     f"{partition}: records of an aborted transaction of producer id {state.producer_id} are still open from "
-                    f"offset {state.current_txn_start_offset}, in front of what was written now at {start}",
+                    f"offset {state.current_txn_start_offset}, before what was written now at {start}",
                 )

@@ -111,7 +111,7 @@ class AclRules:
             return "the operation is not known to this client"
         what = "only Read, Describe and DescribeConfigs of it are copied: " if acl.operation is AclOperation.ALL else ""
         if self._may_be_preserved(acl.pattern):
-            return f"{what}with preserved offsets (topics.offsets) nobody but the mirror may write"
+            return f"{what}with preserved offsets (topics.offsets) only the mirror may write"
         return f"{what}while the mirror runs, users of the target should only read (acls.write)"
 
     def _may_be_preserved(self, pattern: ResourcePattern) -> bool:

@@ -112,5 +112,5 @@ def problems_of(expected: Mapping[TopicPartition, History], restored: Mapping[To
     ]
     problems += [f"{partition}: is not in the archive" for partition in sorted(restored.keys() - expected.keys())]
     if not any(len(history.offsets) for history in expected.values()):
-        problems.append("no record lies in front of the cut: this restore proves nothing")
+        problems.append("no record lies before the cut: this restore proves nothing")
     return problems

@@ -93,7 +93,7 @@ def rebuild(
     storage.require_conditional_writes()
     writer = storage.decisions(ARCHIVE_LAYOUT)
     if writer.snapshot() is not None:
-        raise ConfigError(f"--rebuild {tables}: there is a table archive_segments already: give another place")
+        raise ConfigError(f"--rebuild {tables}: there is a table archive_segments already: give another location")
     store = ObjectStore.open(config.objects, config.storage_options)
     archive_id = archive_id or _only_archive_id(config, store)
     rebuilt = Rebuilt(tables, archive_id)
@@ -188,7 +188,7 @@ def _write(writer: TableWriter, store: ObjectStore, choice: Choice, rebuilt: Reb
     """Write all rows in one commit: it is there as a whole or not at all. Its version is above those of all objects."""
     snapshot = writer.snapshot()
     if snapshot is None:
-        raise OffsetMapConflictError(f"{rebuilt.tables}: the table that was created is gone")
+        raise OffsetMapConflictError(f"{rebuilt.tables}: the table that was created no longer exists")
     decided_at_ms = _decided_at_ms(choice.decisions)
     record = Recorded(
         version=version_of(_highest_epoch(choice) + 1, 1),

@@ -110,7 +110,7 @@ class Hole:
 
     def sentence(self) -> str:
         offsets = f"offsets {self.start} to {self.end - 1} of {self.partition}"
-        return f"{offsets} are in no object, in front of {self.before}"
+        return f"{offsets} are in no object, before {self.before}"
 
 
 @dataclass(slots=True)

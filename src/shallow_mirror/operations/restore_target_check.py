@@ -74,7 +74,7 @@ class TargetCheck:
                 problems[topic] += self._problems_of_settings(topic, description, len(found.partitions), settings[target])
             elif topic in self._begun:
                 problems[topic].append(
-                    f"target topic {target} (for {topic}) was deleted, with what was restored: restore it anew"
+                    f"target topic {target} (for {topic}) was deleted, with what was restored: restore it again"
                 )
             elif not config.topics.create:
                 missing = target_topic_policy.missing_problem(topic, description.partitions)

@@ -133,7 +133,7 @@ def admit(
     has_holes = headers["records_count"] != headers["last_offset_delta"].astype(np.int64) + 1
     mark(has_holes, Verdict.REBUILD, "records are missing inside the batch (compaction)")
     is_straddling = (base < position) & (last >= position)
-    mark(is_straddling, Verdict.REBUILD, f"the batch straddles the position {position} (records in front of it were deleted)")
+    mark(is_straddling, Verdict.REBUILD, f"the batch straddles the position {position} (records before it were deleted)")
     if is_cut:
         mark((base < range_end) & (last >= range_end), Verdict.REBUILD, f"the batch straddles the cut at {range_end}")
     mark((attributes & CODEC_MASK) > max(Codec), Verdict.REFUSE, "unknown compression codec",
