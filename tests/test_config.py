@@ -253,7 +253,7 @@ def test_values_are_frozen() -> None:
         _loaded().write.slots = 3
 
 
-def test_a_file_that_is_no_yaml_and_values_in_the_wrong_place_are_told_without_what_may_be_secret(tmp_path: Path) -> None:
+def test_a_file_that_is_no_yaml_and_values_in_the_wrong_place_are_reported_without_what_may_be_secret(tmp_path: Path) -> None:
     path = tmp_path / "mirror.yaml"
     path.write_text("mirror: m\nsource: {client: {sasl.password: 'hunter2}}\n")
     with pytest.raises(ConfigError, match=r"is not YAML: found unexpected end of stream in line 3, column 1") as caught:
@@ -273,13 +273,13 @@ def test_a_key_that_stands_there_twice_is_refused_with_its_place(tmp_path: Path,
         MirrorConfig.load(path)
 
 
-def test_settings_that_a_person_would_write_so_are_understood_or_told_in_words() -> None:
+def test_usual_spellings_of_settings_are_understood_or_explained() -> None:
     assert [_loaded(topics={"include": ["a"], "configs": off}).topics.configs for off in (False, "off")] == ["off", "off"]
     assert _problems(trigger=5) == ("trigger: '5' is not a duration such as '2 seconds', '500 ms' or '1 minute'",)
     assert _problems(topics={"include": []}) == ("topics.include: an empty list: at least one is needed",)
 
 
-def test_key_files_that_do_not_fit_are_told_with_the_side_whose_they_are(tmp_path: Path) -> None:
+def test_key_files_that_do_not_fit_are_reported_with_the_side_whose_they_are(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     tls = {"bootstrap.servers": "h:1", "security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "ca.pem")}
     missing = tls | {"ssl.certificate.location": "/not/there", "ssl.key.location": "/nor/there"}

@@ -39,7 +39,7 @@ def _parsed_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_every_line_of_a_process_is_a_json_document_also_those_of_children_and_of_errors_nobody_caught(tmp_path: Path) -> None:
+def test_every_line_of_a_process_is_a_json_document_also_those_of_children_and_of_uncaught_errors(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", _PROCESS], capture_output=True, text=True, timeout=60, check=False)
     lines = _parsed_lines(ended.stderr)
     assert ended.returncode == 1

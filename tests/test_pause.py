@@ -16,7 +16,7 @@ def _say(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_topics_are_paused_and_go_on_also_before_the_first_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topics_are_paused_and_continue_also_before_the_first_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = str(runs.conf_file(tmp_path, BROKER, BROKER, ["orders.*"]))
     assert _say("pause", conf, "orders", "orders.eu") == 0
     assert _say("pause", conf, "orders") == 0

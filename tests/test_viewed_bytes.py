@@ -23,7 +23,7 @@ def test_a_view_or_an_array_of_a_buffer_is_noticed_until_it_is_gone(size: int) -
     assert buffer[size - 1] == 7
 
 
-def test_an_empty_buffer_is_viewed_by_nobody() -> None:
+def test_an_empty_buffer_has_no_views() -> None:
     assert not is_viewed(new_buffer(0))
 
 

@@ -137,7 +137,7 @@ def test_of_all_only_what_reads_is_copied() -> None:
 
 
 @pytest.mark.parametrize("offsets", ["preserved", "continued"])
-def test_nobody_else_may_write_where_offsets_are_preserved(offsets: str) -> None:
+def test_only_the_mirror_may_write_where_offsets_are_preserved(offsets: str) -> None:
     source = (allow(topic("orders"), WRITE), allow(topic("bills"), WRITE), allow(prefixed("b"), WRITE))
     planned = plan(*source, is_write_copied=True, topic_offsets=(("orders", offsets),))
     assert planned.to_create == (allow(topic("bills"), WRITE),)

@@ -31,7 +31,7 @@ def test_a_foreign_name_is_none_or_canonical(text: str) -> None:
     assert name is None or str(name) == text
 
 
-def test_a_name_holds_what_tells_an_orphan() -> None:
+def test_a_name_holds_what_identifies_an_orphan() -> None:
     assert str(NAME) == "backup/00000003/0000000007-0002-01-0123abcd.batches"
     assert str(NAME).startswith(prefix_of_run("backup", 3))
     assert NAME.version == (3 << 32) | 7

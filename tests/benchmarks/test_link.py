@@ -106,7 +106,7 @@ def test_the_mirror_accepts_the_properties_of_an_encrypted_cluster_and_checks_it
     assert not ClientConfig.from_properties(client_properties("127.0.0.1:1", None)).uses_tls
 
 
-def test_programs_are_told_the_certificate_authority_only_where_connections_are_encrypted(tmp_path: Path) -> None:
+def test_programs_get_the_certificate_authority_only_where_connections_are_encrypted(tmp_path: Path) -> None:
     def told(ca_file: Path | None) -> dict[str, object]:
         job = Job(CORPORA["zstd-big"], Access("s:1", "t:2", ca_file), "topic", "alias", {0: 5}, tmp_path)
         told: dict[str, object] = json.loads(job.as_json())

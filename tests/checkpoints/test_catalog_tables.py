@@ -49,7 +49,7 @@ def test_a_schema_is_not_read_without_spark() -> None:
         OffsetMap.open("catalog:spark_catalog.nowhere")
 
 
-def test_tables_of_somebody_else_are_left_alone(spark: Any, tables: str) -> None:
+def test_tables_of_others_are_not_changed(spark: Any, tables: str) -> None:
     name = f"{tables.removeprefix('catalog:')}.offset_map"
     for source, problem in (("parquet", "not a Delta table"), ("delta", "not the offset map")):
         spark.sql(f"CREATE TABLE {name} (a INT) USING {source}")

@@ -135,7 +135,7 @@ def lose() -> None:
 
 
 @pytest.mark.parametrize("change", ["removed", "added"])
-def test_rows_that_somebody_else_removed_or_added_are_noticed_until_the_table_is_restored(tmp_path: Path, change: str) -> None:
+def test_rows_that_another_client_removed_or_added_are_detected_until_the_table_is_restored(tmp_path: Path, change: str) -> None:
     owner = settled(tmp_path, "one")
     decide(owner, data(0, 5))
     decide(owner, data(5, 9))
@@ -176,7 +176,7 @@ def clean_log(tables: Path) -> None:
 
 
 @pytest.mark.parametrize("is_settled_before", [True, False])
-def test_a_mirror_continues_where_it_was_when_somebody_else_has_cleaned_the_log(tmp_path: Path, is_settled_before: bool) -> None:
+def test_a_mirror_continues_where_it_was_after_another_client_cleaned_the_log(tmp_path: Path, is_settled_before: bool) -> None:
     owner = settled(tmp_path, "one", slots=7)
     decide(owner, data(0, 5))
     decide(owner, data(5, 9, txn=SlotTxn("m-0", 1000, 4)), data(0, 2, txn=SlotTxn("m-0", 1000, 4), source=OTHER))

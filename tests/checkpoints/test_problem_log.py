@@ -93,7 +93,7 @@ def test_problems_of_another_kind_error_text_or_place_are_others(other: Problem)
     assert len(rows.rows) == 2
 
 
-def test_a_cluster_that_is_away_for_a_month_makes_a_thousand_rows_at_most_and_they_are_all_but_up_to_date() -> None:
+def test_a_cluster_that_is_unreachable_for_a_month_makes_a_thousand_rows_at_most_and_they_are_almost_up_to_date() -> None:
     log, rows, clock = log_of()
     for _ in range(30 * 24 * 120):
         log.record(away())
@@ -116,7 +116,7 @@ def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
     assert rows.rows[0]["run_epoch"] == 7
 
 
-def test_more_different_problems_than_are_told_apart_are_one_by_kind_but_what_ended_the_run_is_itself() -> None:
+def test_too_many_different_problems_are_combined_by_kind_but_not_the_one_that_ended_the_run() -> None:
     log, rows, _ = log_of()
     for partition in range(module.MOST_PROBLEMS + 50):
         log.record(Problem(kind=ProblemKind.EXPIRED, text="gone", remedy="r", place=TopicPartition("t", partition)))

@@ -26,7 +26,7 @@ def test_tables_that_are_not_there_yet_are_written_by_deltalake(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["deltalake", "spark"])
-def test_auto_goes_on_with_the_writer_that_created_the_tables(tmp_path: Path, name: str) -> None:
+def test_auto_continues_with_the_writer_that_created_the_tables(tmp_path: Path, name: str) -> None:
     DeltalakeWriter(str(tmp_path / "offset_map")).create(properties_of_new_map(table_properties("m", "S", "T", name)))
     assert choose_writer(str(tmp_path), "auto") == name
 

@@ -197,7 +197,7 @@ def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(plac
 
 
 @LongOnSpark
-def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_go_on(
+def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_continue(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deltalake_writer, "COMMITS_KEPT", 4)
@@ -220,7 +220,7 @@ def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_go_
 
 
 @pytest.mark.spark
-def test_a_map_of_spark_keeps_the_commits_that_a_start_needs_whoever_compacts_it(spark: Any, tmp_path: Path) -> None:
+def test_a_map_of_spark_keeps_the_commits_that_a_start_needs_after_any_compaction(spark: Any, tmp_path: Path) -> None:
     """A mirror that stopped long ago, and another job that compacts its table and writes checkpoints."""
     place = Place(str(tmp_path / "tables"), "spark", spark)
     owner = place.settled("one")
@@ -391,7 +391,7 @@ def test_polars_and_duckdb_see_the_rows_that_the_writer_reads(place: Place) -> N
 # --- commits of others
 
 
-def test_a_delete_of_somebody_else_is_noticed_at_the_next_look(place: Place) -> None:
+def test_a_delete_by_another_client_is_detected_at_the_next_look(place: Place) -> None:
     owner = place.settled("one")
     owner.positions()
     decide(owner, data(0, 1))
@@ -402,7 +402,7 @@ def test_a_delete_of_somebody_else_is_noticed_at_the_next_look(place: Place) -> 
 
 
 @LongOnSpark
-def test_rows_that_somebody_deletes_under_a_running_mirror_end_it_before_the_next_decision(place: Place) -> None:
+def test_rows_that_are_deleted_under_a_running_mirror_end_it_before_the_next_decision(place: Place) -> None:
     owner = place.settled("one")
     for start in range(3):
         decide(owner, data(start, start + 1))
@@ -460,7 +460,7 @@ def test_rows_that_were_deleted_long_ago_can_be_put_back_beside_what_was_decided
 
 
 @LongOnSpark
-def test_somebody_elses_compaction_under_a_running_mirror_changes_nothing(place: Place) -> None:
+def test_a_compaction_by_another_client_under_a_running_mirror_changes_nothing(place: Place) -> None:
     owner = place.settled("one")
     owner.positions()
     for start in range(3):

@@ -136,7 +136,7 @@ def test_a_marker_on_the_source_is_passed_over(offset: int, expected: int) -> No
     assert (translated.exact, translated.beyond) == (offset not in (5, 7), offset == 7)
 
 
-def test_released_records_lead_to_where_they_are_and_nobody_else_s_offset_leads_there() -> None:
+def test_released_records_lead_to_where_they_are_and_no_other_offset_leads_there() -> None:
     rows = (
         segment(SegmentKind.DATA, 0, 3, 100),
         segment(SegmentKind.QUARANTINED, 3, 8),

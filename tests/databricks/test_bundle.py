@@ -57,7 +57,7 @@ def test_variables_are_those_that_are_used(text: str, bundle: Any) -> None:
     assert set(_VARIABLE.findall(text)) == set(bundle["variables"])
 
 
-def test_one_job_catches_up_and_one_goes_on(bundle: Any) -> None:
+def test_one_job_catches_up_and_one_continues(bundle: Any) -> None:
     jobs = bundle["resources"]["jobs"]
     modes = {name: job["tasks"][0]["notebook_task"].get("base_parameters", {}).get("mode") for name, job in jobs.items()}
     assert modes == {"catch_up": "available-now", "continuous": "continuous", "failover": None}

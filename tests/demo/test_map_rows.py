@@ -25,7 +25,7 @@ def test_other_offsets_have_no_exact_translation() -> None:
     assert translate("orders", 0, 30) == translate("orders", 1, 0) == translate("other", 0, 0) == ("unknown", False, None)
 
 
-def test_a_hole_and_an_overlap_are_both_told() -> None:
+def test_a_hole_and_an_overlap_are_both_reported() -> None:
     assert RowTranslation(ROWS).overlaps() == ()
     assert RowTranslation((row(0, 5, target=0), row(6, 9, target=5))).overlaps() == (
         "orders-0: a row ends at 5, the next starts at 6",

@@ -25,7 +25,7 @@ def test_recovery_decisions_are_read_from_the_log_of_whatever_form() -> None:
     )
 
 
-def test_descendants_are_children_of_children_and_nobody_else() -> None:
+def test_descendants_are_children_of_children_and_no_others() -> None:
     assert sorted(descendants(1, [(2, 1), (3, 2), (4, 3), (5, 9), (9, 0), (1, 0)])) == [2, 3, 4]
 
 

@@ -71,7 +71,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_failed_step_is_told_and_ends_with_1(
+def test_a_failed_step_is_reported_and_ends_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*arguments: object) -> None:

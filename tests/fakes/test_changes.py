@@ -161,7 +161,7 @@ def fail_inside(clients: list[RawClient]) -> None:
         raise ZeroDivisionError
 
 
-def test_no_thread_and_no_listener_outlives_the_cluster_also_after_a_failure() -> None:
+def test_no_thread_and_no_listener_is_left_behind_by_the_cluster_also_after_a_failure() -> None:
     before = set(threading.enumerate())
     clients: list[RawClient] = []
     with pytest.raises(ZeroDivisionError):

@@ -306,7 +306,7 @@ def test_deleted_records_are_out_of_range_but_the_batch_they_begin_in_stays_whol
     assert (part.log_start_offset, bases) == (6, [4, 8])
 
 
-def test_a_topic_that_was_created_again_has_another_id_and_begins_anew(peer: Peer) -> None:
+def test_a_topic_that_was_created_again_has_another_id_and_begins_again(peer: Peer) -> None:
     peer.create()
     peer.produce(batch(0, 9))
     before = peer.client.metadata(peer.topic).topics[0].topic_id

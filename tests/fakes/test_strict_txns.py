@@ -175,7 +175,7 @@ def test_every_partition_that_was_added_gets_a_marker_with_or_without_data(peer:
     assert marker[-10:-8] == b"\x00\x01"
 
 
-def test_sequences_go_on_over_transactions_of_one_epoch_and_begin_anew_with_the_next(peer: Peer) -> None:
+def test_sequences_continue_over_transactions_of_one_epoch_and_begin_again_with_the_next(peer: Peer) -> None:
     peer.create()
     txn = peer.begun()
     assert peer.produce(transactional(0, txn, 2), txn=peer.txn) == 0

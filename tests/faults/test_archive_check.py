@@ -212,7 +212,7 @@ def test_a_log_is_read_as_it_grows_without_the_batch_that_is_being_written(tmp_p
     assert whole == tuple(SOURCE)
 
 
-def test_markers_are_told_apart() -> None:
+def test_markers_are_distinguished() -> None:
     assert [made.is_abort_marker for made in SOURCE] == [False, False, True, False, False, False]
 
 

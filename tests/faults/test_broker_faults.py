@@ -41,7 +41,7 @@ def test_a_target_of_three_brokers_loses_a_leader_and_coordinator_under_load(tmp
 
 
 @pytest.mark.long
-def test_one_of_three_brokers_of_the_target_stands_still_or_is_stopped_under_load(tmp_path: Path) -> None:
+def test_one_of_three_brokers_of_the_target_is_paused_or_stopped_under_load(tmp_path: Path) -> None:
     cases: list[Case] = [(OneOfThree(TARGET, Blow.PAUSE), PRODUCED), (OneOfThree(TARGET, Blow.STOP), DECIDED)]
     assert_survived(tmp_path, cases, target_brokers=3)
 
@@ -54,7 +54,7 @@ def test_clusters_of_three_brokers_lose_the_source_s_leader_and_the_target_s_con
 
 
 @pytest.mark.long
-def test_a_cluster_that_is_away_is_named_in_status_and_work_resumes_by_itself(tmp_path: Path) -> None:
+def test_a_cluster_that_is_unreachable_is_named_in_status_and_work_resumes_by_itself(tmp_path: Path) -> None:
     cases: list[Case] = [
         (Away(TARGET, Wall.STALL, AWAY_S), DECIDED),
         (Away(SOURCE, Wall.REFUSE, AWAY_S), BETWEEN_MICRO_BATCHES),

@@ -49,7 +49,7 @@ def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
     ("engine", "cases"),
     [(WITHOUT_SPARK, FEW), pytest.param(SPARK, ON_SPARK, marks=[pytest.mark.spark, pytest.mark.long])],
 )
-def test_a_harmed_request_loses_and_repeats_nothing_and_the_mirror_goes_on(
+def test_a_harmed_request_loses_and_repeats_nothing_and_the_mirror_continues(
     tmp_path: Path, engine: str, cases: Sequence[Case]
 ) -> None:
     with NetworkScene(engine)(tmp_path, "network", 1) as scene:

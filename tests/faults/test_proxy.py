@@ -107,7 +107,7 @@ def test_a_delayed_reply_comes_in_the_end(way: Way) -> None:
 
 
 @pytest.mark.parametrize(("moment", "applied"), [(Moment.ARRIVING, 0), (Moment.APPLIED, 1)])
-def test_of_a_half_open_connection_nobody_is_told(way: Way, moment: Moment, applied: int) -> None:
+def test_a_half_open_connection_is_not_reported(way: Way, moment: Moment, applied: int) -> None:
     way.plan.arm(Fault(api="FindCoordinator", harm=Harm.HALF_OPEN, moment=moment))
     with way.client() as client, way.client() as other:
         client._socket.settimeout(0.3)
@@ -164,7 +164,7 @@ def test_nothing_listens_any_more_at_the_end() -> None:
             socket.create_connection(("127.0.0.1", port.number), timeout=20)
 
 
-def test_a_port_is_held_also_while_nobody_listens_at_it() -> None:
+def test_a_port_is_held_also_while_nothing_listens_on_it() -> None:
     with HeldPort() as port:
         for _ in range(2):
             with pytest.raises(OSError, match="in use"):

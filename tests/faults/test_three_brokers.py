@@ -59,6 +59,6 @@ def test_an_election_without_a_leader_yet_is_not_the_last_one(tmp_path: Path) ->
     assert active_controller(cluster_that_elected(tmp_path, (5, 2), (7, -1), (5, 2))) == 2
 
 
-def test_a_quorum_that_elected_nobody_ends_the_round(tmp_path: Path) -> None:
+def test_a_quorum_without_a_leader_ends_the_round(tmp_path: Path) -> None:
     with pytest.raises(RoundFailedError, match="knows an active controller"):
         active_controller(cluster_that_elected(tmp_path, (1, -1), (1, -1)))

@@ -110,7 +110,7 @@ def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, 
     assert reason in str(group_partition.reason)
 
 
-def test_a_topic_that_was_created_again_is_told_from_one_that_the_mirror_has_not_begun_with() -> None:
+def test_a_topic_that_was_created_again_is_distinguished_from_one_that_the_mirror_has_not_begun_with() -> None:
     later = evaluated(15, rows=[(OLDER, "data", 0, 9, 50, 1)])
     assert (later.outcome, later.reason) == (
         Outcome.RECREATED,

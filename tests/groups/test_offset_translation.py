@@ -165,7 +165,7 @@ def test_later_rows_change_no_answer_that_a_reader_would_notice(log: Log, seed: 
 
 
 @given(logs(), st.integers(0, 9), st.data())
-def test_who_goes_on_reads_recent_rows_only_and_finds_the_same(log: Log, seed: int, data: st.DataObject) -> None:
+def test_a_reader_that_continues_reads_recent_rows_only_and_finds_the_same(log: Log, seed: int, data: st.DataObject) -> None:
     seen_count = data.draw(st.integers(1, len(log.micro_batches)))
     before = Log(log.micro_batches[:seen_count])
     first = [Commit(SOURCE, data.draw(st.integers(0, before.position + 3))) for _ in range(2)]
@@ -228,7 +228,7 @@ def test_what_is_in_quarantine_is_withheld_until_it_is_released() -> None:
     assert Quarantined(23, 26, 3).record_count == 3
 
 
-def test_an_incarnation_without_records_goes_on_behind_those_of_the_older_one() -> None:
+def test_an_incarnation_without_records_continues_behind_those_of_the_older_one() -> None:
     rows = [
         table_of(OLDER, [(1, (DATA, 0, 5, 100))]),
         table_of(SOURCE, [(2, (GAP, 0, 0, None))]),
@@ -249,7 +249,7 @@ def test_an_older_incarnation_without_records_does_not_skip_those_of_the_newer_o
     assert translator.translate(Commit(OLDER, 0)).offset == 0
 
 
-def test_a_partition_that_was_looked_for_in_vain_is_not_looked_for_among_old_rows_again() -> None:
+def test_a_partition_that_was_not_found_is_not_searched_among_old_rows_again() -> None:
     translator = CommitTranslator([Commit(SOURCE, 5), Commit(OTHER, 3)])
     translator.add(table_of(OTHER, [(4, (DATA, 0, 5, 100))]))
     after = translator.continue_with([Commit(SOURCE, 6), Commit(OTHER, 5)])

@@ -228,7 +228,7 @@ def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(
     assert {partition: offset for partition, (offset, _) in m.offsets(m.source, "back").items()} == {1: 5, 2: 8, 3: 7}
 
 
-def test_an_offset_that_the_source_has_deleted_goes_on_where_the_target_still_has_it(mirrored: Mirrored) -> None:
+def test_an_offset_that_the_source_has_deleted_continues_where_the_target_still_has_it(mirrored: Mirrored) -> None:
     """A consumer of the source would be reset. At the target it misses nothing."""
     m = mirrored
     m.commit(m.source, "old", {0: 3, 4: 0})
@@ -273,7 +273,7 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
         sync_groups(m.config, as_of=T0 - timedelta(hours=1))
 
 
-def test_a_sync_that_fails_is_told_and_goes_on(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sync_that_fails_is_reported_and_continues(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
     m = mirrored
     storage = MirrorStorage(m.config.tables)
     store = storage.best_effort_tables()
@@ -323,7 +323,7 @@ def test_no_group_is_committed_on_a_cluster_that_the_map_is_not_of(
         sync_groups(MirrorConfig.from_document(swapped, folder=mirrored.path.parent), is_applied=True, **options)
 
 
-def test_the_map_of_another_mirror_translates_nobodys_groups(mirrored: Mirrored) -> None:
+def test_the_map_of_another_mirror_translates_no_groups(mirrored: Mirrored) -> None:
     renamed = json.loads(mirrored.config.to_json()) | {"mirror": "other"}
     with pytest.raises(ConfigError, match="'other'"):
         sync_groups(MirrorConfig.from_document(renamed, folder=mirrored.path.parent), is_applied=True)

@@ -48,7 +48,7 @@ def wait_for_status(process: psutil.Process, *, is_stopped: bool) -> None:
         time.sleep(0.01)
 
 
-def test_acknowledged_writes_go_on_while_one_of_three_nodes_is_killed(three_nodes: LocalKafkaCluster, topic_name: str) -> None:
+def test_acknowledged_writes_continue_while_one_of_three_nodes_is_killed(three_nodes: LocalKafkaCluster, topic_name: str) -> None:
     admin = AdminClient({"bootstrap.servers": three_nodes.bootstrap, **QUIET})
     admin.create_topics([NewTopic(topic_name, 3, -1)])[topic_name].result(30)
     write_to_all_in_sync(three_nodes.bootstrap, topic_name)
@@ -67,7 +67,7 @@ def test_acknowledged_writes_go_on_while_one_of_three_nodes_is_killed(three_node
     assert set(admin.list_topics(timeout=20).brokers) == {1, 2, 3}
 
 
-def test_clients_of_the_proxied_listener_are_told_to_come_to_the_proxies(three_nodes: LocalKafkaCluster) -> None:
+def test_clients_of_the_proxied_listener_are_directed_to_the_proxies(three_nodes: LocalKafkaCluster) -> None:
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in three_nodes.proxied_ports)
     reported = AdminClient({"bootstrap.servers": bootstrap, **QUIET}).list_topics(timeout=20).brokers
     assert ",".join(f"127.0.0.1:{reported[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.proxied_bootstrap
@@ -75,7 +75,7 @@ def test_clients_of_the_proxied_listener_are_told_to_come_to_the_proxies(three_n
     assert ",".join(f"127.0.0.1:{direct[node.node_id].port}" for node in three_nodes.nodes) == three_nodes.bootstrap
 
 
-def test_a_paused_node_stands_still_until_it_is_resumed_or_stopped(three_nodes: LocalKafkaCluster) -> None:
+def test_a_paused_node_does_nothing_until_it_is_resumed_or_stopped(three_nodes: LocalKafkaCluster) -> None:
     node = three_nodes.nodes[1]
     process = psutil.Process(node.pid)
     node.pause()

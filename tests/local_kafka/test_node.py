@@ -47,7 +47,7 @@ def test_free_ports_differ_lie_below_the_ephemeral_ones_and_are_free() -> None:
     assert all(PORT_RANGE[0] <= port < PORT_RANGE[1] for port in ports)
 
 
-def test_a_port_somebody_listens_on_is_not_free() -> None:
+def test_a_port_with_a_listener_is_not_free() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_ports(1, random.Random(8))[0]))
         taken.listen()
@@ -159,7 +159,7 @@ def test_ports_taken_between_choice_and_start_are_replaced(tmp_path: Path, taken
 
 
 @pytest.mark.brokers
-def test_a_broker_of_somebody_else_at_our_port_is_not_taken_for_ours(tmp_path: Path, source_cluster: LocalKafka) -> None:
+def test_another_broker_at_our_port_is_not_taken_for_ours(tmp_path: Path, source_cluster: LocalKafka) -> None:
     others_port = int(source_cluster.bootstrap.split(":")[1])
     with LocalKafka(tmp_path, choose_ports=first_then_free([others_port, free_ports(1)[0]])) as node:
         assert node.bootstrap != source_cluster.bootstrap

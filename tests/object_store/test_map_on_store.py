@@ -155,7 +155,7 @@ def test_a_commit_that_was_applied_without_an_answer_is_recognised(store: Store,
 
 
 @pytest.mark.parametrize("harm", [Harm.HIDE_ANSWER, Harm.CUT])
-def test_commits_of_which_nobody_knows_whether_they_were_applied_are_made_once(store: Store, harm: Harm) -> None:
+def test_commits_of_unknown_outcome_are_made_once(store: Store, harm: Harm) -> None:
     for number in range(0, commits_of_a_run(store), 3):
         run_with(store, StoreFault(harm=harm, method="PUT", path=COMMITS, skip=number, count=1), max_retries="0")
 

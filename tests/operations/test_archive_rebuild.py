@@ -61,7 +61,7 @@ def rows_of(config: ArchiveConfig) -> Sequence[ArchiveRow]:
     return [replace(row, decided_at_ms=0) for row in ArchiveTable.open(config.tables).segments()]
 
 
-def test_the_rebuilt_table_has_the_rows_of_the_lost_one_and_the_capture_goes_on(tmp_path: Path) -> None:
+def test_the_rebuilt_table_has_the_rows_of_the_lost_one_and_the_capture_continues(tmp_path: Path) -> None:
     archive = written(tmp_path)
     config, expected, positions = archive.config, rows_of(archive.config), archive.owner.positions()
     shutil.rmtree(config.tables)

@@ -51,7 +51,7 @@ def test_the_last_decision_counts_as_committed() -> None:
     assert chosen(choice) == [(1, 2, 0, "1"), (1, 4, 0, "2")]
 
 
-def test_of_two_tries_that_one_counts_after_which_the_next_decision_goes_on() -> None:
+def test_of_two_tries_that_one_counts_after_which_the_next_decision_continues() -> None:
     shorter, longer = footer((1, 2), 0, 1, (P, 0, 5)), footer((1, 2), 0, 2, (P, 0, 8))
     assert chosen(choose([shorter, longer, footer((1, 4), 0, 3, (P, 8, 9))], PARTITIONS))[0] == (1, 2, 0, "2")
     assert chosen(choose([shorter, longer, footer((1, 4), 0, 3, (P, 5, 9))], PARTITIONS))[0] == (1, 2, 0, "1")

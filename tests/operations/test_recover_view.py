@@ -47,7 +47,7 @@ def test_only_what_is_open_everywhere_it_shows_is_left_to_the_next_start(
     assert actual.needs_choice is (fate is TxnFate.UNDECIDABLE)
 
 
-def test_the_silence_of_the_coordinator_is_told_and_no_choice_asked_for() -> None:
+def test_the_silence_of_the_coordinator_is_reported_and_no_choice_required() -> None:
     actual, console = report(ReceiptEvidence.PENDING, LogEvidence.OPEN, LogEvidence.OPEN), Console(file=io.StringIO(), width=200)
     show([actual], console)
     output = console.file.getvalue()  # type: ignore[attr-defined]

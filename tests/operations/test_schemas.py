@@ -300,7 +300,7 @@ def test_a_killed_run_is_noticed_by_the_next_one_which_knows_the_mode_before(pai
     assert pair.history().unfinished() == []
 
 
-def test_a_mode_that_somebody_else_has_set_back_is_left(pair: Pair) -> None:
+def test_a_mode_that_another_client_has_reset_is_left(pair: Pair) -> None:
     pair.source.rules.register("a", {"schema": '"int"'})
     pair.copy()
     pair.history().begin({"a": None})
@@ -348,7 +348,7 @@ def test_the_command_exits_with_1_while_schemas_are_missing(pair: Pair, capsys: 
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["present"] == 1
 
 
-def test_a_look_needs_no_spark_whoever_writes_the_tables(pair: Pair) -> None:
+def test_a_look_needs_no_spark_with_any_writer_of_the_tables(pair: Pair) -> None:
     pair.source.rules.register("a", {"schema": '"int"'})
     config = MirrorConfig.from_document({**pair.document(), "tables_writer": "spark"}, folder=pair.folder)
     assert not copy_schemas(config).is_done

@@ -127,7 +127,7 @@ def test_a_map_without_rows_is_a_report_without_partitions(tmp_path: Path, monke
     assert (report.run.run_epoch, report.run.host, report.run.pid, report.run.outcome) == (1, "elsewhere", 7, None)
 
 
-def test_topics_that_are_excluded_now_are_nobodys_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_that_are_excluded_now_have_no_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path, topics={"include": ["orders"], "exclude": ["orders"]})
     decide(take_over(settings.tables), segment(A, 0, 90, 100))
     assert gather(settings, monkeypatch, SourceView()).partitions == ()
@@ -139,7 +139,7 @@ def test_the_tables_of_another_mirror_are_refused(tmp_path: Path) -> None:
         status.gather_status(config(tmp_path, mirror="other"))
 
 
-def test_clusters_that_are_away_leave_positions_and_the_report_says_why_the_rest_is_missing(tmp_path: Path) -> None:
+def test_clusters_that_are_unreachable_leave_positions_and_the_report_says_why_the_rest_is_missing(tmp_path: Path) -> None:
     settings = config(tmp_path)
     decide(take_over(settings.tables), segment(A, 0, 90, 100))
     report = status.gather_status(settings)

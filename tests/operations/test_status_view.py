@@ -147,7 +147,7 @@ def test_a_run_that_is_not_here_says_why(changes: dict[str, Any], words: str) ->
     assert words in rendered(report(run=RunStatus(**(fields | changes))))
 
 
-def test_a_mirror_without_run_and_rows_is_told_in_words() -> None:
+def test_a_mirror_without_run_and_rows_is_described_in_words() -> None:
     assert rendered(report(run=None, micro_batches=(), partitions=())).splitlines()[1:] == [
         "no run yet",
         "0 partitions, lag 0 offsets, 0 ms",

@@ -102,7 +102,7 @@ def test_refused_batches_are_counted_by_rule_and_make_it_not_fine(planned: Plann
     )
 
 
-def test_damage_is_told_and_the_other_partitions_are_read(planned: Planned) -> None:
+def test_damage_is_reported_and_the_other_partitions_are_read(planned: Planned) -> None:
     planned.topic("orders", 2)
     planned.source.seed(("orders", 0), batch(0, 5), batch(5, 1, magic=9))
     planned.source.seed(("orders", 1), batch(0, 5))
@@ -192,7 +192,7 @@ def test_a_source_topic_that_was_created_again_stops_the_mirror(planned: Planned
     assert report.backlog.unread_partitions == 1
 
 
-def test_a_target_topic_that_is_gone_with_its_copy_is_not_created_anew(planned: Planned) -> None:
+def test_a_deleted_target_topic_with_copies_is_not_created_again(planned: Planned) -> None:
     planned.topic("orders")
     config = planned.config()
     mirrored_up_to(planned, config, "orders", 0)
@@ -204,7 +204,7 @@ def test_a_target_topic_that_is_gone_with_its_copy_is_not_created_anew(planned: 
     assert "was deleted and created again" in sentences(preflight_mirror(config), Level.STOPS)[0]
 
 
-def test_target_settings_that_break_the_copy_are_told(planned: Planned) -> None:
+def test_target_settings_that_break_the_copy_are_reported(planned: Planned) -> None:
     planned.topic("few", 3)
     planned.target.delete_topic("few")
     planned.target.create_topic("few", 2, **OPEN)
@@ -230,7 +230,7 @@ def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Pla
     assert topic_of(planned.check(), "orders").target.document()["created_with"]["compression.type"] == "producer"
 
 
-def test_a_missing_target_topic_that_nobody_creates_stops_the_mirror(planned: Planned) -> None:
+def test_a_missing_target_topic_that_is_not_created_stops_the_mirror(planned: Planned) -> None:
     planned.source.create_topic("orders", 3)
     report = planned.check(topics={"create": False})
     assert "does not exist and topics.create is false: create it with at least 3 partitions" in sentences(report, Level.STOPS)[0]
@@ -301,7 +301,7 @@ def test_a_topic_of_transactions_that_is_hidden_leaves_open_who_else_uses_the_sl
 
 
 @pytest.mark.parametrize(("has_map", "api"), [(True, "OffsetFetch"), (False, "OffsetFetch"), (True, "FindCoordinator")])
-def test_groups_and_ids_that_may_not_be_described_are_told_where_asking_creates_nothing(
+def test_groups_and_ids_that_may_not_be_described_are_reported_where_asking_creates_nothing(
     planned: Planned, has_map: bool, api: str
 ) -> None:
     planned.topic("orders")
@@ -362,7 +362,7 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     assert sentences(planned.check(), Level.STOPS) == []
 
 
-def test_a_topic_that_may_not_be_read_is_told_and_the_others_are_read(planned: Planned) -> None:
+def test_a_topic_that_may_not_be_read_is_reported_and_the_others_are_read(planned: Planned) -> None:
     planned.topic("secret")
     planned.topic("orders")
     for topic in ("orders", "secret"):
@@ -398,7 +398,7 @@ def test_a_source_topic_whose_settings_may_not_be_read_matters_where_its_target_
     assert stop.startswith("target topic new: cannot be created like new: reading the settings of topic new")
 
 
-def test_settings_that_may_not_be_read_are_told_by_topic(planned: Planned) -> None:
+def test_settings_that_may_not_be_read_are_reported_by_topic(planned: Planned) -> None:
     planned.topic("orders")
     planned.topic("secret")
     planned.target.change_always("DescribeConfigs", error(29, ("secret", -1)))

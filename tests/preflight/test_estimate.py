@@ -29,7 +29,7 @@ def test_of_a_partition_that_could_not_be_read_nothing_is_invented() -> None:
 
 
 @pytest.mark.parametrize(("size", "seconds"), [(LEAST_MEASURED_BYTES - 1, 1.0), (LEAST_MEASURED_BYTES, 0.0)])
-def test_too_little_to_tell_is_no_pace(size: int, seconds: float) -> None:
+def test_too_few_bytes_say_nothing_about_the_pace(size: int, seconds: float) -> None:
     assert reading_pace(size, seconds) is None
 
 

@@ -111,7 +111,7 @@ def test_what_it_says_is_what_the_mirror_then_does(
     assert f"the offset map is new, but the target knows the transactional id {config.mirror}-0" in stop
 
 
-def test_what_would_be_refused_is_told_with_rule_and_place_and_nothing_changes(
+def test_what_would_be_refused_is_reported_with_rule_and_offset_and_nothing_changes(
     two_clusters: TwoClusters, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap

@@ -64,7 +64,7 @@ def test_a_batch_that_the_reader_itself_refuses_is_counted_by_its_rule(tmp_path:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_ends_the_reading_of_one_partition_is_told_and_the_others_are_read(tmp_path: Path, error: MirrorError) -> None:
+def test_what_ends_the_reading_of_one_partition_is_reported_and_the_others_are_read(tmp_path: Path, error: MirrorError) -> None:
     report, stops = sampled(tmp_path, error)
     assert stops == [str(error)]
     assert report.counts.raw.record_count == 10

@@ -69,7 +69,7 @@ def test_what_lies_below_the_position_or_behind_the_end_is_not_counted() -> None
     assert counts.read == counts.raw == Amount(1, 5, len(batch(5, 5)))
 
 
-def test_reasons_for_rebuilding_are_told_with_the_first_place() -> None:
+def test_reasons_for_rebuilding_are_reported_with_the_first_offset() -> None:
     counts = counted(batch(0, deltas=[0, 2]), batch(3, deltas=[0, 3]), batch(7, 2, attributes=8), batch(9, 2))
     by_rule = {rule: (rebuild.base_offset, rebuild.amount.batch_count) for rule, rebuild in counts.rebuilds.items()}
     assert by_rule == {

@@ -81,7 +81,7 @@ def test_without_a_measurement_no_time_is_invented() -> None:
     assert "duration unknown: too little was read" in lines_behind(report(topic()))[-1]
 
 
-def test_long_times_are_told_in_hours_and_minutes() -> None:
+def test_long_times_are_shown_in_hours_and_minutes() -> None:
     slow = Pace(basis="b", is_bound=False, measured_bytes=MB, measured_s=1_000.0)
     assert lines_behind(report(topic(), paces=(slow,)))[-1].startswith("  1 h 23 min at 1.0 kB/s")
 
@@ -109,7 +109,7 @@ def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remed
     ]
 
 
-def test_topics_that_would_be_created_alike_are_told_together_with_their_settings() -> None:
+def test_topics_that_would_be_created_alike_are_reported_together_with_their_settings() -> None:
     made = {"retention.ms": "5", "cleanup.policy": "delete"}
     other = topic("logs", exists=False, created_with={}, replication_factor=None, partition_count=1)
     actual = report(*(topic(name, exists=False, created_with=made) for name in ("orders", "bills")), other)

@@ -18,7 +18,7 @@ def picture(*segments: tuple[int, int, str, int | None, int]) -> MapPicture:
     return drawing
 
 
-def test_one_marker_in_a_million_offsets_is_seen_and_rebuilt_data_is_told_apart() -> None:
+def test_one_marker_in_a_million_offsets_is_seen_and_rebuilt_data_is_distinguished() -> None:
     drawing = picture(
         (0, 500_000, "data", 10, 0), (500_000, 500_001, "commit", None, 0), (500_001, 1_000_000, "data", 500_012, 1)
     )

@@ -86,7 +86,7 @@ def test_a_client_with_the_right_properties_is_let_in(secured: SecuredCluster, l
         ("OAUTH", {"sasl.oauthbearer.token.endpoint.url": "{tokens.url}/nowhere"}, "returned no token (404"),
     ],
 )
-def test_who_does_not_fit_is_told_what_to_change(
+def test_what_does_not_fit_is_reported_with_what_to_change(
     secured: SecuredCluster, listener: str, changes: dict[str, Any], message: str
 ) -> None:
     filled = {name: value if value is None else value.format(**vars(secured)) for name, value in changes.items()}
@@ -125,7 +125,7 @@ def test_a_listener_of_another_protocol_is_named(secured: SecuredCluster, listen
     assert message in refusal(properties)
 
 
-def test_a_connection_outlives_its_sessions_with_requests_on_the_wire(secured: SecuredCluster) -> None:
+def test_a_connection_survives_its_sessions_with_requests_in_flight(secured: SecuredCluster) -> None:
     cluster = Cluster(client(secured.properties("SHORT")))
     connection = cluster.connection(secured.node.node_id, "test", deadline())
     request_type, began, sent = request_class("Metadata"), time.monotonic(), []

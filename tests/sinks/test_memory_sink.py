@@ -272,7 +272,7 @@ def offsets(store: Store) -> dict[SourcePartition, int]:
     return {source: position.offset for source, position in store.positions().items()}
 
 
-def test_a_micro_batch_is_visible_once_it_is_decided_and_the_next_one_goes_on_behind_it(clusters: Clusters) -> None:
+def test_a_micro_batch_is_visible_once_it_is_decided_and_the_next_one_continues_behind_it(clusters: Clusters) -> None:
     clusters.write(A, 2, 3)
     clusters.write(B, 4)
     mirror = Mirror(clusters)
@@ -288,7 +288,7 @@ def test_a_micro_batch_is_visible_once_it_is_decided_and_the_next_one_goes_on_be
     assert [(row.source, row.source_start, row.target_start, row.record_count) for row in rows] == [(A, 5, 5, 1)]
 
 
-def test_what_was_written_and_not_decided_is_seen_by_nobody_and_copied_again(clusters: Clusters) -> None:
+def test_what_was_written_and_not_decided_is_invisible_and_copied_again(clusters: Clusters) -> None:
     clusters.write(A, 2)
     clusters.write(B, 1)
     mirror = Mirror(clusters)
@@ -306,7 +306,7 @@ def test_what_was_written_and_not_decided_is_seen_by_nobody_and_copied_again(clu
     assert later.is_copied_once()
 
 
-def test_a_slot_that_ends_early_goes_on_in_further_rounds(clusters: Clusters) -> None:
+def test_a_slot_that_ends_early_continues_in_further_rounds(clusters: Clusters) -> None:
     clusters.write(A, 1, 1, 1)
     mirror = Mirror(clusters, batches=1)
     mirror.copy_all()

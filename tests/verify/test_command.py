@@ -35,7 +35,7 @@ def test_an_equal_copy_is_0_and_nothing_is_imported_that_takes_long(
     assert ended.lines[1].startswith("15 records in 1 partition of 1 topic found equal")
 
 
-def test_a_difference_is_1_and_is_told_with_its_place_also_to_machines(copied: Mirrored, tmp_path: Path) -> None:
+def test_a_difference_is_1_and_is_reported_with_its_offsets_also_as_json(copied: Mirrored, tmp_path: Path) -> None:
     copied.append(batch(0, 3))
     ended = verified(tmp_path)
     assert (ended.code, ended.lines[0]) == (1, "1 difference: 1 not in map")

@@ -87,7 +87,7 @@ def test_a_bit_that_a_disk_lost_is_changed_and_names_the_side(copied: Mirrored, 
 
 
 @Depth
-def test_a_changed_value_under_a_right_checksum_is_told_to_the_record(copied: Mirrored, is_deep: bool) -> None:
+def test_a_changed_value_under_a_right_checksum_is_reported_with_its_record(copied: Mirrored, is_deep: bool) -> None:
     topic_partition, data = batch_at(copied.target_log, 3)
     base = copied.target_log.batches[topic_partition].header.base_offset
     replace(copied.target_log, topic_partition, changed(data, data.index(b"value 40"), b"value 4x"))
@@ -125,7 +125,7 @@ def test_a_changed_base_timestamp_moves_all_its_records(copied: Mirrored, is_dee
 
 
 @Depth
-def test_a_changed_maximum_timestamp_is_told_of_the_header(copied: Mirrored, is_deep: bool) -> None:
+def test_a_changed_maximum_timestamp_is_reported_of_the_header(copied: Mirrored, is_deep: bool) -> None:
     topic_partition, data = batch_at(copied.target_log, 1)
     replace(copied.target_log, topic_partition, changed(data, MAX_TIMESTAMP_POS, struct.pack(">q", 1_007)))
     difference = only(copied.verify(is_deep=is_deep))
@@ -224,7 +224,7 @@ def test_records_of_another_writer_in_front_of_the_first_copy_are_not_in_the_map
         assert differences(mirrored.verify()) == [("not in map", None, None, 0, 3)]
 
 
-def test_aborted_and_open_records_on_the_target_are_seen_by_nobody(copied: Mirrored) -> None:
+def test_aborted_and_open_records_on_the_target_are_invisible(copied: Mirrored) -> None:
     copied.append(numbered(0, 3, producer_id=77, attributes=0x10))
     copied.target.seed(("orders", 0), marker(copied.target_log.end_offset, 0, 77))
     copied.append(numbered(0, 3, producer_id=78, attributes=0x10))

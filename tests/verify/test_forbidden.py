@@ -52,7 +52,7 @@ def test_a_hidden_topic_is_neither_equal_nor_missing_and_is_named_with_its_clust
     assert caught.value.problems == (f"{where}: topic orders: TOPIC_AUTHORIZATION_FAILED: grant Read on topic orders",)
 
 
-def test_what_either_side_hides_is_told_at_once(copied: Mirrored) -> None:
+def test_what_either_side_hides_is_reported_at_once(copied: Mirrored) -> None:
     copied.source.change_always("Metadata", HIDDEN)
     copied.target.change_always("Metadata", HIDDEN)
     with pytest.raises(ConfigError) as caught:
@@ -70,7 +70,7 @@ def test_a_hidden_topic_that_is_not_to_be_verified_does_not_matter(copied: Mirro
         copied.verify()
 
 
-def test_a_topic_that_was_deleted_is_told_as_such(copied: Mirrored) -> None:
+def test_a_topic_that_was_deleted_is_reported_as_such(copied: Mirrored) -> None:
     copy_topic(copied, "other")
     copied.source.delete_topic("orders")
     copied.target.delete_topic("other")
@@ -90,7 +90,7 @@ def test_no_other_error_is_taken_for_a_deleted_topic(copied: Mirrored, code: int
 
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize(("api", "topic_partition"), [("Fetch", ("orders", 0)), ("DescribeConfigs", ("orders", -1))])
-def test_a_topic_that_is_listed_but_not_to_be_read_is_told_with_its_cluster(
+def test_a_topic_that_is_listed_but_not_to_be_read_is_reported_with_its_cluster(
     copied: Mirrored, api: str, topic_partition: tuple[str, int], side: str
 ) -> None:
     cluster = getattr(copied, side)

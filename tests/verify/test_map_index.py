@@ -83,7 +83,7 @@ def test_retention_counts_offsets_that_either_side_deleted_once_and_no_gap() -> 
         (((0, 10, "data", 100), (10, 20, "data", 50)), DifferenceKind.REORDERED, 10, 20),
     ],
 )
-def test_each_contradiction_of_the_map_with_itself_is_told(
+def test_each_contradiction_of_the_map_with_itself_is_reported(
     rows: tuple[Row, ...], kind: DifferenceKind, start: int, end: int
 ) -> None:
     (actual,) = row_problems(rows_of(*rows))

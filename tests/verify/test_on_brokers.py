@@ -234,7 +234,7 @@ def _exit_code(*arguments: str) -> int:
     return int(caught.value.code or 0)
 
 
-def test_deleted_records_on_both_sides_are_told_and_the_rest_is_equal(
+def test_deleted_records_on_both_sides_are_reported_and_the_rest_is_equal(
     clusters: TwoClusters, tmp_path: Path, topic_name: str
 ) -> None:
     source, target = clusters.source.bootstrap, clusters.target.bootstrap

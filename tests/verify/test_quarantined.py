@@ -52,7 +52,7 @@ def test_the_source_s_retention_leaves_the_quarantine_as_the_only_place(mirrored
     assert (report.is_equal, dict(report.unchecked)) == (True, {Unchecked.QUARANTINED: 4, Unchecked.SOURCE_DELETED: 4})
 
 
-def test_the_target_s_retention_is_told_of_released_records_as_well(mirrored: Mirrored) -> None:
+def test_the_target_s_retention_is_reported_of_released_records_as_well(mirrored: Mirrored) -> None:
     mirrored.release(6)
     mirrored.target_log.delete_records_before(8)
     report = mirrored.verify()
@@ -117,7 +117,7 @@ def _rows_of(table: DeltaTable, kind: str) -> pa.Table:
         (name_it_twice, "extra", "two rows of the map say that they were released"),
     ],
 )
-def test_what_is_wrong_with_a_batch_of_the_quarantine_is_told_once(
+def test_what_is_wrong_with_a_batch_of_the_quarantine_is_reported_once(
     mirrored: Mirrored, spoil: Callable[[Mirrored], None], kind: str, reason: str
 ) -> None:
     spoil(mirrored)

@@ -135,7 +135,7 @@ def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int],
 @pytest.mark.thorough
 @given(copies(), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans())
 @settings(max_examples=examples(300), deadline=None)
-def test_an_audit_tells_every_record_that_differs_and_none_outside_of_their_batches(
+def test_a_verification_reports_every_record_that_differs_and_none_outside_of_their_batches(
     pair: tuple[list[bytes], list[bytes]], per_answer: tuple[int, int], is_deep: bool
 ) -> None:
     source, target = pair

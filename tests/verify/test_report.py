@@ -34,7 +34,7 @@ def report_of(tally: Tally) -> VerifyReport:
     )  # fmt: skip
 
 
-def test_neighbours_on_both_sides_are_told_as_one() -> None:
+def test_neighbours_on_both_sides_are_reported_as_one() -> None:
     pieces = [missing(5, 6), missing(3, 5), missing(6, 9, "another reason"), missing(20, 21)]
     assert [(segment.source_start, segment.source_end, segment.record_count) for segment in merged(pieces)] == [
         (3, 6, 3),

@@ -90,14 +90,14 @@ def test_what_was_verified_before_an_interruption_is_not_read_again_and_the_repo
     assert "(an interrupted audit was continued)" in "\n".join(continued.sentences())
 
 
-def test_a_finished_audit_begins_anew(copied: Mirrored) -> None:
+def test_a_finished_audit_begins_again(copied: Mirrored) -> None:
     first, second = copied.verify(), copied.verify()
     assert (second.continues, second.record_count) == (False, 60)
     assert first.audit_id != second.audit_id
 
 
 @pytest.mark.parametrize("options", [{"from_start": True}, {"is_deep": True}, {"topics": ["orders"]}], ids=str)
-def test_another_audit_than_the_interrupted_one_begins_anew(copied: Mirrored, options: dict[str, Any]) -> None:
+def test_another_audit_than_the_interrupted_one_begins_again(copied: Mirrored, options: dict[str, Any]) -> None:
     interrupt(copied, 3)
     report = copied.verify(**options)
     assert (report.continues, report.record_count) == (False, 60)
@@ -153,7 +153,7 @@ def conf(copied: Mirrored, tmp_path: Path) -> Path:
     return path
 
 
-def test_an_audit_that_was_killed_goes_on_where_it_was(copied: Mirrored, conf: Path) -> None:
+def test_an_audit_that_was_killed_continues_where_it_was(copied: Mirrored, conf: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", _KILLED, str(conf)], timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert [row["outcome"] for row in rows(copied)].count("equal") == 3
@@ -161,7 +161,7 @@ def test_an_audit_that_was_killed_goes_on_where_it_was(copied: Mirrored, conf: P
     assert (report.continues, report.record_count, report.is_equal) == (True, 60, True)
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(copied: Mirrored, conf: Path) -> None:
+def test_ctrl_c_says_that_the_same_command_continues(copied: Mirrored, conf: Path) -> None:
     never = threading.Event()
     copied.target.change("Fetch", held(never))
     command = [sys.executable, "-m", "shallow_mirror.cli", "verify", str(conf)]
@@ -175,7 +175,9 @@ def test_ctrl_c_says_that_the_same_command_goes_on(copied: Mirrored, conf: Path)
     assert copied.verify().continues
 
 
-def test_a_cluster_that_falls_silent_ends_the_audit_which_then_goes_on(copied: Mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_falls_silent_ends_the_audit_which_then_continues(
+    copied: Mirrored, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(partition_reader, "PATIENCE_MS", 300)
     never = threading.Event()
     copied.target.change("Fetch", held(never))

@@ -90,7 +90,7 @@ def test_a_token_may_name_its_end_itself_and_an_answer_without_any_is_no_token(t
             from_endpoint(endpoint)
 
 
-def test_an_endpoint_that_is_away_may_come_back(tmp_path: Path) -> None:
+def test_an_endpoint_that_is_unreachable_may_come_back(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {}) as endpoint:
         url = endpoint.url
     with pytest.raises(RetriableError, match="TOKEN_ENDPOINT_UNREACHABLE: cannot reach the token endpoint"):

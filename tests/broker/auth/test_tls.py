@@ -110,7 +110,7 @@ def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates
     assert bytes(back) == sent
 
 
-def test_a_silent_peer_is_given_up_and_one_that_leaves_is_told(certificates: Certificates) -> None:
+def test_a_silent_peer_is_given_up_and_one_that_leaves_is_reported(certificates: Certificates) -> None:
     over = threading.Event()
 
     def be_silent(_: ssl.SSLSocket) -> None:

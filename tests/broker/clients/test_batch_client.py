@@ -279,7 +279,7 @@ def test_an_oversized_batch_is_a_definite_error_after_which_an_abort_works(two_c
     assert [len(partition) for partition in records(two_clusters.target, topic_name)] == [1, 1]
 
 
-def test_a_producer_that_was_taken_over_is_told_so_and_the_new_one_goes_on(two_clusters: Any, topic_name: str) -> None:
+def test_a_producer_that_was_taken_over_is_fenced_and_the_new_one_continues(two_clusters: Any, topic_name: str) -> None:
     create(two_clusters.source, topic_name)
     create(two_clusters.target, topic_name)
     write(two_clusters.source, topic_name)

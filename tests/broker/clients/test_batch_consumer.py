@@ -77,7 +77,7 @@ def test_read_committed_leaves_out_aborted_batches_and_markers_while_the_positio
         assert consumer.position(P0) == 5
 
 
-def test_a_poll_of_markers_and_aborted_batches_alone_goes_on_until_something_is_visible(cluster: StrictCluster) -> None:
+def test_a_poll_of_markers_and_aborted_batches_alone_continues_until_something_is_visible(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), transactional(0, 1), marker(1, 0, 1), batch(2, 1))
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
@@ -107,7 +107,7 @@ def test_a_batch_with_holes_is_handed_out(cluster: StrictCluster) -> None:
         assert (polled_batch.record_count, polled_batch.last_offset) == (2, 4)
 
 
-def test_one_buffer_serves_all_polls_unless_somebody_still_looks_into_it(cluster: StrictCluster) -> None:
+def test_one_buffer_serves_all_polls_unless_it_is_still_viewed(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), *[batch(i, 1) for i in range(4)])
     size = len(batch(0, 1))
     with consumer_of(cluster) as consumer:
@@ -189,7 +189,7 @@ def test_a_slow_leader_does_not_hold_up_the_others(cluster: StrictCluster) -> No
         assert {quick, slow} == {P0, P1}
 
 
-def test_what_is_lost_is_said_after_the_good_batches_and_again_until_it_is_assigned_anew(cluster: StrictCluster) -> None:
+def test_what_is_lost_is_said_after_the_good_batches_and_again_until_it_is_assigned_again(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, 3), batch(3, 3))
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})

@@ -100,7 +100,7 @@ def test_without_a_transactional_id_batches_are_written_idempotent_with_the_same
     assert [state.epoch for state in cluster.log("target").producers.values()] == [0]
 
 
-def test_sequences_go_on_from_flush_to_flush_and_partition_by_partition(cluster: StrictCluster) -> None:
+def test_sequences_continue_from_flush_to_flush_and_partition_by_partition(cluster: StrictCluster) -> None:
     batches = polled(cluster, *several(6))
     with producer_of(cluster) as producer:
         for batch in batches:
@@ -281,7 +281,7 @@ def test_bytes_that_were_damaged_before_are_called_corrupt_and_not_the_targets_f
         producer.end_txn(commit=False)
 
 
-def test_a_producer_that_was_taken_over_stops_and_fences_nobody_in_turn(cluster: StrictCluster) -> None:
+def test_a_producer_that_was_taken_over_stops_and_fences_no_other(cluster: StrictCluster) -> None:
     first, second = polled(cluster, *several(2))
     with producer_of(cluster, "t") as old, producer_of(cluster, "t") as new:
         old.begin_txn()
@@ -470,7 +470,7 @@ def test_append_times_can_be_given_up_for_the_producers_times(cluster: StrictClu
     assert stored[22] & 0x08 == 0
 
 
-def test_a_target_that_does_not_exist_is_named_and_the_transaction_goes_on(cluster: StrictCluster) -> None:
+def test_a_target_that_does_not_exist_is_named_and_the_transaction_continues(cluster: StrictCluster) -> None:
     (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster, "t") as producer:
         producer.begin_txn()
@@ -522,5 +522,5 @@ def test_a_setting_of_record_level_producers_is_refused_with_what_to_do(name: st
         BatchProducer({"bootstrap.servers": "x:1", name: "1"})
 
 
-def test_a_delivery_that_nobody_has_settled_is_not_done() -> None:
+def test_a_delivery_that_was_not_settled_is_not_done() -> None:
     assert not Delivery(T0).is_done

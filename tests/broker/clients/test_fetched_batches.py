@@ -25,7 +25,7 @@ def fetched(*batches: bytes) -> FetchedBatches:
     return FetchedBatches([part(view(*batches))])
 
 
-def test_a_batch_tells_what_its_header_says() -> None:
+def test_a_batch_has_the_values_of_its_header() -> None:
     raw = batch(5, 3, attributes=0x1C, producer_id=7, producer_epoch=2, base_sequence=9, leader_epoch=4, timestamp=1234)
     (fetched_batch,) = fetched(raw)
     assert (fetched_batch.topic_partition, fetched_batch.base_offset, fetched_batch.last_offset, fetched_batch.record_count) == (
@@ -72,7 +72,7 @@ def test_after_the_end_of_the_loan_a_batch_has_no_bytes_and_views_are_released()
     assert both[1].base_offset == 1
 
 
-def test_a_copy_outlives_the_loan_and_is_equal() -> None:
+def test_a_copy_is_valid_after_the_loan_and_equal() -> None:
     raw = batch(0, 2)
     (fetched_batch,) = lent = fetched(raw)
     kept = fetched_batch.copy()

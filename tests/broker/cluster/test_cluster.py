@@ -145,7 +145,7 @@ class Comeback(SleepingClock):
             self._action()
 
 
-def test_a_broker_that_is_away_is_asked_again_when_it_is_back() -> None:
+def test_a_broker_that_is_unreachable_is_asked_again_when_it_is_back() -> None:
     with StrictCluster() as fake:
         fake.create_topic("t", 2)
         clock = Comeback(4, lambda: fake.start_node(1))

@@ -102,7 +102,7 @@ def test_small_answers_at_the_end_of_a_log_change_nothing() -> None:
     assert link.fetch() == MOST
 
 
-def test_a_fetch_without_an_answer_begins_anew() -> None:
+def test_a_fetch_without_an_answer_begins_again() -> None:
     link = Link(100e6)
     for _ in range(5):
         link.fetch()

@@ -189,7 +189,7 @@ def test_a_topic_that_was_created_again_is_not_read_from_the_leader_alone_either
         Reading(client, clock, wanted).run()
 
 
-def test_aborted_transactions_are_told_by_a_replica_as_by_the_leader(
+def test_aborted_transactions_are_reported_by_a_replica_as_by_the_leader(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     prefer_follower(fake, Follower(high_watermark=4))

@@ -101,7 +101,7 @@ def test_a_batch_larger_than_the_buffer_makes_it_grow(fake: StrictCluster, clien
     assert reading.parts == [(A, 1), (A, 1)]
 
 
-def test_an_answer_ends_with_its_log_segment_and_the_next_one_goes_on(
+def test_an_answer_ends_with_its_log_segment_and_the_next_one_continues(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     fill(fake, A, [2, 2])
@@ -225,7 +225,7 @@ def test_an_end_that_is_not_visible_yet_is_waited_for(fake: StrictCluster, clien
     assert fake.asked("Fetch") >= 5
 
 
-def test_an_open_transaction_in_front_of_the_end_is_waited_for_and_its_abort_is_told(
+def test_an_open_transaction_in_front_of_the_end_is_waited_for_and_its_abort_is_reported(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     log = fake.log("t")
@@ -301,7 +301,7 @@ def test_a_deleted_topic_ends_the_reading_long_before_the_deadline(
     assert clock.now < 1_060
 
 
-def test_a_moved_partition_is_found_while_the_others_of_its_old_leader_go_on(
+def test_a_moved_partition_is_found_while_the_others_of_its_old_leader_continue(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     ends = {A: fill(fake, A, [1] * 3), C: fill(fake, C, [1] * 60, payload_bytes=100)}
@@ -348,7 +348,9 @@ def test_a_partition_whose_leader_moved_while_its_answer_was_under_way_comes_onc
     assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
 
 
-def test_a_broker_that_is_away_for_a_while_is_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
+def test_a_broker_that_is_unreachable_for_a_while_is_waited_for(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock
+) -> None:
     end = fill(fake, A, [1] * 8, payload_bytes=40)
     sleep = clock.sleep
 
@@ -513,7 +515,7 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
         (35, ConfigError, "UNSUPPORTED_VERSION"),
     ],
 )
-def test_a_definite_code_is_an_error_of_whoever_must_act_and_not_asked_again(
+def test_a_definite_code_is_not_retried_and_its_error_says_who_must_act(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, code: int, expected: type[Exception], message: str
 ) -> None:
     end = fill(fake, A, [2])

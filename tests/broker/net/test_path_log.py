@@ -120,7 +120,7 @@ def test_a_far_or_slow_path_that_stays_as_it_is_is_not_reported(path: Path, size
     assert path.lines() == []
 
 
-def test_time_in_which_nobody_waits_for_the_path_does_not_count(path: Path) -> None:
+def test_time_without_a_wait_for_the_path_does_not_count(path: Path) -> None:
     path.request(100_000, 0.1)
     path.log.sent(1, 100_000)
     path.clock.sleep(100 * SLOW_S)

@@ -233,13 +233,13 @@ def test_silence_ends_the_wait_and_a_slow_stream_does_not(streams: Streams) -> N
         over.set()
 
 
-def test_a_stream_that_ends_in_a_frame_is_told(streams: Streams) -> None:
+def test_a_stream_that_ends_in_a_frame_is_reported(streams: Streams) -> None:
     with streams.to(lambda peer: peer.send(body(20_000))) as transport:
         with pytest.raises(RetriableError):
             received(transport, 300_000)
 
 
-def test_a_close_notify_in_a_frame_is_told_at_once(authority: Authority, identity: Identity) -> None:
+def test_a_close_notify_in_a_frame_is_reported_at_once(authority: Authority, identity: Identity) -> None:
     streams = Streams(identity, authority.identity.certificate_file, ssl.TLSVersion.TLSv1_3)
     over = threading.Event()
 

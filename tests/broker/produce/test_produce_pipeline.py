@@ -171,7 +171,7 @@ def test_leaders_work_at_the_same_time(fake: StrictCluster, slot: Slot) -> None:
     assert {request.node_id for request in fake.received if request.api == "Produce"} == {1, 2}
 
 
-def test_an_error_of_one_leader_leaves_no_connection_with_answers_that_nobody_awaits(fake: StrictCluster, slot: Slot) -> None:
+def test_an_error_of_one_leader_leaves_no_connection_with_unread_responses(fake: StrictCluster, slot: Slot) -> None:
     fake.move_leader(("t", 1), 2)
     fake.change("Produce", error(10), node_id=1)
     with pytest.raises(ProduceRefusedError):

@@ -119,7 +119,7 @@ def test_a_connection_that_is_lost_with_much_in_flight_loses_the_transaction_and
     assert slot.window.failed is submissions[0]
 
 
-def test_a_partition_whose_leader_moves_goes_on_there_once_the_earlier_leader_has_acknowledged(slot: Slot) -> None:
+def test_a_partition_whose_leader_moves_continues_there_once_the_earlier_leader_has_acknowledged(slot: Slot) -> None:
     first = slot.submit(1, 1, to=(A,))
     wait_until(lambda: len(slot.written(A)) == 2)
     slot.fake.move_leader(("t", 0), 3 - slot.fake.log("t", 0).leader)

@@ -160,7 +160,7 @@ def test_what_fails_of_one_write_is_done_one_by_one(fake: StrictCluster, slot: S
     assert isinstance(slot.read(), Receipt)
 
 
-def test_a_receipt_whose_response_nobody_received_does_not_confuse_the_next_one(fake: StrictCluster, slot: Slot) -> None:
+def test_a_receipt_whose_response_was_not_received_does_not_confuse_the_next_one(fake: StrictCluster, slot: Slot) -> None:
     slot.add()
     slot.add_offsets()
     for decision in (7, 8):

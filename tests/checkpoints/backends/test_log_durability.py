@@ -84,7 +84,7 @@ def lose_its_data(commit: Path) -> None:
 
 
 @pytest.mark.parametrize("tear", [empty, cut_short, zero, cut_its_data_short, zero_its_data, lose_its_data])
-def test_a_half_written_newest_commit_was_never_acknowledged_and_the_next_run_goes_on_without_it(
+def test_a_half_written_newest_commit_was_never_acknowledged_and_the_next_run_continues_without_it(
     tmp_path: Path, owner: OffsetMapOwner, tear: Callable[[Path], None]
 ) -> None:
     torn = newest_commit(tmp_path)
@@ -101,9 +101,7 @@ def test_a_half_written_newest_commit_was_never_acknowledged_and_the_next_run_go
     assert [file.name for file in log_of(tmp_path).glob("*.torn")] == [f"{torn.name}.torn"]
 
 
-def test_a_half_written_commit_that_is_young_may_be_somebodys_work_and_is_left_alone(
-    tmp_path: Path, owner: OffsetMapOwner
-) -> None:
+def test_a_half_written_commit_that_is_young_may_be_in_progress_and_is_kept(tmp_path: Path, owner: OffsetMapOwner) -> None:
     cut_short(newest_commit(tmp_path))
     before = sorted(log_of(tmp_path).iterdir())
     with pytest.raises(OutcomeUnknownError, match="half-written"):
@@ -166,7 +164,7 @@ def test_a_half_written_checkpoint_is_set_aside_and_the_log_read_instead(
     assert (checkpoint.exists(), pointer.exists()) == (is_pointer_torn, False)
 
 
-def test_a_commit_is_on_the_disk_with_its_data_before_anybody_is_told(
+def test_a_commit_is_on_the_disk_with_its_data_before_it_is_acknowledged(
     tmp_path: Path, owner: OffsetMapOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []

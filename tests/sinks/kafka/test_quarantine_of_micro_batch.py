@@ -69,7 +69,7 @@ class Driver:
         self.sink(planned_frame(iter(rounds)), 0)
 
 
-def test_a_crash_in_front_of_the_decision_leaves_rows_that_count_for_nothing(tmp_path: Path, clusters: Clusters) -> None:
+def test_a_crash_before_the_decision_leaves_rows_without_effect(tmp_path: Path, clusters: Clusters) -> None:
     tables, limits = str(tmp_path), QuarantineLimits(batches=9, size_bytes=9000)
     with pytest.raises(CrashError):
         Driver(tables, clusters, limits, CrashAt("quarantine.written")).copy([refused(0)])

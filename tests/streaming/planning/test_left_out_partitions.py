@@ -141,7 +141,7 @@ def test_thousands_of_partitions_do_not_fill_the_log(tmp_path: Path, caplog: pyt
     assert "30 more partitions are left out" in caplog.text
 
 
-def test_a_planner_that_cannot_be_told_ends_the_query(tmp_path: Path) -> None:
+def test_a_planner_that_cannot_be_informed_ends_the_query(tmp_path: Path) -> None:
     """Spark would go on behind what was left out; the next query leads it back by the positions of the map."""
     reports = Reports(tmp_path)
     (tmp_path / "planner.json").mkdir()

@@ -35,7 +35,7 @@ def test_the_lag_is_what_the_positions_lack_to_the_noted_ends() -> None:
     assert lag_behind(note(), {A: 100, B: 45}, since_ms=5000) == 0
 
 
-def test_a_partition_that_only_enters_or_has_no_leader_counts_for_nothing() -> None:
+def test_a_partition_that_only_enters_or_has_no_leader_does_not_count() -> None:
     assert lag_behind(note(ends={A: 100, NEW: 7}), {A: 90, B: 37}, since_ms=5000) == 10
 
 

@@ -116,7 +116,7 @@ def test_what_an_earlier_process_planned_of_a_recreated_topic_is_left_out(tmp_pa
     assert [planned_range.source for planned_range in planner.ranges({old: 3, A: 10}, {old: 9, A: 20})] == [A]
 
 
-def test_a_stream_whose_notes_nobody_reads_warns_of_a_source_that_is_away(
+def test_a_stream_whose_state_is_not_read_warns_of_an_unreachable_source(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster, now = _cluster(), [0.0]
@@ -134,7 +134,7 @@ def test_a_stream_whose_notes_nobody_reads_warns_of_a_source_that_is_away(
     assert caplog.records[-1].getMessage() == "the source answers again, after 72 s"
 
 
-def test_a_source_that_is_away_is_waited_for_and_noted(tmp_path: Path) -> None:
+def test_a_source_that_is_unreachable_is_waited_for_and_noted(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster)
     cluster.away = True
@@ -349,7 +349,7 @@ def _stream(cluster: FakeCluster, **settings: Any) -> MicroBatchPlanner:
     return MicroBatchPlanner(plan, planner, parallelism=2, clock=lambda: 0.0, sleep=lambda seconds: None)
 
 
-def test_a_new_stream_refuses_topics_that_are_not_there_a_restarted_one_goes_on() -> None:
+def test_a_new_stream_refuses_topics_that_are_not_there_a_restarted_one_continues() -> None:
     planner = _stream(_cluster(), required_topics=("orders", "gone", "absent"))
     with pytest.raises(ConfigError) as caught:
         planner.initial()

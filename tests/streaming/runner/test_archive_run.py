@@ -34,7 +34,7 @@ def ends_of(bootstrap: str, topic: str) -> dict[TopicPartition, int]:
     return {TopicPartition(topic, partition): high_watermark(bootstrap, topic, partition) for partition in range(PARTITIONS)}
 
 
-def test_an_archive_has_the_bytes_that_the_broker_has_and_goes_on_where_it_was(
+def test_an_archive_has_the_bytes_that_the_broker_has_and_continues_where_it_was(
     source_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
     source = source_cluster.bootstrap

@@ -48,7 +48,9 @@ def test_tables_of_other_clusters_are_refused_and_the_message_names_both(cluster
         catch_up(config(tmp_path, clusters.source, clusters.target, [clusters.name], mirror="other"), spark)
 
 
-def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_goes_on(clusters: Clusters, tmp_path: Path, spark: Any) -> None:
+def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_continues(
+    clusters: Clusters, tmp_path: Path, spark: Any
+) -> None:
     create_topic(clusters.source, clusters.name)
     write(clusters.source, clusters.name, ["a"])
     first, second = (
@@ -169,7 +171,7 @@ def test_unfit_target_topics_are_refused_all_at_once_and_mirrored_once_they_are_
     ]  # fmt: skip
 
 
-def test_what_the_source_lost_is_named_and_the_rest_goes_on_once_it_is_excluded(
+def test_what_the_source_lost_is_named_and_the_rest_continues_once_it_is_excluded(
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
     recreated, deleted, fine = (f"{clusters.name}.{kind}" for kind in ("recreated", "deleted", "fine"))
@@ -258,7 +260,7 @@ def is_at(settings: Any, positions: Any) -> bool:
     return bool(runs.positions(settings) == positions)
 
 
-def test_a_target_topic_that_goes_under_a_running_mirror_ends_it_before_anything_more_is_decided(
+def test_a_target_topic_that_is_deleted_under_a_running_mirror_ends_it_before_the_next_decision(
     clusters: Clusters, tmp_path: Path, spark: Any
 ) -> None:
     deleted, recreated = f"{clusters.name}.deleted", f"{clusters.name}.recreated"

@@ -46,7 +46,7 @@ def pair(tmp_path: Path, target_cluster: LocalKafka) -> Iterator[Pair]:
 
 
 @pytest.mark.long
-def test_a_leader_that_is_gone_holds_up_nobody_and_its_partition_is_copied_when_it_is_back(
+def test_a_missing_leader_delays_no_other_partition_and_its_own_is_copied_when_it_is_back(
     pair: Pair, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
     source, target = pair.source.bootstrap, pair.target.bootstrap
@@ -83,7 +83,7 @@ def test_a_leader_that_is_gone_holds_up_nobody_and_its_partition_is_copied_when_
     assert read_values(target, topic_name, well) == [f"{well} first", f"{well} planned", f"{well} later"]
 
 
-def test_a_log_that_loses_its_planned_end_holds_up_nobody_and_goes_on_from_where_it_was_copied(
+def test_a_log_that_loses_its_planned_end_delays_no_other_and_continues_from_where_it_was_copied(
     stoppable_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
     source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap

@@ -126,7 +126,7 @@ def committed(bootstrap: str, group: str, topic: str) -> list[int]:
         consumer.close()
 
 
-def test_groups_go_on_where_they_were_at_the_cut_transactions_are_whole_and_verify_finds_no_difference(
+def test_groups_continue_where_they_were_at_the_cut_transactions_are_whole_and_verify_finds_no_difference(
     source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
     source, target, restored = source_cluster.bootstrap, target_cluster.bootstrap, f"east.{topic_name}"

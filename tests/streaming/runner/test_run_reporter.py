@@ -162,7 +162,7 @@ def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path,
     assert caplog.messages == ["start: starting the query over 3 partitions", "start: waiting for the first plan"]
 
 
-def test_a_wait_is_told_once_whoever_waits(
+def test_a_wait_is_reported_once_whatever_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(tmp_path)
@@ -319,7 +319,7 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     assert (ended.value.pos, str(damage).count("disk")) == (7605, 0)
 
 
-def test_a_retriable_error_nobody_wrote_a_remedy_for_says_that_the_mirror_goes_on() -> None:
+def test_a_retriable_error_without_a_remedy_says_that_the_mirror_continues() -> None:
     assert problem_of_retry("query", RetriableError("SOMETHING_NEW", "x")).remedy == "the mirror retries automatically"
 
 
@@ -360,7 +360,7 @@ def test_without_the_package_the_error_names_the_extra(tmp_path: Path, monkeypat
         pass
 
 
-def test_clusters_that_are_away_have_no_lag_and_are_not_up(tmp_path: Path) -> None:
+def test_clusters_that_are_unreachable_have_no_lag_and_are_not_up(tmp_path: Path) -> None:
     settings = config(tmp_path)
     snapshots: list[ClusterSnapshot] = []
     monitor = LagMonitor(settings, SimpleNamespace(update=snapshots.append, clear=lambda: None))

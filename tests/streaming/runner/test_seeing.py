@@ -44,7 +44,7 @@ def _scraped(port: int) -> Samples:
     }
 
 
-def test_a_mirror_tells_what_it_does_in_its_log_its_metrics_its_problems_and_a_report(
+def test_a_mirror_reports_what_it_does_in_its_log_its_metrics_its_problems_and_a_report(
     two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
     source, target, port = two_clusters.source.bootstrap, two_clusters.target.bootstrap, free_ports(1)[0]

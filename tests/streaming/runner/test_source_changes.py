@@ -109,7 +109,7 @@ def test_what_retention_deleted_stops_the_mirror_or_is_recorded_as_expired(
     assert verify_mirror(settings).is_equal
 
 
-def test_a_topic_that_was_created_again_stops_the_mirror_or_goes_on_behind_the_old_one(
+def test_a_topic_that_was_created_again_stops_the_mirror_or_continues_behind_the_old_one(
     stoppable_clusters: TwoClusters, mirrored: Path, tmp_path: Path, topic_name: str
 ) -> None:
     source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap

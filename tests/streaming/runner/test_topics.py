@@ -109,7 +109,7 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
     assert report.is_equal, report.sentences()
 
 
-def test_paused_topics_wait_while_others_go_on_and_a_deleted_one_does_not_hold_up_a_start(
+def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hold_up_a_start(
     two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, crash_points: None
 ) -> None:
     source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name

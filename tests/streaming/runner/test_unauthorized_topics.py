@@ -35,7 +35,7 @@ def test_a_topic_that_is_named_and_hidden_is_refused_with_the_right(fake: Strict
         ask(fake, ["secret", "open", "other.*"], ["open"])
 
 
-def test_what_does_not_exist_yet_is_only_told(fake: StrictCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_exist_yet_is_only_reported(fake: StrictCluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     ask(fake, ["later", "any.*"], [])
     assert "no topic of the source matches later, any.* yet" in caplog.text

@@ -180,7 +180,7 @@ def stream_into_rows(spark: Any, bootstrap: str, topic: str, checkpoint: Path, *
     return micro_batches
 
 
-def test_a_stream_gives_each_batch_once_in_bounded_micro_batches_and_goes_on_where_its_checkpoint_ends(
+def test_a_stream_gives_each_batch_once_in_bounded_micro_batches_and_continues_where_its_checkpoint_ends(
     spark: Any, source: str, topic_name: str, tmp_path: Path
 ) -> None:
     create(source, topic_name)

@@ -75,7 +75,7 @@ def test_a_fetch_answer_is_what_kafka_python_decodes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names("fetch-"))
-def test_offsets_of_an_answer_are_those_other_clients_are_told(name: str) -> None:
+def test_offsets_of_a_response_are_those_that_other_clients_receive(name: str) -> None:
     for captured in reads(name):
         assert captured.fetched.error_code == captured.told["error_code"]
         if captured.fetched.error_code:
@@ -150,7 +150,7 @@ def test_the_end_of_the_log_is_an_empty_answer_and_beyond_it_an_error(version: s
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_aborted_transactions_are_dropped_whole_and_markers_tell_the_fate(version: str) -> None:
+def test_aborted_transactions_are_dropped_whole_as_their_markers_say(version: str) -> None:
     response = read("txns-committed", version)
     assert len(response.fetched.aborted) == 2
     assert response.fetched.last_stable_offset < response.fetched.high_watermark
@@ -170,7 +170,7 @@ def test_without_isolation_there_is_no_aborted_list_and_open_transactions_are_se
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_the_cleaner_left_is_told_by_headers_alone(version: str) -> None:
+def test_what_the_cleaner_left_is_reported_by_headers_alone(version: str) -> None:
     response = read("compacted", version)
     headers = response.index.headers
     counts, spans = headers["records_count"], headers["last_offset_delta"] + 1
@@ -205,7 +205,7 @@ def test_restamped_batches_keep_their_payload_and_a_right_checksum(name: str) ->
 
 
 @pytest.mark.parametrize("name", names("produce-"))
-def test_a_produce_answer_is_what_kafka_python_decodes_and_what_was_told(name: str) -> None:
+def test_a_produce_response_is_what_kafka_python_decodes(name: str) -> None:
     documents = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))["partitions"]
     frame = frame_of(name)
     decoded = ProduceResponse[9].decode(bytes(frame[ANSWER_HEAD_BYTES - LENGTH_BYTES :]))

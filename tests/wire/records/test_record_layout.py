@@ -66,7 +66,7 @@ def assert_told_alike(raw: bytes) -> None:
 @pytest.mark.thorough
 @given(records, st.sampled_from([0, 0x08]), st.integers(1, 30), st.sampled_from([0, 100]))
 @settings(max_examples=examples(200))
-def test_spans_tell_the_same_offsets_and_times_however_many_are_taken_at_once(
+def test_spans_have_the_same_offsets_and_times_however_many_are_read_at_once(
     written: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]],
     attributes: int,
     at_once: int,
@@ -130,5 +130,5 @@ HUGE = (1 << 63) - 1
         (b"\xff" * 5000, 0),
     ],
 )
-def test_numbers_at_the_edge_of_64_bits_are_told_alike(block: bytes, timestamp: int) -> None:
+def test_numbers_at_the_edge_of_64_bits_are_shown_alike(block: bytes, timestamp: int) -> None:
     assert_told_alike(raw_batch(block, 1, 0, timestamp=timestamp))

@@ -43,7 +43,7 @@ def compressed(name: str, block: bytes, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", names("fetch-"))
-def test_captured_batches_open_to_what_another_consumer_was_told(name: str) -> None:
+def test_captured_batches_open_to_what_another_consumer_received(name: str) -> None:
     for captured in reads(name):
         for i in np.flatnonzero(np.isin(captured.admission.verdicts, VISIBLE)).tolist():
             actual = list(open_batch(captured.bytes_of(i), captured.fetched.topic_partition, max_bytes=ENOUGH))

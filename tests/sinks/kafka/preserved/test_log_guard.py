@@ -107,7 +107,7 @@ def test_the_first_batch_behind_what_a_log_held_before_is_sent_alone_and_at_once
     assert continues(40, None)
 
 
-def test_a_producer_of_which_nothing_is_committed_is_not_trusted_whoever_asks() -> None:
+def test_a_producer_of_which_nothing_is_committed_is_never_trusted() -> None:
     """A deposed leader may remember the first batch, and lose it, while the second one of another writer is on its way."""
     assert continues(40, remembered(42))
 

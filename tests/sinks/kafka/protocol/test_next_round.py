@@ -65,7 +65,7 @@ def test_what_a_coordinator_does_not_give_is_left_to_the_task(clusters: Clusters
     ahead.close()
 
 
-def test_an_id_that_is_initialised_anew_has_nothing_ahead(clusters: Clusters) -> None:
+def test_an_id_that_is_initialised_again_has_nothing_ahead(clusters: Clusters) -> None:
     ahead = Ahead(clusters)
     ahead.begin()
     ahead.round.forget(NAMES[0], ahead.deadline)

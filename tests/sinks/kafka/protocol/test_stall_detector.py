@@ -21,7 +21,7 @@ def watch(clock: SleepingClock) -> StallDetector:
     return StallDetector(source, target, TIMEOUT_MS, clock)
 
 
-def test_there_is_nothing_to_tell_between_steps_and_while_they_are_young(watch: StallDetector, clock: SleepingClock) -> None:
+def test_there_is_nothing_to_report_between_steps_and_while_they_are_young(watch: StallDetector, clock: SleepingClock) -> None:
     assert watch.stalled_step() is None
     with watch.doing(actions.EndTxn.__name__):
         clock.sleep(USUAL_S)

@@ -153,7 +153,7 @@ def slow(clusters: Clusters, clock: SleepingClock) -> SlowTarget:
 
 
 @pytest.mark.parametrize("through_spark", [False, True], ids=["direct", "through Spark"])
-def test_a_slot_ends_inside_a_response_and_the_next_round_goes_on_behind_it_and_sends_nothing_twice(
+def test_a_slot_ends_inside_a_response_and_the_next_round_continues_behind_it_and_sends_nothing_twice(
     slow: SlowTarget, through_spark: bool
 ) -> None:
     slow.seed(A, *(named_batch(2 * n, [0, 1]) for n in range(6)))

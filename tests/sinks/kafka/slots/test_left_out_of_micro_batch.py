@@ -90,7 +90,7 @@ def test_further_rounds_leave_alone_what_an_earlier_one_left_out_and_the_end_nam
     assert driver.ended[-1] == ((), {B: 10})
 
 
-def test_a_sink_that_nobody_asks_to_leave_anything_out_fails_instead(tmp_path: Path, clusters: Clusters) -> None:
+def test_a_sink_that_may_leave_nothing_out_fails_instead(tmp_path: Path, clusters: Clusters) -> None:
     driver = Driver(str(tmp_path), clusters, left_out=refuse_left_out)
     with pytest.raises(RetriableError, match="no leader"):
         driver.copy([copied(0, 5, unfinished=(LEFT,))])

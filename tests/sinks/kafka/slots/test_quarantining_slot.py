@@ -151,7 +151,7 @@ def test_what_its_producer_filled_with_garbage_is_set_aside(pair: Clusters, code
     assert mirrored.committed[A] == payloads(written[1:])
 
 
-def test_a_codec_that_nobody_knows_is_set_aside_and_an_unreadable_marker_stops(pair: Clusters) -> None:
+def test_an_unknown_codec_is_quarantined_and_an_unreadable_marker_stops(pair: Clusters) -> None:
     unknown = batch(0, 2, attributes=5)
     written = seed(pair, A, [unknown, young(2, 1, pair)])
     mirrored = Mirrored(pair, planned(A, 3))
@@ -161,7 +161,7 @@ def test_a_codec_that_nobody_knows_is_set_aside_and_an_unreadable_marker_stops(p
         Mirrored(pair, planned(B, 2))
 
 
-def test_a_damaged_batch_of_which_nobody_knows_where_it_ends_stops(pair: Clusters) -> None:
+def test_a_damaged_batch_whose_end_is_unknown_stops(pair: Clusters) -> None:
     longer = young(0, 2, pair)
     longer = longer[:LAST_OFFSET_DELTA_POS] + struct.pack(">i", 4) + longer[LAST_OFFSET_DELTA_POS + 4 :]
     seed(pair, A, [longer, young(2, 3, pair)])
@@ -194,7 +194,7 @@ def test_what_is_not_the_batch_s_own_fault_stops(pair: Clusters, code: int, coun
         (QuarantineLimits(batches=1, size_bytes=9000), "max_quarantined_batches=1"),
     ],
 )
-def test_more_than_the_limit_stops_and_says_how_to_go_on(pair: Clusters, limits: QuarantineLimits, name: str) -> None:
+def test_more_than_the_limit_stops_and_says_how_to_continue(pair: Clusters, limits: QuarantineLimits, name: str) -> None:
     written = seed(pair, A, [young(0, 1, pair, value=bytes(MOST_BYTES)), young(1, 1, pair, value=bytes(MOST_BYTES))])
     output = rf"larger than max\.message\.bytes.*write\.{name}.*raise write\.{name.partition('=')[0]}$"
     with pytest.raises(BatchRefusedError, match=output) as stopped:

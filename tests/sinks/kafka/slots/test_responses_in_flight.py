@@ -104,7 +104,7 @@ def test_buffers_are_used_again_by_the_next_task_of_a_worker(clusters: Clusters,
     assert {id(buffer) for buffer in worker_clients._buffers} == {id(buffer) for buffer in kept}
 
 
-def test_a_buffer_that_is_looked_at_is_lent_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_that_is_viewed_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_clients, "_buffers", [])
     first, second = worker_clients.buffers_of_worker(2, 1 << 20)
     view = first.view(100)

@@ -152,7 +152,7 @@ def test_a_batch_that_the_target_refuses_is_named_by_its_source_offset_and_the_s
     assert "max.message.bytes" in raised.value.remedy
 
 
-def test_a_target_whose_log_goes_on_below_what_was_copied_before_is_named(clusters: Clusters) -> None:
+def test_a_target_whose_log_continues_below_what_was_copied_before_is_named(clusters: Clusters) -> None:
     clusters.write(A, 2)
     with pytest.raises(
         TargetDataLossError, match=r"^target copy-0: new records were given offset 0, .* reach offset 7: .*created again"
@@ -176,7 +176,7 @@ def cut_at(clusters: Clusters, offset: int) -> None:
 
 
 @pytest.mark.parametrize(("known_end", "asked"), [(EpochEnd(0, 5), 1), (EpochEnd(1, 5), 0), (None, 0)])
-def test_a_log_that_goes_on_with_a_new_leader_is_asked_about_once(
+def test_a_log_that_continues_with_a_new_leader_is_asked_about_once(
     two_epochs: Clusters, known_end: EpochEnd | None, asked: int
 ) -> None:
     result = two_epochs.run(two_epochs.job({A: 5}, epoch_ends={A: known_end} if known_end else {}), planned(A, 9))
@@ -401,7 +401,7 @@ def test_rows_that_spark_hands_over_are_copied_from_the_position_as_direct_readi
 
 
 @pytest.mark.usefixtures("in_slot_3")
-def test_an_error_of_whoever_read_the_rows_keeps_its_type_and_fields(clusters: Clusters) -> None:
+def test_an_error_of_the_reader_of_the_rows_keeps_its_type_and_fields(clusters: Clusters) -> None:
     clusters.write(A, 2)
     clusters.source.log("orders", 0).delete_records_before(2)
     with pytest.raises(DataLossError) as raised:

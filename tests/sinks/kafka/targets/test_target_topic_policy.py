@@ -46,14 +46,14 @@ def test_a_target_older_than_3_6_gets_the_one_limit_that_it_knows() -> None:
     assert config_warnings(older, PLAIN) == []
 
 
-def test_every_problem_of_a_topic_is_told() -> None:
+def test_every_problem_of_a_topic_is_reported() -> None:
     fewer, recompressing = problems_of("orders", 3, 2, {"compression.type": "zstd"})
     assert fewer.startswith("has fewer partitions (2) than source topic orders (3)")
     assert fewer.endswith("or exclude orders (topics.exclude)")
     assert recompressing.startswith("has compression.type=zstd: the broker would open and recompress every batch")
 
 
-def test_of_a_missing_target_topic_every_way_out_is_told() -> None:
+def test_the_error_of_a_missing_target_topic_names_every_remedy() -> None:
     assert missing_problem("orders", 3).endswith(
         "create it with at least 3 partitions, set topics.create: true, or exclude orders (topics.exclude)"
     )

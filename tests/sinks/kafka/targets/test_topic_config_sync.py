@@ -67,7 +67,7 @@ def test_a_change_is_followed_and_a_larger_batch_counts_a_look_later(monkeypatch
     assert sides.targets.accepted == {"a": 2000}
 
 
-def test_what_is_refused_is_told_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_reported_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = Sides(monkeypatch, ["a", "b"])
     for name in ("a", "b"):
         sides.source.settings[name]["retention.ms"] = "9"
@@ -87,7 +87,7 @@ def test_a_topic_that_may_not_be_read_does_not_keep_the_others_from_following(mo
     assert sides.target.settings["to.b"]["retention.ms"] == "9"
 
 
-def test_many_topics_are_gone_through_in_several_looks_and_what_was_told_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_topics_are_checked_in_several_looks_and_what_was_reported_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_config_sync, "TOPICS_PER_LOOK", 2)
     names = [f"t{number}" for number in range(5)]
     sides = Sides(monkeypatch, names)
