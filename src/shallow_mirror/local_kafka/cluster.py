@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.local_kafka.jars import KAFKA_VERSION, kafka_jars
+from shallow_mirror.local_kafka.jars import KAFKA_VERSION, jars_of, kafka_jar_set
 from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, START_TIMEOUT_S, LocalKafka, formatted_cluster_id
 from shallow_mirror.local_kafka.ports import BrokerStartError, PortTakenError, free_ports
@@ -45,7 +45,7 @@ class LocalKafkaCluster:
         self._start_timeout_s = start_timeout_s
         self.nodes: tuple[LocalKafka, ...] = ()
         self.proxied_ports: tuple[int, ...] = ()
-        """Return the port behind each proxy; empty where there are none."""
+        """The port behind each proxy; empty where there are none."""
 
     def __enter__(self) -> Self:
         if not self.nodes or not self.is_running():
@@ -71,16 +71,17 @@ class LocalKafkaCluster:
         return self.nodes[0].cluster_id
 
     def is_running(self) -> bool:
-        """Return the addresses of every node."""
+        """Return whether every node runs."""
         return bool(self.nodes) and all(node.is_running() for node in self.nodes)
 
     def start(self) -> None:
         """Start what does not run and wait until every node takes part; on new ports at the first time only."""
-        kafka_jars(self.version)
+        jar_set = kafka_jar_set(self.version)
         if not has_kraft(self.version):
             raise ConfigError(
                 f"a cluster of several local brokers needs Kafka 3.3 or later; {self.version} runs as one broker only"
             )
+        jars_of(jar_set)
         if self.nodes:
             return start_together([node for node in self.nodes if not node.is_running()])
         for _ in range(PORT_ATTEMPTS - 1):
