@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import hypothesis
 import psutil
 import pytest
+import typer
 
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
@@ -22,6 +24,8 @@ from shallow_mirror.streaming.runner import temp_dirs
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("untimed")
+
+typer.main.get_command = functools.cache(typer.main.get_command)  # it builds every command, for each test of one
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a shell: every child would ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)

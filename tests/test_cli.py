@@ -272,7 +272,9 @@ def _make_map(conf: Path) -> None:
     owner.settle()
 
 
-@pytest.mark.parametrize(("options", "a_report"), [((), "mirror m, "), (("--json",), '{"mirror": "m", ')])
+@pytest.mark.parametrize(
+    ("options", "a_report"), [((), "mirror m, "), pytest.param(("--json",), '{"mirror": "m", ', marks=pytest.mark.thorough)]
+)
 def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
     conf: Path, options: tuple[str, ...], a_report: str
 ) -> None:
@@ -299,9 +301,9 @@ def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
     ("arguments", "answer"),
     [
         (["translate", "CONF", "orders", "0", "41", "--as-of", "2026-01-01T00:00:00Z"], "offset 51 (exact)"),
-        (["translate", "CONF", "orders", "0", "51", "--reverse"], "offset 41 (exact)"),
+        pytest.param(["translate", "CONF", "orders", "0", "51", "--reverse"], "offset 41 (exact)", marks=pytest.mark.thorough),
         (["status", "CONF"], "mirror m, "),
-        (["report", "CONF", "--out", "OUT"], "page.html"),
+        pytest.param(["report", "CONF", "--out", "OUT"], "page.html", marks=pytest.mark.thorough),
     ],
 )
 def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, arguments: list[str], answer: str) -> None:

@@ -40,17 +40,20 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str
     return set(zipfile.ZipFile(build_wheel(repository, tmp_path_factory.mktemp("build"))).namelist())
 
 
+@pytest.mark.thorough
 def test_the_wheel_holds_every_module_and_no_other(wheel: set[str], modules: set[str]) -> None:
     in_wheel = {name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in wheel if name.endswith(".py")}
     assert in_wheel == modules
 
 
+@pytest.mark.thorough
 def test_the_wheel_holds_the_root_folders_as_parts_of_the_package_and_nothing_beside_it(wheel: set[str]) -> None:
     tops = {name.split("/")[0] for name in wheel}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"shallow_mirror"}
     assert all(f"shallow_mirror/{name}/__init__.py" in wheel for name in ROOT_PACKAGES)
 
 
+@pytest.mark.thorough
 def test_the_wheel_is_typed_and_carries_its_licence(wheel: set[str]) -> None:
     assert "shallow_mirror/py.typed" in wheel
     assert {Path(name).name for name in wheel if "/licenses/" in name} == {"LICENSE", "NOTICE"}

@@ -151,6 +151,7 @@ def test_a_folder_without_an_archive_is_named(tmp_path: Path) -> None:
         ArchiveReader.open(str(tmp_path), str(tmp_path))
 
 
+@pytest.mark.thorough
 def test_a_lookup_imports_neither_spark_nor_a_client(archive: SmallArchive) -> None:
     program = (
         "import sys; from shallow_mirror.archive_reading.lookup import ArchiveReader; "

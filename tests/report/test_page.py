@@ -14,7 +14,7 @@ from shallow_mirror.report.page import page
 from shallow_mirror.types import SourcePartition
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 90, 100_000])
+@pytest.mark.parametrize("count", [0, 1, 2, 90, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_a_page_of_any_length_is_whole_and_small(count: int) -> None:
     text = page(content(many_rows(count), transactions=min(count, 2_000)))
     elements = Elements(text)

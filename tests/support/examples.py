@@ -1,4 +1,4 @@
-"""How many examples a Hypothesis test runs that sets their number."""
+"""How many examples or schedules a test runs that sets their number."""
 
 from __future__ import annotations
 

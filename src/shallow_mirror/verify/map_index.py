@@ -247,6 +247,7 @@ def released_problems(rows: MapRows, released: MapRows) -> Sequence[RowProblem]:
         reason = "the map says that they were released, and not that they were quarantined"
         problems.append(RowProblem(DifferenceKind.EXTRA, int(released.start[i]), int(released.end[i]), reason))
     for i in np.flatnonzero(released.start[1:] < released.end[:-1]).tolist():
-        start, end = int(released.start[i + 1]), int(min(released.end[i], released.end[i + 1]))
+        start = int(released.start[i + 1])
+        end = min(int(released.end[i]), int(released.end[i + 1]))
         problems.append(RowProblem(DifferenceKind.EXTRA, start, end, "two rows of the map say that they were released"))
     return problems

@@ -12,8 +12,9 @@ from tests.model.preserved.rules import PRODUCT, Rules
 from tests.model.preserved.run import search
 from tests.model.preserved.target import ViolationError
 from tests.model.preserved.world import Focus, World
+from tests.support.examples import examples
 
-SCHEDULES = 10_000
+SCHEDULES = examples(10_000)
 SCHEDULES_OF_A_BUG = 10_000
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from shallow_mirror.streaming.runner import worker_daemon
 
 _DRIVERS_ONLY = ("deltalake", "obstore", "pandas", "pydantic", "yaml")
@@ -37,6 +39,7 @@ def test_the_daemon_chooses_before_it_imports_pyspark() -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.thorough
 def test_pyarrow_does_not_import_pandas_before_something_is_converted_to_it() -> None:
     program = """
 import sys, pyarrow
@@ -51,6 +54,7 @@ print(pyarrow.array(frame["a"]).null_count)
     assert done.stdout == "False\n1\n"
 
 
+@pytest.mark.thorough
 def test_tables_are_grouped_without_datasets_which_can_be_imported_later() -> None:
     program = """
 import sys, pyarrow
