@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from tests.conftest import TwoClusters
 from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import CrashAt, CrashError, Running, catch_up, config, create_topic, read_values, write
 
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import DataLossError
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.status import gather_status
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -42,20 +43,13 @@ class Pair(NamedTuple):
         )
 
 
-@pytest.fixture(scope="module")
-def own_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    nodes = start_clusters(tmp_path_factory.mktemp("own"), 2)
-    yield Pair(nodes[0], nodes[1])
-    stop_clusters(nodes)
-
-
 @pytest.fixture
-def pair(own_clusters: Pair) -> Pair:
-    """Return a source and a target that may be stopped; they run at the beginning of every test."""
-    for cluster in own_clusters:
+def pair(stoppable_clusters: TwoClusters) -> Iterator[Pair]:
+    """Yield a source and a target that may be stopped; they run before and after every test."""
+    yield Pair(stoppable_clusters.source, stoppable_clusters.target)
+    for cluster in stoppable_clusters:
         if not cluster.is_running():
             cluster.start()
-    return own_clusters
 
 
 def values(first: int, end: int) -> list[str]:
