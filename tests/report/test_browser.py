@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib import image
 from tests.report.contents import EVIL, content, many_rows
 
 from shallow_mirror.report.page import page
@@ -84,6 +83,8 @@ def test_every_plot_has_room_no_text_is_cut_or_covered_and_both_colour_schemes_c
 def test_a_screenshot_shows_plots_in_more_than_one_colour(browser: str, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(page(content(many_rows(200), transactions=200)), encoding="utf-8")
     _run(browser, f"--screenshot={tmp_path / 'shot.png'}", (tmp_path / "report.html").as_uri(), dark=False)
+    from matplotlib import image  # takes half a second of every collection otherwise
+
     shot = image.imread(tmp_path / "shot.png")[:, :, :3].reshape(-1, 3)
     for wanted in ((0x25, 0x63, 0xB8), (0xD9, 0x7A, 0x16), (0xC3, 0x37, 0x2C)):
         assert (np.abs(shot - np.array(wanted) / 255).max(axis=1) < 0.02).sum() > 100
