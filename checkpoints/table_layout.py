@@ -63,11 +63,11 @@ class TableLayout(TableShape):
         return self.remedies[differing[0]]
 
 
-def _is_same(found: str | None, expected: pa.DataType) -> bool:
+def _is_same(actual: str | None, expected: pa.DataType) -> bool:
     """Compare plain types by name. Of a list only that it is one: libraries name it, and its elements, differently."""
-    if found is None:
+    if actual is None:
         return False
-    return found.startswith(("list", "array")) if pa.types.is_list(expected) else found == str(expected)
+    return actual.startswith(("list", "array")) if pa.types.is_list(expected) else actual == str(expected)
 
 
 OFFSET_MAP_LAYOUT = TableLayout(

@@ -29,7 +29,7 @@ _SETTINGS = {name: value for name, value in TABLE_SETTINGS.items() if name != "d
 
 
 class DeltalakeBackend:
-    """`TableBackend` of deltalake. Every call opens its table anew."""
+    """`TableBackend` of deltalake. Every call opens its table again."""
 
     name: WriterName = "deltalake"
     errors: tuple[type[Exception], ...] = (*LIBRARY_ERRORS, MirrorError)

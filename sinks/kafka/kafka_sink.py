@@ -168,7 +168,7 @@ class KafkaSink:
         }
 
     def _is_all_preserved(self) -> bool:
-        """Return whether everything that tasks write is visible without a decision, so that they may read on for a while."""
+        """Return whether all that tasks write is visible without a decision, so that they may read beyond their plan."""
         return bool(self._targets.routes) and all(route.is_preserved for route in self._targets.routes.values())
 
     def _run_slots(self, run_slots: RunSlots, decision: int) -> tuple[SlotResult, ...]:

@@ -25,7 +25,7 @@ class TruncatedLogs:
         self._unreported: dict[SourcePartition, LogTruncatedError] = {}
 
     def accept(self, loss: LogTruncatedError, positions: Mapping[SourcePartition, int]) -> None:
-        """Let the next round read on behind the position without comparing leader epochs there.
+        """Let the next round continue behind the position without comparing leader epochs there.
 
         Raises RetriableError where there is nothing behind the position yet, and where more had been read than was decided: the
         next try finds out what the log holds from the position on.

@@ -26,7 +26,7 @@ NO_END_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
     """How a task reads the source. `fetch_bytes`: of each of the `responses` that it keeps; `patience_ms`: that of a RangeReader;
-    `follow_ms`: for how long it reads on behind the ends of its ranges.
+    `follow_ms`: for how long it continues to read behind the ends of its ranges.
     """
 
     isolation: IsolationLevel

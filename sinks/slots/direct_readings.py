@@ -29,7 +29,7 @@ class DirectReading:
         limits: ReadingLimits,
         followed: Set[SourcePartition] = frozenset(),
     ) -> None:
-        """`followed`: partitions that are read on behind the ends of their ranges, until the iteration is left."""
+        """`followed`: partitions that are read beyond the ends of their ranges, until the iteration is left."""
         self.unknown = tuple(planned for planned in ranges if planned.source not in positions)
         ranges = [replace(planned, end=NO_END) if planned.source in followed else planned for planned in ranges]
         pending = [planned for planned in ranges if planned.source in positions and positions[planned.source] < planned.end]
@@ -90,7 +90,7 @@ class DirectReading:
 
 
 class FollowingReading:
-    """Reads the ranges of a slot to their ends, and then on for a while: records are copied as they appear.
+    """Reads the ranges of a slot to their ends, and beyond them for a while: records are copied as they appear.
 
     A response without batches is an empty one: whoever writes can look after what is on its way to the target.
     """

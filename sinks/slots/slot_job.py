@@ -28,7 +28,7 @@ class SlotJob:
     `known_source`: what the driver has found out about the source lately; None: the task asks itself.
     `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
 
-    `follow_ms`: how long after its start a task reads on behind its planned ends, for records that appear meanwhile.
+    `follow_ms`: how long after its start a task reads beyond its planned ends, for records that appear meanwhile.
     `responses_in_flight`: so many responses of a reading may be written and not be recorded while the next one is read; each has
     a receive buffer.
     """

@@ -49,7 +49,7 @@ class WholeTransactions:
     def _window(
         self, ends: Mapping[SourcePartition, int], ranges: Mapping[SourcePartition, OffsetRange]
     ) -> tuple[datetime, datetime] | None:
-        """Return between which times that was decided which may hold parts of torn transactions; None without any record."""
+        """Return between which times that was decided which may hold parts of split transactions; None without any record."""
         times = [
             row.decided_at_ms
             for row in self._in_views(self._table.segments({source.topic for source in ends}))

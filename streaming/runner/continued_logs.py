@@ -131,6 +131,6 @@ def _key(row: DecidedSegment) -> TopicPartition:
 
 def _refuse(problems: Iterable[str | None]) -> None:
     """Raise ConfigError where there are problems."""
-    found = [problem for problem in problems if problem is not None]
-    if found:
-        raise ConfigError(found)
+    found_problems = [problem for problem in problems if problem is not None]
+    if found_problems:
+        raise ConfigError(found_problems)

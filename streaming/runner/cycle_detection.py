@@ -225,7 +225,7 @@ class CycleDetector:
             since_ms=self._since_ms,
             takes=config.topics.is_included,
         )
-        # A topic that is continued holds what came from the target, at its own offsets: nobody can copy them a second time.
+        # A topic that is continued holds what came from the target, at its own offsets: no mirror can copy them a second time.
         is_continued = config.topics.is_continued
         chosen = (topic for topic in topics if topic not in self._exempt and not is_continued(topic))
         return find_rings(chosen, self._origins, closing)

@@ -55,7 +55,7 @@ from shallow_mirror.streaming.sources import kafka_batches, planned_ranges, stre
 from shallow_mirror.types import SegmentKind, SourcePartition
 
 FOLLOW_MS = 10_000.0
-"""How long the tasks of a micro-batch read on behind what was planned, where all offsets are preserved: so long, a record is
+"""How long the tasks of a micro-batch read beyond what was planned, where all offsets are preserved: so long, a record is
 visible a moment after it was written. Rows of the offset map follow when the tasks end."""
 
 

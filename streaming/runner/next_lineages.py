@@ -1,7 +1,7 @@
 """Driver: the next lineage of partitions of an archive whose log was truncated below the archive's position.
 
 One decision commits their first rows, without length, at the divergent offsets: positions go back to there, and what was archived
-from there on stays in the former lineage. A kill in front of that commit loses nothing, since the truncation is found again.
+from there on stays in the former lineage. A kill before that commit loses nothing, since the truncation is found again.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class TargetLogs:
         return True
 
     def _require_same_topics(self, partitions: Iterable[TargetPartition]) -> None:
-        """Raise PreservedLogDamagedError where a target topic was created again: its log begins anew."""
+        """Raise PreservedLogDamagedError where a target topic was created again: its log begins again."""
         ids = {partition.topic: partition.topic_id for partition in partitions}
         listed = self._target.metadata(sorted(ids), self._deadline).topics
         for partition in partitions:

@@ -25,7 +25,7 @@ from shallow_mirror.types import SlotTxn
 _log = logging.getLogger(__name__)
 
 EPOCHS_FOR_S = 60.0
-"""A producer epoch that was taken ahead is used within this time, or never: coordinators forget ids that nobody uses."""
+"""A producer epoch that was taken ahead is used within this time, or never: coordinators forget unused ids."""
 
 METADATA_FOR_S = 2.0
 """Metadata that was asked for ahead is new within this time: later, which partitions can be written may have changed."""
@@ -77,7 +77,7 @@ class NextRound:
         self._epochs = []
 
     def forget(self, name: str, deadline: Deadline) -> None:
-        """Use nothing of this id: it is initialised anew."""
+        """Use nothing of this id: it is initialised again."""
         self.finish(deadline)
         self._availability.prepared.pop(name, None)
 

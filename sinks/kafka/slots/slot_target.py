@@ -81,7 +81,7 @@ class KafkaSlotTarget:
         self._target.open_at_once(wanted, self._deadline)
 
     def begin(self) -> SlotWriter:
-        """Return the writer of a further try, with a transaction of its own. The target is checked anew for it."""
+        """Return the writer of a further try, with a transaction of its own. The target is checked again for it."""
         self._checked.clear()
         self._reachable.clear()
         if not self._preserved_topics:

@@ -62,7 +62,7 @@ def batch_rows(part: SegmentBatches, *, includes_aborted: bool = False) -> Itera
         keep=Keep.ALL if includes_aborted else Keep.COMMITTED,
         has_holes=False,
     )
-    found = rows.of_answer(
+    batches = rows.of_answer(
         IndexedPartition(
             topic_partition=part.source.topic_partition,
             index=part.index,
@@ -75,7 +75,7 @@ def batch_rows(part: SegmentBatches, *, includes_aborted: bool = False) -> Itera
         )
     )
     lineage = part.segment.segment.lineage
-    for batch in found:
+    for batch in batches:
         yield batch.append_column(_LINEAGE, pa.array([lineage] * batch.num_rows, _LINEAGE.type))
 
 

@@ -60,7 +60,7 @@ class Listener:
     """One more listener of a node, beside PLAINTEXT.
 
     `protocol`: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. `properties`: its own, without `listener.name.<name>.` in front.
-    `advertised_port`: the port that clients are told, such as that of a proxy; None: the port of the listener.
+    `advertised_port`: the port that clients receive, such as that of a proxy; None: the port of the listener.
     """
 
     name: str

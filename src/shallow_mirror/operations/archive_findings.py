@@ -72,7 +72,7 @@ class Findings:
             kind.value: {
                 "count": self.counts.get(kind, 0),
                 "size_bytes": self.size_bytes.get(kind, 0),
-                "named": [{"object_name": found.object_name, "detail": found.detail} for found in self.named.get(kind, [])],
+                "named": [{"object_name": finding.object_name, "detail": finding.detail} for finding in self.named.get(kind, [])],
             }
             for kind in FindingKind
         }
@@ -83,7 +83,7 @@ class Findings:
             size = f", {counted(self.size_bytes[kind], 'byte')}" if self.size_bytes[kind] else ""
             lines.append(f"{kind.value}: {count:,}{size} ({_MEANINGS[kind]})")
             shown = self.named[kind][:MOST_SHOWN]
-            lines += [f"  {found.sentence()}" for found in shown]
+            lines += [f"  {finding.sentence()}" for finding in shown]
             if count > len(shown):
                 lines.append(f"  and {count - len(shown):,} more (--json names up to {MOST_NAMED:,})")
         return lines

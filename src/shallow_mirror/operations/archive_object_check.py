@@ -153,8 +153,8 @@ def _check_footer(store: ObjectStore, name: str, rows: Sequence[ArchiveRow]) -> 
     """Compare the footer with the rows. It repeats gaps as well, which name no object."""
     footer = read_footer(store, name)
     expected = {row.segment.source: ArchivedSegment(row.segment, row.stored) for row in rows}
-    found = {row.segment.source: row for row in footer.rows if row.stored is not None}
-    differing = [source for source in sorted(expected.keys() | found.keys()) if expected.get(source) != found.get(source)]
+    in_footer = {row.segment.source: row for row in footer.rows if row.stored is not None}
+    differing = [source for source in sorted(expected.keys() | in_footer.keys()) if expected.get(source) != in_footer.get(source)]
     if not differing:
         return []
     return [Finding(FindingKind.DAMAGED, name, f"its footer has another row of {differing[0].topic_partition} than the table")]

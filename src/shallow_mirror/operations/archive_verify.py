@@ -86,8 +86,8 @@ def verify_archive(
             for finding in filter(None, strange.values()):
                 report.findings.add(finding)
             own = [(name, of_object) for name, of_object in objects.items() if strange[name] is None]
-            found = [finding for findings in executor.map(check, own) for finding in findings]
-            for finding in _still_true(newest, rows, found):
+            object_findings = [finding for findings in executor.map(check, own) for finding in findings]
+            for finding in _still_true(newest, rows, object_findings):
                 if finding.kind is FindingKind.MISSING and FindingKind.MISSING not in report.findings.counts:
                     _require_objects_of(config, table, store)
                 report.findings.add(finding)
@@ -115,8 +115,8 @@ class ProgressLines:
             return
         self._last = self._clock()
         objects, size = counted(report.object_count, "object"), counted(report.size_bytes, "byte")
-        found = counted(sum(report.findings.counts.values()), "finding")
-        print(f"verify: {objects}, {size} so far; {found}", file=self._file, flush=True)
+        findings = counted(sum(report.findings.counts.values()), "finding")
+        print(f"verify: {objects}, {size} so far; {findings}", file=self._file, flush=True)
 
 
 class Continuity:

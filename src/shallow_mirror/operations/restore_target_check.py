@@ -65,13 +65,13 @@ class TargetCheck:
         topics = []
         for topic, target in targets.items():
             description = described[topic]
-            found = existing.get(target)
-            is_there, is_preserved = found is not None, config.topics.is_preserved(topic)
+            target_topic = existing.get(target)
+            is_there, is_preserved = target_topic is not None, config.topics.is_preserved(topic)
             if is_forbidden(listed[target].error_code):
                 problem = refusal(listed[target].error_code, "Produce", topic=target)
                 problems[topic].append(f"target topic {target}: {problem}")
-            elif found is not None:
-                problems[topic] += self._problems_of_settings(topic, description, len(found.partitions), settings[target])
+            elif target_topic is not None:
+                problems[topic] += self._problems_of_settings(topic, description, len(target_topic.partitions), settings[target])
             elif topic in self._begun:
                 problems[topic].append(
                     f"target topic {target} (for {topic}) was deleted, with what was restored: restore it again"

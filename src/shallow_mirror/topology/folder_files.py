@@ -161,7 +161,7 @@ def _flow(file: str, config: Config, keys: Mapping[frozenset[str], str]) -> Flow
 
 
 def _own_excludes(config: MirrorConfig, keys: Mapping[frozenset[str], str]) -> Iterator[str]:
-    """Yield the names that a mirror leaves out without being told: its own target topics, and copies from its target."""
+    """Yield the names that a mirror leaves out without a setting: its own target topics, and copies from its target."""
     source, target = _ends(config)
     if keys[source.addresses] == keys[target.addresses]:
         yield own_targets_pattern(config.topics.target_name, config.source.alias)

@@ -90,7 +90,7 @@ class ClusterReader:
         return topic_partition in self._starts
 
     def log_view(self, topic_partition: TopicPartition) -> LogView:
-        """Return the log as `load_metadata` saw it, anew each time, because it grows; an empty one without a partition."""
+        """Return the log as `load_metadata` saw it, a new one each time, because it grows; an empty one without a partition."""
         if not self.has(topic_partition):
             return LogView(0, 0, False)
         return LogView(

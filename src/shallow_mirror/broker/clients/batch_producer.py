@@ -1,6 +1,6 @@
 """Everywhere: `BatchProducer`: record batches into topics as they are, in transactions or idempotent, without Spark.
 
-A batch is queued with its bytes where they lie; when the queue is sent, only its 61-byte header is made anew. Every
+A batch is queued with its bytes where they lie; when the queue is sent, only a new 61-byte header is made. Every
 transaction has a producer epoch of its own, so sequences begin at 0 and nothing of an earlier transaction can arrive late.
 
 Inside a transaction nothing is sent twice: after an error it can only be aborted. Without one, what was not acknowledged

@@ -113,9 +113,9 @@ class Cluster:
         self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
-        self._start_anew()
+        self._reset()
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         """Drop everything that was cached, and the connections, without closing them."""
         self._pid = os.getpid()
         errors = ResponseErrors(self.where)
@@ -133,9 +133,9 @@ class Cluster:
         self._send_windows: dict[int, SendWindow] = {}
 
     def _check_process(self) -> None:
-        """Start anew after a fork: two processes that write to one socket would mix their requests."""
+        """Reset after a fork: two processes that write to one socket would mix their requests."""
         if os.getpid() != self._pid:
-            self._start_anew()
+            self._reset()
 
     @property
     def where(self) -> str:
@@ -146,7 +146,7 @@ class Cluster:
     def close(self) -> None:
         self._check_process()
         self._pool.close()
-        self._start_anew()
+        self._reset()
 
     # --- retries ---
 
@@ -322,7 +322,7 @@ class Cluster:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
         """Return `list_offsets` of -1 of the topic-partitions whose leaders answer, and an error for each of the others.
 
-        With the same object `topic_partitions` again, the request is not made anew. With `is_patient`, where no leader answered,
+        With the same object `topic_partitions` again, the request is not made again. With `is_patient`, where no leader answered,
         all are asked again until the deadline; then it raises RetriableError.
         """
         self._check_process()

@@ -64,7 +64,7 @@ class FetchPace:
         return int(min(most_bytes, self._bytes, max(FIRST_BYTES, self._bytes_per_s * within_s)))
 
     def may_begin(self, within_s: float) -> bool:
-        """Return whether a response may arrive within that time, so that the link does not carry it in vain."""
+        """Return whether a response may arrive within that time, so that the link does not carry bytes that are not used."""
         return within_s > 0 and self._bytes_per_s * within_s >= FIRST_BYTES
 
     def sent(self) -> None:

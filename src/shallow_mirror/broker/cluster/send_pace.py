@@ -25,7 +25,7 @@ _REMEMBERED_S = 4.0
 class SendPace:
     """What one leader acknowledged in the transaction of one pipeline.
 
-    `until`: when sending has to stop; `deadline`: when everything has to be acknowledged, or it was in vain. `known_bytes_per_s`:
+    `until`: when sending has to stop; `deadline`: when everything has to be acknowledged, or it is lost. `known_bytes_per_s`:
     what the path carried in earlier transactions; None: not known.
     """
 

@@ -99,7 +99,7 @@ class RangeRetries:
             self._require_topics(self.partitions_left(), error)
 
     def _require_topics(self, topic_partitions: Sequence[TopicPartition], error: RetriableError) -> None:
-        """Raise RetriableError where a topic does not exist: it was deleted, and waiting for it is in vain."""
+        """Raise RetriableError where a topic does not exist: it was deleted, and waiting does not help."""
         names = sorted({topic_partition.topic for topic_partition in topic_partitions})
         missing = missing_topics(self._cluster, names, self._deadline).gone
         if missing:

@@ -1,4 +1,4 @@
-"""Everywhere: what the path to one broker does, told by the time that requests wait for their responses.
+"""Everywhere: what the path to one broker does, measured by the time that requests wait for their responses.
 
 Only time in which this process was blocked by the connection counts: a response that was there long before it was read says
 nothing about the path. A path is stalled where nothing has passed for `STALLED_S`, and slow where a response took `SLOWER` times

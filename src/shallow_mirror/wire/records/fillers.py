@@ -78,14 +78,14 @@ def _varint(value: int) -> bytes:
 def find_fillers(index: BatchIndex, records: memoryview) -> npt.NDArray[np.bool_]:
     """Return which batches hold nothing but fillers, bool[n]."""
     headers = index.headers
-    found = np.zeros(len(index), np.bool_)
+    is_filler = np.zeros(len(index), np.bool_)
     payload_bytes = index.size_bytes - BATCH_HEADER_BYTES
     for record in (filler_record(None), filler_record(FILLER_KEY)):
         may_be = (headers["attributes"] & CODEC_MASK == 0) & (payload_bytes == headers["records_count"] * len(record))
         for i in np.flatnonzero(may_be & (headers["records_count"] > 0)).tolist():
             start, count = int(index.pos[i]) + BATCH_HEADER_BYTES, int(headers["records_count"][i])
-            found[i] |= records[start : start + len(record) * count] == record * count
-    return found
+            is_filler[i] |= records[start : start + len(record) * count] == record * count
+    return is_filler
 
 
 @dataclass(frozen=True, slots=True)

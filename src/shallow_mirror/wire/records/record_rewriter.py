@@ -1,4 +1,4 @@
-"""Pure: records of opened batches with other deltas: their heads are written anew, the rest is copied.
+"""Pure: records of opened batches with other deltas: their heads are rewritten, the rest is copied.
 
 The new heads of all records are put in front of their old bytes. That, cut at every head and tail, is an array of byte
 strings; Arrow takes new heads and old tails out of it in turn, in native code. Per record there is no Python object.
