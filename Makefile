@@ -71,7 +71,7 @@ clean: ## remove the virtual environment and build files (downloaded jars stay i
 	rm -rf *.egg-info src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-setup: links $(STAMP)
+setup: links $(STAMP) ## .venv with the pinned packages; every target that needs it does this first
 
 links:
 	@for name in streaming sinks checkpoints; do \
