@@ -53,7 +53,7 @@ class TopicObjects:
         """Return all descriptions, in the order in which they were seen."""
         infos = [info for info in self._store.list(f"{self._archive_id}/topics") if _NAME.fullmatch(info.name)]
         seen = [_parse(info.name, self._store.read(info.name, 0, info.size_bytes)) for info in infos]
-        return sorted(seen, key=lambda each: each.at_ms)
+        return sorted(seen, key=lambda description: description.at_ms)
 
 
 def _parse(name: str, content: bytes) -> SeenTopics:

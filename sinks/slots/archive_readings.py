@@ -70,7 +70,7 @@ class ArchiveReadingFactory:
     def begin(
         self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
     ) -> SlotReading:
-        planned = {each.source: each.end for each in self._ranges}
+        planned = {planned_range.source: planned_range.end for planned_range in self._ranges}
         if ends is not None:
             planned = {source: ends[source] for source in planned if source in ends}
         planned = {source: min(end, highest_ends.get(source, end)) for source, end in planned.items()}

@@ -78,7 +78,9 @@ class KeptSegments:
 
 def nothing_in_front_of(time_ms: int, kept: Sequence[KeptSegments]) -> str | None:
     """Return the problem of a time that is before every record of the archive; None where there are no records at all."""
-    oldest = [(each.oldest_timestamp_ms, each.source) for each in kept if each.oldest_timestamp_ms is not None]
+    oldest = [
+        (partition.oldest_timestamp_ms, partition.source) for partition in kept if partition.oldest_timestamp_ms is not None
+    ]
     if not oldest:
         return None
     first_ms, source = min(oldest)

@@ -286,8 +286,8 @@ def end_all(
     `choices` count only for transactions that need one. `reads_log`: whatever EndTxn answered (invariant G).
     Raises RecoverNeededError when a transaction needs a choice and has none.
     """
-    together, txns = tuple(decided), tuple(each.txn for each in decided)
-    partitions = tuple(sorted({written.topic_partition for each in decided for written in each.written}))
+    together, txns = tuple(decided), tuple(decided_txn.txn for decided_txn in decided)
+    partitions = tuple(sorted({written.topic_partition for decided_txn in decided for written in decided_txn.written}))
     ended: list[tuple[DecidedTxn, bool]] = []
     # All of them before anything is awaited: readers of one target partition do not wait for the markers of another.
     for txn in decided:

@@ -199,7 +199,7 @@ class TxnPerformer:
         timeout_ms, begun = self._transaction_timeout_ms, self._begun_epochs.pop(name, None)
         if begun is None and len(together) > 1:
             self._target.find_coordinators(CoordinatorKind.TXN, together, deadline)
-            self._begun_epochs = {each: begin_init_producer_id(self._target, each, timeout_ms, deadline) for each in together}
+            self._begun_epochs = {name: begin_init_producer_id(self._target, name, timeout_ms, deadline) for name in together}
             begun = self._begun_epochs.pop(name)
         try:
             self.availability.fenced[name] = init_producer_id(self._target, name, timeout_ms, deadline, begun=begun)
@@ -240,7 +240,9 @@ class TxnPerformer:
         begun = self._begun_ends.pop(txn, None)
         if begun is None:
             self._stable = {}
-            self._begun_ends = {each: begin_end_txn(self._target, each, True, deadline) for each in together or (txn,)}
+            self._begun_ends = {
+                slot_txn: begin_end_txn(self._target, slot_txn, True, deadline) for slot_txn in together or (txn,)
+            }
             begun = self._begun_ends.pop(txn)
             self._polls = self._begin_polls(begun, written, deadline)
         return end_txn(self._target, txn, True, deadline, begun=begun) is not EndTxnAnswer.AMBIGUOUS
@@ -275,7 +277,7 @@ class TxnPerformer:
 
         Partitions without a leader, or with too few in-sync replicas, are not waited for longer than LEADER_PATIENCE_MS.
         """
-        ranges = [written for each in together or (decided,) for written in each.written]
+        ranges = [written for decided_txn in together or (decided,) for written in decided_txn.written]
         self._finish_polls(ranges, deadline)
         if self._not_in(self._stable, decided.written):
             self._stable = readable_ends(self._target, sorted({written.topic_partition for written in ranges}), deadline)

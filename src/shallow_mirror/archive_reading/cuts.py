@@ -35,7 +35,8 @@ def first_newer_offset(store: ObjectStore, segments: Sequence[StoredSegment], ti
 def offsets_without_hole(segments: Sequence[StoredSegment]) -> Iterator[tuple[int, int]]:
     """Yield [start, end) of runs of adjacent segments of one partition, ordered by offset."""
     start = end = None
-    for segment in sorted((each.segment for each in segments), key=lambda each: (each.source_start, each.source_end)):
+    archived = (archived_segment.segment for archived_segment in segments)
+    for segment in sorted(archived, key=lambda segment: (segment.source_start, segment.source_end)):
         if start is None or end is None:
             start, end = segment.source_start, segment.source_end
         elif segment.source_start <= end:

@@ -86,7 +86,7 @@ def _in_views(rows: pa.Table, lineages: Lineages, lineage: int | None) -> pa.Tab
             fate.append(_Fate.KEPT)
         else:
             fate.append(_Fate.DROPPED if view.part_of(number, start, end) is None else _Fate.CLIPPED)
-    kept, to_clip = (rows.filter(pa.array([each is wanted for each in fate])) for wanted in (_Fate.KEPT, _Fate.CLIPPED))
+    kept, to_clip = (rows.filter(pa.array([row_fate is wanted for row_fate in fate])) for wanted in (_Fate.KEPT, _Fate.CLIPPED))
     clipped = []
     for row in to_clip.to_pylist():
         segment = decided_segment_of(row)

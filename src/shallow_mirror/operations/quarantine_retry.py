@@ -153,7 +153,7 @@ def _rounds(entries: Sequence[QuarantineEntry]) -> Iterator[list[QuarantineEntry
     """Yield lists of entries of one source topic each, and of about ROUND_BYTES."""
     pending: list[QuarantineEntry] = []
     for entry in entries:
-        size_bytes = sum(each.segment.size_bytes for each in (*pending, entry))
+        size_bytes = sum(queued.segment.size_bytes for queued in (*pending, entry))
         if pending and (size_bytes > ROUND_BYTES or _topics(entry) != _topics(pending[0])):
             yield pending
             pending = []
