@@ -44,7 +44,7 @@ check: setup ## quick checks without Java: lint, types, import contracts, docs, 
 	@$(MAKE) --no-print-directory --jobs 2 quick lint types contracts docs
 
 quick: setup
-	$(BIN)/pytest -q -n 2 --hypothesis-profile quick -m "$(UNIT) and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(BIN)/pytest -q -n 3 --hypothesis-profile quick -m "$(UNIT) and not thorough" $(PYTEST_ARGS) $(NONE_CHOSEN)
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

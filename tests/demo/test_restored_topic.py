@@ -41,5 +41,5 @@ def test_equal_partitions_are_no_problem_and_others_are_named() -> None:
 def test_a_cut_in_front_of_everything_proves_nothing() -> None:
     nothing = History(np.empty(0, np.int64), np.empty(0, "V16"))
     assert problems_of({PARTITION: nothing}, {PARTITION: nothing}) == [
-        "no record lies in front of the cut: this restore proves nothing"
+        "no record lies before the cut: this restore proves nothing"
     ]

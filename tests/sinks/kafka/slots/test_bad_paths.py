@@ -67,6 +67,7 @@ def path_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == path_log.__name__]
 
 
+@pytest.mark.thorough
 def test_a_path_that_loses_its_bandwidth_inside_a_micro_batch_is_reported_and_what_it_carried_is_committed(
     path: BadPath, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

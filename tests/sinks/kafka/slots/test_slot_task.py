@@ -246,7 +246,7 @@ def test_an_epoch_that_compaction_removed_is_no_cut(two_epochs: Clusters, policy
         (
             "delete",
             0,
-            "it holds others at an offset that cannot be found out any more .*What lies in front of that was copied as it is$",
+            "it holds others at an offset that cannot be found out any more .*What lies before that was copied as it is$",
         ),
         ("compact", 29, "Whether compaction removed the epoch is not known: .* grant DescribeConfigs on topic orders"),
     ],
