@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,12 @@ from tests.security.certificates import Authority
 
 from shallow_mirror.errors import ConfigError, ObjectMissingError, StoreUnreachableError
 from shallow_mirror.object_store import READ_BYTES, ObjectStore
-from shallow_mirror.object_store.remote_store import DIRECT_READ_BYTES
+from shallow_mirror.object_store.remote_store import DIRECT_READ_BYTES, RemoteStore
 
 NAME = "a1/odd name+%.batches"
 DATA = os.urandom(1 << 20) * 18
 SIGNED = "X-Amz-Signature="
+THREADS = 12
 
 
 class TlsStore:
@@ -80,6 +82,34 @@ def test_large_ranges_are_read_by_signed_urls_and_small_ones_through_obstore(sto
     assert [SIGNED in path for path in gets] == [False]
     ranges = [(3, 100), (200_000, 300_000), (900_000, READ_BYTES + 1)]
     assert objects.read_ranges(NAME, ranges) == tuple(DATA[start : start + size] for start, size in ranges)
+
+
+def test_reads_of_many_threads_are_right_while_some_fail(store: TlsStore) -> None:
+    objects = store.opened()
+    reads = [(number * 130_001, 70_000 + number * 30_000) for number in range(3 * THREADS)]
+    with store.proxy.faulty(StoreFault(harm=Harm.CUT, path=SIGNED, skip=5, count=2)), ThreadPoolExecutor(THREADS) as threads:
+        answers = list(threads.map(lambda read_range: read(objects, *read_range), reads))
+    assert answers == [DATA[start : start + size] for start, size in reads]
+
+
+@pytest.mark.parametrize(
+    ("options", "begins", "holds"),
+    [
+        ({}, "https://s3.eu-north-1.amazonaws.com/bucket/pre%20fix/a/x%2B1?", "key%2F20"),
+        ({"aws_virtual_hosted_style_request": "true"}, "https://bucket.s3.eu-north-1.amazonaws.com/pre%20fix/a/x%2B1?", "X-Amz"),
+        ({"aws_endpoint_url": "https://store:9000"}, "https://store:9000/bucket/pre%20fix/a/x%2B1?", "%2Feu-north-1%2Fs3%2F"),
+        ({"aws_session_token": "${env:TOKEN}"}, "https://s3.eu-north-1.amazonaws.com/", "X-Amz-Security-Token=to%2Fken"),
+    ],
+)
+def test_signed_urls_follow_the_options_of_the_store(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], begins: str, holds: str
+) -> None:
+    monkeypatch.setenv("TOKEN", "to/ken")
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "${env:TOKEN}", "aws_region": "eu-north-1"}
+    url = RemoteStore("s3://bucket/pre fix", {**keys, **options})._signed_url("a/x+1")
+    assert url.startswith(begins)
+    assert holds in url
+    assert "X-Amz-Expires=1800" in url
 
 
 @pytest.mark.parametrize("harm", [Harm.ANSWER_500, Harm.ANSWER_503, Harm.CUT, Harm.LOSE_ANSWER])
