@@ -20,7 +20,7 @@ def test_nothing_is_received_into_what_is_still_valid(responses: int, seed: int)
     dice, buffers = random.Random(seed), ResponseBuffers(_buffers(2 * responses), responses)
     yielded: list[list[ReceiveBuffer]] = []
     for _ in range(50):
-        received = []
+        received: list[ReceiveBuffer] = []
         for _ in range(dice.randint(1, 2)):
             buffer = buffers.next()
             assert buffer is buffers.next(), "the same one until it is taken"

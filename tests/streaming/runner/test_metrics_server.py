@@ -45,6 +45,7 @@ def test_probes_are_answered_by_their_status_and_every_other_path_has_the_metric
     assert probe(port, "metrics") == probe(port, "") == (200, "some_metric 1\n")
 
 
+@pytest.mark.thorough
 def test_clients_that_send_nothing_are_limited_and_make_room_when_they_leave(
     port: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
