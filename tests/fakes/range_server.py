@@ -5,15 +5,15 @@ from __future__ import annotations
 import enum
 import re
 import socket
-import ssl
 import threading
 import time
 from collections import deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-_HOST = "127.0.0.1"
+from tests.fakes.local_http import LocalHttpServer
+
 _RANGE = re.compile(r"bytes=(0|[1-9]\d*)-(0|[1-9]\d*)")
 _MOST_HANG_S = 20.0
 
@@ -49,7 +49,7 @@ _STATUS_ONLY = {Fault.ANSWER_500, Fault.ANSWER_503, Fault.ANSWER_429, Fault.ANSW
 _CODES = {500: "InternalError", 503: "SlowDown", 429: "TooManyRequests", 403: "AccessDenied", 404: "NoSuchKey"}
 
 
-class RangeServer:
+class RangeServer(LocalHttpServer):
     """`faults`: of the next requests, one each; None is none. `requests`: the range of each, as written. `connections`: how many.
 
     `record_bytes`: the most that a TLS record of a body has.
@@ -61,34 +61,17 @@ class RangeServer:
         self.requests: list[str] = []
         self.connections = 0
         self.is_over = threading.Event()
-        self._server = ThreadingHTTPServer((_HOST, 0), _handler_of(self))
-        self._server.daemon_threads = True
+        super().__init__(_handler_of(self), certificate_and_key)
         self._server.handle_error = lambda request, client_address: None  # type: ignore[method-assign] # clients give up
-        if certificate_and_key is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate_and_key)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self._scheme = "http" if certificate_and_key is None else "https"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property
     def url(self) -> str:
         """Return the signed URL."""
-        return f"{self._scheme}://{_HOST}:{self._server.server_address[1]}{TARGET}"
-
-    @property
-    def authority(self) -> str:
-        return f"{_HOST}:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        return f"{super().url}{TARGET}"
 
     def __exit__(self, *_: object) -> None:
         self.is_over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__exit__()
 
 
 def _handler_of(server: RangeServer) -> type[BaseHTTPRequestHandler]:

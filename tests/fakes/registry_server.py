@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
-import threading
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from tests.fakes.local_http import LocalHttpServer
 from tests.fakes.schema_registry import Refusal, RegistryRules
-
-_HOST = "127.0.0.1"
 
 
 @dataclass
@@ -29,7 +26,7 @@ class RegistryFault:
     body: str = '{"error_code": 50001, "message": "Error in the backend data store"}'
 
 
-class RegistryServer:
+class RegistryServer(LocalHttpServer):
     """`rules` may be changed at any time. `requests`: method and path of each. `before_request` may raise to end a connection.
 
     `page_items`: most items of a list in a response; None: a registry without pages, which ignores `offset`.
@@ -44,31 +41,7 @@ class RegistryServer:
         self.faults: list[RegistryFault] = []
         self.page_items: int | None = None
         self.before_request: Callable[[str, str], None] = lambda method, path: None
-        self._server = ThreadingHTTPServer((_HOST, 0), _handler_of(self))
-        self._server.daemon_threads = True
-        if certificate_and_key is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate_and_key)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self._scheme = "http" if certificate_and_key is None else "https"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    @property
-    def url(self) -> str:
-        return f"{self._scheme}://{_HOST}:{self.port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(_handler_of(self), certificate_and_key)
 
     def changes(self) -> list[tuple[str, str]]:
         """Return the requests that were to change something."""
