@@ -61,7 +61,7 @@ def test_a_broker_that_is_far_away_has_two_requests_on_the_way_and_all_comes_onc
     ends = {place: fill(fake, place, [1] * 9, payload_bytes=300) for place in (A, B, C)}
     reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=700)
     assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
-    lanes = {path.lane for path in reading.reader._sources}
+    lanes = {path.lane for path in reading.reader._sent}
     assert lanes == {0, 1}
 
 
@@ -82,6 +82,16 @@ def test_small_batches_of_a_broker_that_is_far_away_come_together(
     reading = Reading(client, clock, *ranges, fetch_bytes=4 * payload_bytes, responses=2)
     assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
     assert reading.joined == joined
+
+
+def test_small_batches_of_a_single_partition_are_requested_in_full_size(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FetchPace, "is_far", True)
+    end = fill(fake, A, [1] * 12, payload_bytes=300)
+    reading = Reading(client, clock, whole(A, end), fetch_bytes=1_200, responses=2)
+    assert reading.run()[A] == stored(fake, A, 0, end)
+    assert {sent.size_bytes for sent in reading.reader._sent.values()} == {1_200}
 
 
 @pytest.mark.parametrize("fetch_bytes", [70, 100, 250, 333, 1000])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadSource
@@ -51,6 +52,14 @@ of each partition of a response."""
 
 BUFFER_SLACK_BYTES = 1 << 20
 """A buffer may hold so much more than `fetch_bytes`: what is around the records, and a step of its growth."""
+
+
+class _SentFetch(NamedTuple):
+    """The last Fetch of a path. `size_bytes`: how much it requested."""
+
+    sources: Mapping[TopicPartition, ReadSource]
+    form: FetchForm
+    size_bytes: int
 
 
 class RangeReader:
@@ -96,9 +105,7 @@ class RangeReader:
         self._is_following = any(read_range.is_open for read_range in ranges)
         receive_buffers = buffers or [receive_buffer(fetch_bytes)]
         self._buffers = ResponseBuffers(receive_buffers, responses or len(receive_buffers))
-        self._sources: dict[FetchPath, Mapping[TopicPartition, ReadSource]] = {}
-        self._forms: dict[FetchPath, FetchForm] = {}
-        self._requested_bytes: dict[FetchPath, int] = {}
+        self._sent: dict[FetchPath, _SentFetch] = {}
         self._full: set[FetchPath] = set()
         """Whose last response was about as large as requested: there is more to read."""
         self._joins_lanes = False
@@ -162,7 +169,7 @@ class RangeReader:
         answered = self._receive(path, waiting[path], waiting)
         if answered is None:
             return None
-        response = self._advance(answered, self._sources[path])
+        response = self._advance(answered, self._sent[path].sources)
         if response:
             self._buffers.take()
         if self._failure is None:
@@ -190,7 +197,7 @@ class RangeReader:
     def _send_where_idle(self, waiting: dict[FetchPath, Connection]) -> None:
         """Send a Fetch to every broker that has none on the wire and leads something unfinished."""
         # What an earlier leader was asked for is left to its response: two responses would bring the same batches.
-        on_the_wire = {topic_partition for path in waiting for topic_partition in self._sources[path]}
+        on_the_wire = {topic_partition for path in waiting for topic_partition in self._sent[path].sources}
         idle = [topic_partition for topic_partition in self._retries.partitions_left() if topic_partition not in on_the_wire]
         if not idle:
             return
@@ -216,7 +223,9 @@ class RangeReader:
                 continue
             began = self._deadline.clock()
             try:
-                waiting[path] = self._send(path, path_sources)
+                # Two lanes share the bytes of a response that is yielded with batches of both.
+                lanes = len(LANES) if self._joins_lanes and path.other_lane in waiting else 1
+                waiting[path] = self._send(path, path_sources, self._fetch_bytes // lanes)
             except RetriableError as error:
                 self._cluster.read_replicas.failed(path_sources)
                 self._retries.fail(list(path_sources), error, self._deadline.clock() - began)
@@ -239,13 +248,11 @@ class RangeReader:
             elif len(free) == len(lanes) or (free and is_far):
                 yield free[0], sources
 
-    def _send(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource]) -> Connection:
+    def _send(self, path: FetchPath, sources: Mapping[TopicPartition, ReadSource], most_bytes: int) -> Connection:
         connection = self._cluster.connection(path.node_id, path.purpose, self._deadline)
-        self._sources[path] = sources
         pace = self._cluster.fetch_pace(path)
-        most_bytes = self._fetch_bytes // len(LANES) if self._joins_lanes and pace.is_far else self._fetch_bytes
-        size_bytes = self._requested_bytes[path] = pace.request_bytes(most_bytes, self._time_left_s())
-        self._forms[path] = send_fetch(
+        size_bytes = pace.request_bytes(most_bytes, self._time_left_s())
+        form = send_fetch(
             connection,
             [self._fetch_of(topic_partition, max(size_bytes // len(sources), LEAST_SHARE_BYTES)) for topic_partition in sources],
             isolation=self._isolation,
@@ -255,6 +262,7 @@ class RangeReader:
             rack=self._cluster.config.client_rack,
             is_leader_only=path.is_leader_only,
         )
+        self._sent[path] = _SentFetch(sources, form, size_bytes)
         pace.sent()
         return connection
 
@@ -268,32 +276,30 @@ class RangeReader:
     def _receive(
         self, path: FetchPath, connection: Connection, waiting: dict[FetchPath, Connection]
     ) -> tuple[FetchedPartition, ...] | None:
-        pace = self._cluster.fetch_pace(path)
+        pace, sent = self._cluster.fetch_pace(path), self._sent[path]
         silence_ms = self._cluster.config.request_timeout_ms + self._max_wait_ms
         end = self._deadline if self._end_by is None else self._deadline.sooner(self._end_by.remaining_ms())
         try:
-            response = receive_fetch(
-                connection, self._buffers.next(), end, self._forms[path], silence_ms=silence_ms, on_begin=pace.began
-            )
+            response = receive_fetch(connection, self._buffers.next(), end, sent.form, silence_ms=silence_ms, on_begin=pace.began)
         except RetriableError as error:
             # Nothing is wrong with the broker: it is not waited for any longer.
             if self._is_over():
                 return None
             pace.failed()
-            self._cluster.read_replicas.failed(self._sources[path])
-            self._retries.fail(list(self._sources[path]), error)
+            self._cluster.read_replicas.failed(sent.sources)
+            self._retries.fail(list(sent.sources), error)
             return None
         finally:
             del waiting[path]
         received_bytes = sum(len(fetched.records) for fetched in response.partitions)
         pace.received(received_bytes)
-        if received_bytes * 2 >= self._requested_bytes[path]:
+        if received_bytes * 2 >= sent.size_bytes:
             self._full.add(path)
         else:
             self._full.discard(path)
         if response.error_code:
-            self._cluster.read_replicas.failed(self._sources[path])
-            self._retries.fail(list(self._sources[path]), RetriableError(error_name(response.error_code), "Fetch"))
+            self._cluster.read_replicas.failed(sent.sources)
+            self._retries.fail(list(sent.sources), RetriableError(error_name(response.error_code), "Fetch"))
             return None
         if response.throttle_time_ms:
             self._cluster.wait(response.throttle_time_ms, self._deadline)
