@@ -199,7 +199,7 @@ class TxnPerformer:
         timeout_ms, begun = self._transaction_timeout_ms, self._begun_epochs.pop(name, None)
         if begun is None and len(together) > 1:
             self._target.find_coordinators(CoordinatorKind.TXN, together, deadline)
-            self._begun_epochs = {name: begin_init_producer_id(self._target, name, timeout_ms, deadline) for name in together}
+            self._begun_epochs = {other: begin_init_producer_id(self._target, other, timeout_ms, deadline) for other in together}
             begun = self._begun_epochs.pop(name)
         try:
             self.availability.fenced[name] = init_producer_id(self._target, name, timeout_ms, deadline, begun=begun)

@@ -141,7 +141,7 @@ class KafkaSlotTarget:
         translated = [source for source in sources if source.topic not in self._preserved_topics]
         if not translated:
             return  # without a transaction nothing is left open
-        partitions = [self._job.routes[source.topic].target_of(source).topic_partition for source in translated]
+        partitions = [self._job.target_of(source) for source in translated]
         name, timeout_ms = self._job.transactional_id_of(self._number), self._job.transaction_timeout_ms
         fenced = init_producer_id(self._target, name, timeout_ms, self._deadline)
         abort_hanging(self._target, [fenced], partitions, timeout_ms, self._deadline)
@@ -161,7 +161,7 @@ class KafkaSlotTarget:
         if not new:
             return {}
         self._checked.update(new)
-        targets = {source: self._job.routes[source.topic].target_of(source).topic_partition for source in new}
+        targets = {source: self._job.target_of(source) for source in new}
         listed = self._listed({target.topic for target in targets.values()})
         partitions = {
             source: topic.partitions[target.partition]
@@ -256,7 +256,7 @@ class KafkaSlotWriter:
 
     def expect(self, sources: Iterable[SourcePartition]) -> None:
         """Begin the transaction with all that will be written, where a producer epoch was taken ahead."""
-        self._transaction.begin_ahead([self._job.routes[source.topic].target_of(source).topic_partition for source in sources])
+        self._transaction.begin_ahead([self._job.target_of(source) for source in sources])
 
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
