@@ -30,6 +30,7 @@ from shallow_mirror.migration.permissions import (
     missing_to_change_acls,
     missing_to_list,
 )
+from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.reverse_mirror import reverse_positions
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
@@ -38,7 +39,6 @@ from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.streaming.runner.unauthorized_topics import is_plain_name, unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
-REQUEST_MS = 20_000
 SETTLED_WITHIN_MS = 5_000
 """After which rows of a decision are settled, unless the mirror is stopped: then the next start settles them."""
 
@@ -89,7 +89,7 @@ def problems_of(passage: Passage) -> list[str]:
 
 def _topic_problems(passage: Passage) -> Iterator[str]:
     topics, wave = passage.topics(), passage.wave
-    hidden = unauthorized_topics(passage.origin, wave.topics, (), topics, _deadline())
+    hidden = unauthorized_topics(passage.origin, wave.topics, (), topics, request_deadline())
     for pattern in wave.topics:
         if pattern in hidden:
             yield f"{passage.mirror.source_cluster_name}: topic {pattern}: {hidden[pattern]}"
@@ -107,8 +107,8 @@ def _topic_problems(passage: Passage) -> Iterator[str]:
 def _require_clusters(passage: Passage) -> None:
     config = passage.mirror
     offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
-    source = reach(passage.origin, config.source_cluster_name, _deadline()).cluster_id
-    target = reach(passage.other, config.target_cluster_name, _deadline()).cluster_id
+    source = reach(passage.origin, config.source_cluster_name, request_deadline()).cluster_id
+    target = reach(passage.other, config.target_cluster_name, request_deadline()).cluster_id
     offset_map.require_clusters(source=source, target=target)
 
 
@@ -237,7 +237,7 @@ def _reverse_problems(passage: Passage) -> Iterator[str]:
     preserved = [topic for topic in passage.topics() if passage.mirror.topics.is_preserved(topic)]
     if preserved:
         yield f"{where}: {named(preserved)} keep their offsets (topics.offsets: preserved) and have no way back: leave it out"
-    listed = passage.other.metadata(None, _deadline()).topics
+    listed = passage.other.metadata(None, request_deadline()).topics
     included = {name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name)}
     wanted = {passage.target_topic(topic) for topic in passage.topics()}
     if included != wanted:
@@ -250,9 +250,5 @@ def _reverse_problems(passage: Passage) -> Iterator[str]:
     with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
         view = UserView(target, f"{where}: {config.target_cluster_name}")
         yield from missing_on_topics(view, passage.topics(), TO_WRITE, "needed to copy back")
-        require_acls(config, source, target, _deadline())
-        refuse_used_ids(target, transactional_ids(config.mirror, id_count(config.write.slots)), _deadline())
-
-
-def _deadline() -> Deadline:
-    return Deadline.after_ms(REQUEST_MS, time.monotonic)
+        require_acls(config, source, target, request_deadline())
+        refuse_used_ids(target, transactional_ids(config.mirror, id_count(config.write.slots)), request_deadline())

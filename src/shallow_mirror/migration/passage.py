@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +27,13 @@ from shallow_mirror.migration.blockers import problems_of
 from shallow_mirror.migration.group_return import return_groups
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnd, LogEnds, MappedEnd, MirrorRun
+from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.verify import verify_mirror
 
-REQUEST_MS = 20_000
 _LATEST = -1
 
 
@@ -85,7 +84,7 @@ class Passage:
     def topics(self) -> tuple[str, ...]:
         """Return the topics of the wave that the origin has; the first answer is kept, so that a wave does not grow."""
         if self._topics is None:
-            listed = self._origin.metadata(None, self._deadline()).topics
+            listed = self._origin.metadata(None, request_deadline()).topics
             names = (name for name, topic in listed.items() if topic.error_code == 0 and self.wave.has_topic(name))
             self._topics = tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
         return self._topics
@@ -103,11 +102,11 @@ class Passage:
 
     def log_ends(self) -> LogEnds:
         """Return the log ends of the topics at the origin."""
-        return _log_ends(self._origin, self.topics(), self._deadline())
+        return _log_ends(self._origin, self.topics(), request_deadline())
 
     def other_log_ends(self) -> LogEnds:
         """Return the log ends of their copies."""
-        return _log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], self._deadline())
+        return _log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], request_deadline())
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         """Return the settled positions of the mirror, by partition of the origin."""
@@ -240,10 +239,6 @@ class Passage:
     @staticmethod
     def _controls(config: MirrorConfig) -> Controls:
         return Controls.open(MirrorStorage.to_write(config.table_location, config.tables_writer))
-
-    @staticmethod
-    def _deadline() -> Deadline:
-        return Deadline.after_ms(REQUEST_MS, time.monotonic)
 
 
 def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorRun | None:

@@ -5,7 +5,6 @@ A cluster does not report the operations on a topic that its user may not descri
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +17,7 @@ from shallow_mirror.broker.admin.acls import (
     request_permissions,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.deadline import Deadline
-
-REQUEST_MS = 20_000
+from shallow_mirror.migration.request_deadline import request_deadline
 
 TO_READ = (Operation.READ, Operation.DESCRIBE_CONFIGS)
 """A comparison reads both clusters and settings of their topics; commits of groups need Read of the topics as well."""
@@ -38,7 +35,7 @@ class UserView:
 
 def missing_on_topics(view: UserView, topics: Sequence[str], needed: Sequence[Operation], what_for: str) -> Iterator[str]:
     """Yield a sentence for each topic on which the user lacks some of `needed`. The topics need not exist."""
-    permissions = request_permissions(view.cluster, topics, _deadline()) if topics else None
+    permissions = request_permissions(view.cluster, topics, request_deadline()) if topics else None
     if permissions is None:
         return
     on_cluster = permissions.cluster or frozenset()
@@ -56,36 +53,33 @@ def missing_on_topics(view: UserView, topics: Sequence[str], needed: Sequence[Op
 def missing_on_groups(view: UserView, groups: Sequence[str], what_for: str) -> Iterator[str]:
     """Yield a sentence for each group whose offsets the user may not commit."""
     if groups:
-        for problem in missing_group_permissions(view.cluster, groups, _deadline()):
-            yield f"{view.name}: {problem}: {what_for}"
+        yield from _sentences(view, missing_group_permissions(view.cluster, groups, request_deadline()), what_for)
 
 
 def missing_to_list(view: UserView, groups: Sequence[str], what_for: str) -> Iterator[str]:
     """Yield a sentence for each group that the cluster hides from the user."""
     if groups:
-        for problem in missing_describe_permissions(view.cluster, groups, _deadline()):
-            yield f"{view.name}: {problem}: {what_for}"
+        yield from _sentences(view, missing_describe_permissions(view.cluster, groups, request_deadline()), what_for)
 
 
 def missing_to_delete(view: UserView, absent_groups: Sequence[str], what_for: str) -> Iterator[str]:
     """Yield a sentence for each group that the user may not delete. There must be none of these names."""
     if absent_groups:
-        for problem in missing_delete_permissions(view.cluster, absent_groups, _deadline()):
-            yield f"{view.name}: {problem}: {what_for}"
+        yield from _sentences(view, missing_delete_permissions(view.cluster, absent_groups, request_deadline()), what_for)
 
 
 def missing_in_transactions(view: UserView, transactional_id: str, what_for: str) -> Iterator[str]:
     """Yield a sentence for what keeps the user from writing in transactions of this id, with receipts."""
-    for problem in missing_slot_permissions(view.cluster, transactional_id, _deadline()):
-        yield f"{view.name}: {problem}: {what_for}"
+    yield from _sentences(view, missing_slot_permissions(view.cluster, transactional_id, request_deadline()), what_for)
 
 
 def missing_to_change_acls(view: UserView, what_for: str) -> Iterator[str]:
     """Yield a sentence where the user may not create or delete ACLs."""
-    granted = request_permissions(view.cluster, [], _deadline()).cluster
+    granted = request_permissions(view.cluster, [], request_deadline()).cluster
     if granted is None or Operation.ALTER not in granted:
         yield f"{view.name}: grant Alter on the cluster: {what_for}"
 
 
-def _deadline() -> Deadline:
-    return Deadline.after_ms(REQUEST_MS, time.monotonic)
+def _sentences(view: UserView, problems: Sequence[str], what_for: str) -> Iterator[str]:
+    for problem in problems:
+        yield f"{view.name}: {problem}: {what_for}"

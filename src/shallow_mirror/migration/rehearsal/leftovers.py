@@ -26,9 +26,9 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.migration.conductor_ports import Owner
 from shallow_mirror.migration.mirror_process import StartedMirror
+from shallow_mirror.migration.rehearsal.scratch import REQUEST_S
 from shallow_mirror.migration.state import REHEARSED
 
-REQUEST_S = 30.0
 REMOVE_S = 60.0
 _PROCESSES = Path("/proc")
 
