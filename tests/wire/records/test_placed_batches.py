@@ -217,7 +217,7 @@ def test_old_batches_keep_the_producer_alive_by_the_time_of_now() -> None:
         fillers=Fillers(None, 1 << 20), producer=PRODUCER, max_opened_bytes=1 << 20,
     )  # fmt: skip
     restamp_at_offsets(placement.stamped)
-    old, new = (index_batches(one).headers[0] for one in placement.queue)  # type: ignore[arg-type]
+    old, new = (index_batches(raw).headers[0] for raw in placement.queue)  # type: ignore[arg-type]
     assert old["attributes"] & LOG_APPEND_TIME_BIT
     assert old["max_timestamp"] == PRODUCER.now_ms
     assert not new["attributes"] & LOG_APPEND_TIME_BIT

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+import struct
 
 import numpy as np
 import numpy.typing as npt
 
 LOG_OVERHEAD = 12
 """Bytes in front of what batchLength counts: base offset and batchLength itself."""
+
+BASE_OFFSET = struct.Struct(">q")
+"""At the start of a batch; no checksum covers it."""
 
 BATCH_HEADER_BYTES = 61
 MAGIC = 2

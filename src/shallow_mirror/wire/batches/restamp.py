@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from shallow_mirror.wire.batches.batch_index import BatchIndex, headers_anywhere, index_batches
 from shallow_mirror.wire.batches.crc import patch_crcs
 from shallow_mirror.wire.batches.header import (
+    BASE_OFFSET,
     BATCH_HEADER_BYTES,
     CODEC_MASK,
     HEADER,
@@ -19,9 +19,6 @@ from shallow_mirror.wire.batches.header import (
     TRANSACTIONAL_BIT,
     covered_bytes,
 )
-
-_BASE_OFFSET = struct.Struct(">q")
-"""At the start of a batch; no checksum covers it."""
 
 SEQUENCE_MODULUS = 1 << 31
 """Sequence 2147483647 is followed by 0 (DefaultRecordBatch.incrementSequence)."""
@@ -108,7 +105,7 @@ def restamp_at_offsets(parts: Sequence[StampedInPlace]) -> None:
 
 def restamped_at(batch: bytearray, offset: int, producer: SharedProducer) -> memoryview:
     """Rewrite the header of one whole batch that is to be appended at `offset`; return it."""
-    _BASE_OFFSET.pack_into(batch, 0, offset)
+    BASE_OFFSET.pack_into(batch, 0, offset)
     view = memoryview(batch)
     restamp_at_offsets([StampedInPlace(view, index_batches(view), np.zeros(1, np.int64), producer)])
     return view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batches.header import BASE_OFFSET
 from shallow_mirror.wire.batches.restamp import SharedProducer, StampedInPlace, restamped_at
 from shallow_mirror.wire.protocol.produce import RawBatch
 from shallow_mirror.wire.records.fillers import Fillers, OffsetSpans
 from shallow_mirror.wire.records.rebuild_in_place import PlacedBatch
-
-_BASE_OFFSET = struct.Struct(">q")
 
 _SHORT_HOLE = 1_000
 """The fillers of up to so many offsets are made with the rebuilt batches; those of longer holes when they are sent."""
@@ -166,7 +164,7 @@ class QueueBuilder:
     def _add_made(self, offset: int, batch: bytes | bytearray) -> None:
         start = len(self._made)
         self._made += batch
-        _BASE_OFFSET.pack_into(self._made, start, offset)
+        BASE_OFFSET.pack_into(self._made, start, offset)
         self._pieces.append(_Piece([offset], is_made=True))
 
     def build(
