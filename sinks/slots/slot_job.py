@@ -30,7 +30,7 @@ class SlotJob:
 
     `follow_ms`: how long after its start a task reads beyond its planned ends, for records that appear meanwhile.
     `responses_in_flight`: so many responses of a reading may be written and not be recorded while the next one is read; each has
-    a receive buffer.
+    two receive buffers, of which the second is used for small batches of a far source only.
     """
 
     decision: int
