@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shallow_mirror.archive_format.archived_batches import StoredBatches
@@ -53,6 +53,23 @@ class EarlyEnd:
     sending_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class SteadyCopying:
+    """How much of `fetched_bytes` came behind the first response of the source, and how long it took from that response on.
+
+    Without what does not depend on the size of a plan: connections, requests that wait for a round trip each, first responses.
+    """
+
+    size_bytes: int
+    seconds: float
+
+    @classmethod
+    def of_slots(cls, results: Iterable[SlotResult]) -> SteadyCopying | None:
+        """Return that of slots that run at the same time; None where none of them had a second response."""
+        steady = [result.steady for result in results if result.steady is not None]
+        return cls(sum(slot.size_bytes for slot in steady), max(slot.seconds for slot in steady)) if steady else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWrite:
     """What one try of a slot has written, to be named by the decision. `txn`: None where it wrote nothing, and in an archive.
@@ -87,7 +104,7 @@ class SlotResult:
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
     `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
     of the source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on
-    a log without a producer.
+    a log without a producer. `steady`: None where there was one response at the most.
     """
 
     slot: int
@@ -108,6 +125,7 @@ class SlotResult:
     target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
     has_unanswered: bool = False
+    steady: SteadyCopying | None = None
 
     def rows_of_map(self) -> tuple[DecidedSegment, ...]:
         """Return the rows of an offset map of what the slot did."""

@@ -72,11 +72,21 @@ class ShallowMirror(Peer):
         rows = self._rows(job)
         fetched, copied = (sum(row[name] for row in rows) for name in ("fetched_bytes", "size_bytes"))
         in_vain = [] if job.corpus.is_messy else [f"read {fetched / copied - 1:.2%} more than it copied"]
-        return [*in_vain, _largest_steps(max(rows, key=lambda row: int(row["size_bytes"])))]
+        return [*in_vain, _sizes(rows), _largest_steps(max(rows, key=lambda row: int(row["size_bytes"])))]
 
     def _rows(self, job: Job) -> list[dict[str, Any]]:
         table = DeltaTable(str(job.folder / "tables" / MICRO_BATCHES_TABLE)).to_pyarrow_table()
         return sorted(table.to_pylist(), key=lambda row: int(row["micro_batch"]))
+
+
+def _sizes(rows: list[dict[str, Any]]) -> str:
+    """Say how large micro-batches were and how long they took: the planner makes them as large as the rate before allows."""
+    taken = [
+        f"{row['size_bytes'] / 1e6:.0f} MB in {json.loads(row['duration_ms'])['Total']:.0f} ms"
+        for row in rows
+        if row["size_bytes"]
+    ]
+    return f"micro-batches: {', '.join(taken)}"
 
 
 def _largest_steps(row: dict[str, Any]) -> str:

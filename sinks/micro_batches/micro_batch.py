@@ -31,7 +31,14 @@ from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRo
 from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows
 from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
 from shallow_mirror.sinks.micro_batches.truncated_logs import TruncatedLogs
-from shallow_mirror.sinks.slot_results import EarlyEnd, MicroBatchOutcome, SlotResult, UnfinishedRange, require_committed
+from shallow_mirror.sinks.slot_results import (
+    EarlyEnd,
+    MicroBatchOutcome,
+    SlotResult,
+    SteadyCopying,
+    UnfinishedRange,
+    require_committed,
+)
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE, QuarantineBudget
 from shallow_mirror.sinks.slots.slot_task import RESULT_SCHEMA
 from shallow_mirror.sinks.slots.slot_time import SlotTime
@@ -50,7 +57,7 @@ class MicroBatchReport:
 
     Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the slots that the commit
     interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`: logs of the source that
-    were cut below the position, behind which the mirror continued.
+    were cut below the position, behind which the mirror continued. `steady`: of all slots.
     """
 
     micro_batch: int
@@ -62,6 +69,7 @@ class MicroBatchReport:
     stamped_topics: frozenset[str] = frozenset()
     early_ends: tuple[EarlyEnd, ...] = ()
     truncated: tuple[LogTruncatedError, ...] = ()
+    steady: SteadyCopying | None = None
 
 
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
@@ -244,6 +252,7 @@ class MicroBatchSink:
                     stamped_topics=frozenset(topic for result in outcome.slots for topic in result.stamped_topics),
                     early_ends=tuple(result.early_end for result in outcome.slots if result.early_end is not None),
                     truncated=self._truncated.take_unreported(),
+                    steady=SteadyCopying.of_slots(outcome.slots),
                 )
             )
         return outcome

@@ -36,7 +36,7 @@ from shallow_mirror.errors import (
 )
 from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.slot_results import Side, SlotResult, UnfinishedRange
+from shallow_mirror.sinks.slot_results import Side, SlotResult, SteadyCopying, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import (
     ReadingFactory,
     ReadingLimits,
@@ -314,7 +314,11 @@ class _SlotTry:
 
     def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
         """Copy what `reading` brings. `is_partial`: there is more to read than that."""
+        first: tuple[float, int] | None = None
+        """When the first response was there, and its size."""
         for response in self._responses_of(reading):
+            if first is None and response:
+                first = time.monotonic(), sum(int(part.index.size_bytes.sum()) for part in response)
             self.leave_out_unavailable(part.source for part in response)
             parts = [part for part in response if part.source not in self.left_out]
             self.is_writing = True
@@ -327,6 +331,7 @@ class _SlotTry:
                 reading.end_by(self._writer.until)
         self.is_writing = True
         self._record(self._writer.finish(self._builder_of))
+        finished_at = time.monotonic()
         is_partial = is_partial or reading.has_ended_early
         if not is_partial:
             for source, reached in reading.reached().items():
@@ -335,6 +340,9 @@ class _SlotTry:
         unfinished = {**reading.unfinished(), **self.left_out}
         segments = tuple(segment for builder in self._builders.values() for segment in builder.build())
         written = self._writer.close(segments, is_partial=is_partial)
+        steady = None
+        if first is not None and written.fetched_bytes > first[1]:
+            steady = SteadyCopying(written.fetched_bytes - first[1], finished_at - first[0])
         return SlotResult(
             self._number,
             written.txn,
@@ -351,6 +359,7 @@ class _SlotTry:
             has_unanswered=written.has_unanswered,
             stable_ends=written.stable_ends,
             target_speeds=written.target_speeds,
+            steady=steady,
         )
 
     def _responses_of(self, reading: SlotReading) -> Iterator[tuple[ReadPart, ...]]:

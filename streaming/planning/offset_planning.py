@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shallow_mirror.errors import ConfigError, LogTruncatedError, TopicRecreatedError
+from shallow_mirror.sinks.slot_results import SteadyCopying
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, Segment, SegmentKind, SourcePartition
 
 Offsets = Mapping[SourcePartition, int]
@@ -274,11 +275,19 @@ def plan_ranges(
     )
 
 
-def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, int], *, slot_seconds: float = 0.0) -> Measurements:
+def measure(
+    segments: Sequence[Segment],
+    seconds: float,
+    copied: Mapping[str, int],
+    *,
+    slot_seconds: float = 0.0,
+    steady: SteadyCopying | None = None,
+) -> Measurements:
     """Return what a micro-batch's segments say about the next one: bytes per source offset, and bytes per second.
 
     `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. Where little was read
-    the other steps take most of the time, and only a slot that took long for it shows that the path is slow.
+    the other steps take most of the time, and only a slot that took long for it shows that the path is slow. `steady`: where it
+    is large enough, it alone counts: a first micro-batch takes most of its time to connect, the longer the farther the clusters.
     """
     sizes: dict[SourcePartition, int] = {}
     offsets: dict[SourcePartition, int] = {}
@@ -290,13 +299,15 @@ def measure(segments: Sequence[Segment], seconds: float, copied: Mapping[str, in
     total, batches = sum(sizes.values()), sum(segment.batch_count for segment in segments)
     return Measurements(
         bytes_per_offset={source: size / offsets[source] for source, size in sizes.items() if size > 0 and offsets[source] > 0},
-        bytes_per_s=_bytes_per_s(total, seconds, slot_seconds),
+        bytes_per_s=_bytes_per_s(total, seconds, slot_seconds, steady),
         bytes_per_batch=total / batches if batches else None,
         copied=copied,
     )
 
 
-def _bytes_per_s(total: int, seconds: float, slot_seconds: float) -> float | None:
+def _bytes_per_s(total: int, seconds: float, slot_seconds: float, steady: SteadyCopying | None) -> float | None:
+    if steady is not None and steady.size_bytes >= MIN_MEASURED_BYTES and steady.seconds > 0:
+        return steady.size_bytes / steady.seconds
     if total >= MIN_MEASURED_BYTES and seconds > 0:
         return total / seconds
     return total / slot_seconds if total > 0 and slot_seconds >= MIN_MEASURED_SLOT_S else None

@@ -32,16 +32,17 @@ from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
 from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.sinks.slots.slot_time import SlotTime
-from shallow_mirror.streaming.planning import offset_planning, planner_state
+from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.error_hints import with_archive_remedy
+from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.next_lineages import NextLineages
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.query import run_query
@@ -335,8 +336,7 @@ class _ArchiveRun:
         self._owner.compact_if_due()
         segments = [row.segment for row in report.rows]
         self._copied.add(segments)
-        seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
-        measured = offset_planning.measure(segments, seconds, self._copied.totals, slot_seconds=slot_seconds)
+        measured = measurements_of(report, self._copied.totals)
         planner_state.write_measurements(planner_state.measurements_path(self._config.checkpoint), measured)
 
 

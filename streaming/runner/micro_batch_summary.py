@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.run_history import MicroBatchObservation
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.micro_batches.micro_batch import TOTAL, MicroBatchReport
+from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport
 from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
+from shallow_mirror.streaming.planning import offset_planning
+from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.streaming.runner.error_hints import problem_of_retry, problem_of_truncation
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 
@@ -35,6 +39,17 @@ def observation(
         duration_ms=report.duration_ms,
         lag_offsets=lag_offsets,
         settled_at_ms=settled_at_ms,
+    )
+
+
+def measurements_of(report: MicroBatchReport, copied: Mapping[str, int]) -> Measurements:
+    """Return what the planner learns of a micro-batch. `copied`: as in `Measurements`."""
+    return offset_planning.measure(
+        [row.segment for row in report.rows],
+        report.duration_ms[TOTAL] / 1000,
+        copied,
+        slot_seconds=report.duration_ms[SLOWEST_SLOT] / 1000,
+        steady=report.steady,
     )
 
 

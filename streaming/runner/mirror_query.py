@@ -35,16 +35,17 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
-from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_time import SlotTime
-from shallow_mirror.streaming.planning import offset_planning, planner_state
+from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
@@ -298,6 +299,5 @@ class MirrorQuery:
             {segment.target.topic for segment in segments if segment.kind is SegmentKind.DATA}, report.stamped_topics
         )
         self.copied.add(segments)
-        seconds, slot_seconds = report.duration_ms[TOTAL] / 1000, report.duration_ms[SLOWEST_SLOT] / 1000
-        measured = offset_planning.measure(segments, seconds, self.copied.totals, slot_seconds=slot_seconds)
+        measured = measurements_of(report, self.copied.totals)
         planner_state.write_measurements(planner_state.measurements_path(self.config.checkpoint), measured)

@@ -27,6 +27,7 @@ from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, 
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 from shallow_mirror.streaming.runner.usable_cores import usable_cores
 from shallow_mirror.streaming.runner.worker_secrets import WithReferences, pass_secrets_to_workers
+from shallow_mirror.streaming.worker_environment import environment_of_plan_readers
 
 _log = logging.getLogger(__name__)
 
@@ -118,8 +119,8 @@ def session_of_run(
 
 @contextlib.contextmanager
 def warmed_up(spark: Any) -> Iterator[None]:
-    """Run the first job of the session while the driver does what comes before the first slot: it starts a Python worker."""
-    thread = threading.Thread(target=_run_first_job, args=(spark,), name="first-job", daemon=True)
+    """Run the first jobs of the session while the driver does what comes before the first slot: they start Python workers."""
+    thread = threading.Thread(target=_run_first_jobs, args=(spark,), name="first-jobs", daemon=True)
     thread.start()
     try:
         yield
@@ -127,14 +128,21 @@ def warmed_up(spark: Any) -> Iterator[None]:
         thread.join()
 
 
-def _run_first_job(spark: Any) -> None:
+def _run_first_jobs(spark: Any) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id long").toArrow()
+        _through_python(spark).toArrow()
+        with environment_of_plan_readers(spark):
+            read = _through_python(spark)
+        read.toArrow()
     except (PySparkException, Py4JError, OSError, EOFError) as error:
-        _log.warning("the first job, which only starts a Python worker ahead of time, failed: %s", str(error).partition("\n")[0])
+        _log.warning("a first job, which only starts a Python worker ahead of time, failed: %s", str(error).partition("\n")[0])
+
+
+def _through_python(spark: Any) -> Any:
+    return spark.range(1, numPartitions=1).mapInArrow(lambda batches: batches, "id long")
 
 
 def local_session(

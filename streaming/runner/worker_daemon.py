@@ -15,15 +15,16 @@ from pathlib import Path
 
 from shallow_mirror.logging_setup import begin_logging_from_environment
 from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_pandas_out
+from shallow_mirror.streaming.worker_environment import READS_PLANS_VARIABLE
 
 WORKERS_OF_TASKS = "pyspark.worker"
 _PYSPARK_ZIP = "pyspark.zip"
-_IMPORTED = (
+_IMPORTED_TO_READ_PLANS = (WORKERS_OF_TASKS, "shallow_mirror.streaming.sources.planned_ranges")
+_IMPORTED_TO_COPY = (
     WORKERS_OF_TASKS,
     "shallow_mirror.sinks.archive.archive_slot_target",
     "shallow_mirror.sinks.slots.archive_readings",
     "shallow_mirror.sinks.slots.slot_task",
-    "shallow_mirror.streaming.sources.planned_ranges",
 )
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     if OWN_SESSION_VARIABLE in os.environ:
         keep_pandas_out()
     if sys.argv[1] == WORKERS_OF_TASKS:
-        for name in _IMPORTED:
+        for name in _IMPORTED_TO_READ_PLANS if READS_PLANS_VARIABLE in os.environ else _IMPORTED_TO_COPY:
             importlib.import_module(name)
         gc.collect()
         gc.freeze()

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
-from shallow_mirror.broker.cluster.worker_clients import release_buffers
 from shallow_mirror.streaming.sources import stream_reader
 from shallow_mirror.streaming.sources.stream_reader import PlannedStreamReader, SlotPartition
+from shallow_mirror.streaming.worker_environment import environment_of_plan_readers
 from shallow_mirror.types import PlannedRange
 
 NAME = "shallow-mirror-ranges"
@@ -48,7 +48,9 @@ ARROW_SCHEMA = pa.schema(
 
 
 def register_planned_ranges(spark: SparkSession) -> None:
-    stream_reader.register(spark, PlannedRanges)
+    """Register the data source, with workers of its own."""
+    with environment_of_plan_readers(spark):
+        stream_reader.register(spark, PlannedRanges)
 
 
 class PlannedRanges(DataSource):  # type: ignore[misc]
@@ -66,9 +68,6 @@ class PlannedRanges(DataSource):  # type: ignore[misc]
 class RangeStreamReader(PlannedStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlotPartition)
-        # A task has two workers, one that reads these rows and one that copies, and Spark lets them take turns: each would keep
-        # the buffers of a copy.
-        release_buffers()
         yield arrow_batch_of(partition.ranges)
 
 

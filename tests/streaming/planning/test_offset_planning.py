@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shallow_mirror.errors import DataLossError
+from shallow_mirror.sinks.slot_results import SlotResult, SteadyCopying
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
@@ -175,6 +176,21 @@ def test_a_slow_path_is_measured_however_little_was_read_and_a_short_micro_batch
     assert offset_planning.measure(little, 12.0, {}, slot_seconds=10.0).bytes_per_s == 4_000
     assert offset_planning.measure(little, 12.0, {}, slot_seconds=1.0).bytes_per_s is None
     assert offset_planning.measure([], 12.0, {}, slot_seconds=10.0).bytes_per_s is None
+
+
+def test_what_came_behind_the_first_responses_alone_is_the_rate_where_it_is_large_enough() -> None:
+    target = TargetPartition("orders", "t", 0)
+    much = [Segment(source=A, source_start=0, source_end=9, kind=SegmentKind.DATA, target=target, size_bytes=64 * MIB)]
+    steady = SteadyCopying.of_slots(
+        [
+            SlotResult(0, None, (), steady=SteadyCopying(30 * MIB, 0.25)),
+            SlotResult(1, None, (), steady=SteadyCopying(20 * MIB, 0.5)),
+            SlotResult(2, None, ()),
+        ]
+    )
+    assert offset_planning.measure(much, 2.0, {}, steady=steady).bytes_per_s == 100 * MIB
+    assert offset_planning.measure(much, 2.0, {}, steady=SteadyCopying(10_000, 0.001)).bytes_per_s == 32 * MIB
+    assert SteadyCopying.of_slots([SlotResult(2, None, ())]) is None
 
 
 @given(_OFFSETS, _OFFSETS)

@@ -13,10 +13,17 @@ from shallow_mirror.streaming.runner import worker_daemon
 _DRIVERS_ONLY = ("deltalake", "obstore", "pandas", "pydantic", "yaml")
 
 
-def test_tasks_do_not_import_what_only_the_driver_needs() -> None:
+@pytest.mark.parametrize(
+    ("imported", "unneeded"),
+    [
+        (worker_daemon._IMPORTED_TO_COPY, _DRIVERS_ONLY),
+        (worker_daemon._IMPORTED_TO_READ_PLANS, (*_DRIVERS_ONLY, "shallow_mirror.sinks", "confluent_kafka")),
+    ],
+)
+def test_tasks_do_not_import_what_they_do_not_need(imported: tuple[str, ...], unneeded: tuple[str, ...]) -> None:
     program = (
-        f"import importlib, sys\nfor name in {worker_daemon._IMPORTED!r}: importlib.import_module(name)\n"
-        f"print([name for name in {_DRIVERS_ONLY!r} if name in sys.modules])"
+        f"import importlib, sys\nfor name in {imported!r}: importlib.import_module(name)\n"
+        f"print([name for name in {unneeded!r} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

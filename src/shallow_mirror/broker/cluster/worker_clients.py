@@ -53,11 +53,6 @@ def keep_buffers(buffers: Iterable[ReceiveBuffer], most_bytes: int) -> None:
     del _buffers[:-MOST_BUFFERS]
 
 
-def release_buffers() -> None:
-    """Give the kept buffers back to the system: this worker does something else than copying."""
-    _buffers.clear()
-
-
 def freeze_imports_once() -> None:
     """Exclude what the imports made from garbage collection, which PySpark's daemon runs after every task."""
     global _frozen_pid

@@ -42,6 +42,7 @@ class RangeProgress:
     tries: int = 0
     retry_at: float = 0.0
     unfinished: RetriableError | None = None
+    largest_batch_bytes: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -52,7 +53,8 @@ class RangeProgress:
             self.trouble_since = now
         self.trouble = error
 
-    def note_batches(self) -> None:
+    def note_batches(self, largest_bytes: int) -> None:
+        self.largest_batch_bytes = max(self.largest_batch_bytes, largest_bytes)
         self.trouble = None
         self.remote = None
         self.tries = 0

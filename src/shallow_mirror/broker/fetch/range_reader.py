@@ -35,7 +35,8 @@ from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536
-"""A range's last Fetch requests its estimated rest times `OVER_FETCH`, plus the slack."""
+"""A range's last Fetch requests its estimated rest times `OVER_FETCH`, plus the slack; from a broker that is far away, one batch
+more instead."""
 
 LEAST_SHARE_BYTES = 1 << 20
 """A partition's part of a response is at least this, and its share of `fetch_bytes`: where the first partition fills the
@@ -254,7 +255,10 @@ class RangeReader:
         size_bytes = pace.request_bytes(most_bytes, self._time_left_s())
         form = send_fetch(
             connection,
-            [self._fetch_of(topic_partition, max(size_bytes // len(sources), LEAST_SHARE_BYTES)) for topic_partition in sources],
+            [
+                self._fetch_of(topic_partition, max(size_bytes // len(sources), LEAST_SHARE_BYTES), is_far=pace.is_far)
+                for topic_partition in sources
+            ],
             isolation=self._isolation,
             max_wait_ms=self._max_wait_ms,
             max_bytes=size_bytes,
@@ -266,11 +270,13 @@ class RangeReader:
         pace.sent()
         return connection
 
-    def _fetch_of(self, topic_partition: TopicPartition, share_bytes: int) -> FetchPartition:
+    def _fetch_of(self, topic_partition: TopicPartition, share_bytes: int, *, is_far: bool) -> FetchPartition:
         # Without leader epochs: positions were checked when the range was planned.
         progress = self._progress[topic_partition]
         left = (progress.range.end - progress.position) * progress.range.bytes_per_offset
-        wanted = min(share_bytes, int(left * OVER_FETCH) + OVER_FETCH_SLACK_BYTES)
+        # The last batch of a range may reach beyond its end. One that is not returned whole costs a round trip.
+        slack = max(OVER_FETCH_SLACK_BYTES, progress.largest_batch_bytes if is_far else 0)
+        wanted = min(share_bytes, int(left * OVER_FETCH) + slack)
         return FetchPartition(topic_partition, -1, progress.position, wanted, topic_id=progress.range.topic_id)
 
     def _receive(
@@ -368,7 +374,7 @@ class RangeReader:
                 if unproven is not None:
                     self._retries.fail([fetched.topic_partition], unproven)
             return None
-        progress.note_batches()
+        progress.note_batches(int(index.size_bytes.max()))
         progress.position = max(progress.position, position_after(index, progress.range.end))
         # Damage behind the end of the range is of no concern to it.
         if not progress.is_done:
