@@ -42,6 +42,7 @@ from shallow_mirror.sinks.slot_results import (
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE, QuarantineBudget
 from shallow_mirror.sinks.slots.slot_task import RESULT_SCHEMA
 from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.sinks.slots.worker_environment import environment_of_copiers
 from shallow_mirror.types import QuarantineLimits, SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -275,7 +276,8 @@ class MicroBatchSink:
             )
         )
         named_task = in_context_of_driver(task)
-        slots = planned.mapInArrow(lambda batches: named_task(batches), RESULT_SCHEMA)
+        with environment_of_copiers():
+            slots = planned.mapInArrow(lambda batches: named_task(batches), RESULT_SCHEMA)
         began = self._clock()
         try:
             table = slots.toArrow()  # the only evaluation of this round

@@ -22,12 +22,12 @@ from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT, OFFSET_MAP_L
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.sinks.slots.worker_environment import environment_of_copiers, environment_of_plan_readers
 from shallow_mirror.streaming.runner.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_datasets_out, keep_pandas_out
 from shallow_mirror.streaming.runner.temp_dirs import temp_dir
 from shallow_mirror.streaming.runner.usable_cores import usable_cores
 from shallow_mirror.streaming.runner.worker_secrets import WithReferences, pass_secrets_to_workers
-from shallow_mirror.streaming.worker_environment import environment_of_plan_readers
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,9 @@ def _run_first_jobs(spark: Any) -> None:
     from pyspark.errors import PySparkException
 
     try:
-        _through_python(spark).toArrow()
+        with environment_of_copiers():
+            copied = _through_python(spark)
+        copied.toArrow()
         with environment_of_plan_readers(spark):
             read = _through_python(spark)
         read.toArrow()

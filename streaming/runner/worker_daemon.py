@@ -14,8 +14,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from shallow_mirror.logging_setup import begin_logging_from_environment
+from shallow_mirror.sinks.slots.worker_environment import READS_PLANS_VARIABLE
 from shallow_mirror.streaming.runner.pyarrow_alone import OWN_SESSION_VARIABLE, keep_pandas_out
-from shallow_mirror.streaming.worker_environment import READS_PLANS_VARIABLE
 
 WORKERS_OF_TASKS = "pyspark.worker"
 _PYSPARK_ZIP = "pyspark.zip"

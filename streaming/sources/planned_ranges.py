@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
+from shallow_mirror.sinks.slots.worker_environment import environment_of_plan_readers
 from shallow_mirror.streaming.sources import stream_reader
 from shallow_mirror.streaming.sources.stream_reader import PlannedStreamReader, SlotPartition
-from shallow_mirror.streaming.worker_environment import environment_of_plan_readers
 from shallow_mirror.types import PlannedRange
 
 NAME = "shallow-mirror-ranges"

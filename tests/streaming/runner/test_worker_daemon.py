@@ -17,7 +17,10 @@ _DRIVERS_ONLY = ("deltalake", "obstore", "pandas", "pydantic", "yaml")
     ("imported", "unneeded"),
     [
         (worker_daemon._IMPORTED_TO_COPY, _DRIVERS_ONLY),
-        (worker_daemon._IMPORTED_TO_READ_PLANS, (*_DRIVERS_ONLY, "shallow_mirror.sinks", "confluent_kafka")),
+        (
+            worker_daemon._IMPORTED_TO_READ_PLANS,
+            (*_DRIVERS_ONLY, "shallow_mirror.broker.cluster.cluster", "confluent_kafka", "ssl"),
+        ),
     ],
 )
 def test_tasks_do_not_import_what_they_do_not_need(imported: tuple[str, ...], unneeded: tuple[str, ...]) -> None:

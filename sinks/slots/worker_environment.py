@@ -15,16 +15,24 @@ from typing import Any
 READS_PLANS_VARIABLE = "SHALLOW_MIRROR_READS_PLANS"
 """Set for workers that only hand planned ranges to those that copy."""
 
-_changing = threading.Lock()
+_environment = threading.Lock()
+"""Of the Spark session, which all mirrors of a process share."""
 
 
 @contextmanager
 def environment_of_plan_readers(spark: Any) -> Iterator[None]:
-    """Let functions that are handed to Spark meanwhile run in workers that read plans."""
+    """Let the functions that this thread hands to Spark run in workers that read plans."""
     environment = spark.sparkContext.environment
-    with _changing:  # several mirrors of a process share the environment
+    with _environment:
         environment[READS_PLANS_VARIABLE] = "1"
         try:
             yield
         finally:
             del environment[READS_PLANS_VARIABLE]
+
+
+@contextmanager
+def environment_of_copiers() -> Iterator[None]:
+    """Let the functions that this thread hands to Spark run in workers that copy: those of no other purpose."""
+    with _environment:
+        yield
