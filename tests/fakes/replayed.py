@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shallow_mirror.broker.net.connection import Connection
-from shallow_mirror.broker.net.transport import Part
+from shallow_mirror.broker.net.transport import Part, Take
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 
@@ -20,7 +20,7 @@ class ReplayedTransport:
     def __init__(self, received: bytes) -> None:
         self._received, self._pos = received, 0
 
-    def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
+    def send_parts(self, parts: Sequence[Part], deadline: Deadline, take: Take | None = None) -> None:
         """Nobody is there."""
 
     def recv_into(self, view: memoryview, deadline: Deadline, silence_ms: float | None = None) -> None:

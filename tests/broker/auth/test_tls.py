@@ -16,6 +16,7 @@ from tests.security.certificates import DAY, NOW, Authority, Identity
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.tls_settings import TlsSettings
+from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.tls_transport import TlsTransport
 from shallow_mirror.broker.net.transport import first_readable
 from shallow_mirror.deadline import Deadline
@@ -108,6 +109,27 @@ def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates
         transport.recv_into(view[10:], deadline())
         transport.close()
     assert bytes(back) == sent
+
+
+def test_responses_are_taken_while_the_broker_takes_no_requests(certificates: Certificates) -> None:
+    count, size = 2_000, 4_000
+
+    def respond_to_each(peer: ssl.SSLSocket) -> None:
+        with peer.makefile("rb") as requests:
+            for _ in range(count):
+                head = requests.read(8)
+                requests.read(size - 4)
+                peer.sendall(size.to_bytes(4, "big") + head[4:] + bytes(size - 4))
+
+    with server(certificates.here, respond_to_each) as port:
+        transport = connected(port, settings(ssl__ca__location=certificates.ca_file))
+        connection = Connection(transport, "test", 1 << 20)
+        for number in range(count):
+            head = size.to_bytes(4, "big") + number.to_bytes(4, "big")
+            connection.send(number, [head, bytes(size - 4)], deadline(20_000))
+        for number in range(count):
+            assert int.from_bytes(connection.receive(deadline())[:4], "big") == number
+        connection.close()
 
 
 def test_a_silent_peer_is_given_up_and_one_that_leaves_is_reported(certificates: Certificates) -> None:

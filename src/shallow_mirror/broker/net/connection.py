@@ -18,6 +18,8 @@ _MIN_FRAME_BYTES = 4
 READ_AHEAD_BYTES = 16_384
 """What one receive may read behind a response: small responses to pipelined requests come several at a time."""
 
+MOST_AHEAD_BYTES = 16 << 20
+"""What may be received of responses while a request is being sent: 4,000 responses of four kilobytes, of a hundred partitions."""
 
 _GROWN_BY_BYTES = 1 << 20
 """Larger buffers grow in such steps: frames of nearly the same size would make each a new one."""
@@ -103,7 +105,7 @@ class Connection:
         if self._path is not None:
             self._path.sent(len(correlation_ids), sum(map(len, parts)))
         try:
-            self.transport.send_parts(parts, deadline)
+            self.transport.send_parts(parts, deadline, self._take_ahead)
         except BaseException:
             self.close()
             raise
@@ -156,10 +158,25 @@ class Connection:
         self._explained_until = self._next_correlation_id + 1
         self._explain = explain
 
+    def _take_ahead(self) -> bool:
+        """Receive what has come of responses, while requests are being sent; return whether there was something."""
+        if self._ahead_end == len(self._ahead):
+            size = len(self._ahead) * (1 if self._ahead_start else 2)
+            if size > MOST_AHEAD_BYTES:
+                return False
+            left = bytes(self._ahead[self._ahead_start : self._ahead_end])
+            self._ahead = memoryview(bytearray(size))
+            self._ahead[: len(left)], self._ahead_start, self._ahead_end = left, 0, len(left)
+        received = self.transport.recv_available_into(self._ahead[self._ahead_end :])
+        self._ahead_end += received
+        return received > 0
+
     def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:
         """Return the next `size` bytes, a few; what was received with them is kept for the next call."""
         if self._ahead_start == self._ahead_end:
             self._ahead_start = self._ahead_end = 0
+            if len(self._ahead) > READ_AHEAD_BYTES:
+                self._ahead = memoryview(bytearray(READ_AHEAD_BYTES))
         elif self._ahead_start + size > len(self._ahead):
             left = bytes(self._ahead[self._ahead_start : self._ahead_end])
             self._ahead[: len(left)], self._ahead_start, self._ahead_end = left, 0, len(left)

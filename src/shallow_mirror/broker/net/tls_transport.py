@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Sequence
 
-from shallow_mirror.broker.net.transport import Part, Transport
+from shallow_mirror.broker.net.transport import Part, Take, Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
@@ -34,14 +34,14 @@ class TlsTransport(Transport):
             except OSError as error:
                 self._wait_or_raise(error, "opening TLS with", deadline)
 
-    def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
+    def send_parts(self, parts: Sequence[Part], deadline: Deadline, take: Take | None = None) -> None:
         for record in _joined(parts):
             left = record
             while len(left):
                 try:
                     left = left[self._tls.send(left) :]
                 except OSError as error:
-                    self._wait_or_raise(error, "sending to", deadline)
+                    self._wait_or_raise(error, "sending to", deadline, take=take)
 
     def _recv_some(self, view: memoryview, expected: int, deadline: Deadline) -> int:
         while True:
@@ -54,16 +54,27 @@ class TlsTransport(Transport):
                 raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
             return received
 
+    def recv_available_into(self, view: memoryview) -> int:
+        try:
+            received = self._tls.recv_into(view)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+        except OSError as error:
+            raise tls_failure(error, self.peer, f"receiving from {self.peer}") from error
+        if not received:
+            raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
+        return received
+
     def has_pending(self) -> bool:
         return self._tls.pending() > 0
 
-    def _wait_or_raise(self, error: OSError, what: str, deadline: Deadline, expected: int = 1) -> None:
+    def _wait_or_raise(self, error: OSError, what: str, deadline: Deadline, expected: int = 1, take: Take | None = None) -> None:
         # To send, TLS may have to receive first, and the other way round.
         try:
             if isinstance(error, ssl.SSLWantReadError):
                 return self._wait_to_receive(max(expected, 1), deadline)
             if isinstance(error, ssl.SSLWantWriteError):
-                return self._wait_until(self._writable, deadline)
+                return self._wait_to_send(deadline, take)
         except TimeoutError as late:
             error = late
         raise tls_failure(error, self.peer, f"{what} {self.peer}") from error

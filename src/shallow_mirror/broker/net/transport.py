@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import selectors
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.deadline import Deadline
@@ -22,6 +22,9 @@ _GATHERED_MS = 20.0
 """Receiving is woken for so many bytes, not for each segment, unless fewer came within this time: a sender that is slower than
 this process would wake it for every few kilobytes."""
 
+_TAKEN_EVERY_MS = 20.0
+"""While nothing can be sent, responses are taken so often. A broker that is busy takes requests again within less time."""
+
 _LOOK_MS = 1000.0
 """A wait is looked at so often: whether to report it."""
 
@@ -29,6 +32,9 @@ _CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 """POLLRDHUP is Linux's: the peer sends nothing any more. Others report that as POLLHUP."""
 
 Part = bytes | bytearray | memoryview
+
+Take = Callable[[], bool]
+"""Take what has come of responses, without waiting; return whether there was something."""
 
 
 class Transport:
@@ -50,15 +56,15 @@ class Transport:
         self.path: PathLog | None = None
         """Where waits are noted; None: nowhere."""
 
-    def send_parts(self, parts: Sequence[Part], deadline: Deadline) -> None:
-        """Send everything, in order, without joining the parts."""
+    def send_parts(self, parts: Sequence[Part], deadline: Deadline, take: Take | None = None) -> None:
+        """Send everything, in order, without joining the parts. `take` is called while the peer takes nothing."""
         first, left = 0, sum(map(len, parts))
         try:
             while left:
                 try:
                     sent = self._socket.sendmsg(parts[first : first + _MAX_PARTS])
                 except BlockingIOError:
-                    self._wait_until(self._writable, deadline)
+                    self._wait_to_send(deadline, take)
                     continue
                 left -= sent
                 if left:
@@ -94,6 +100,18 @@ class Transport:
                 raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
             return received
 
+    def recv_available_into(self, view: memoryview) -> int:
+        """Receive what has come, without waiting; return how many bytes."""
+        try:
+            received = self._socket.recv_into(view)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise _network(f"receiving from {self.peer}", error) from error
+        if not received:
+            raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
+        return received
+
     def is_closed_by_peer(self) -> bool:
         """Return, without waiting, whether the peer has closed the connection. A peer that vanished silently has not."""
         return any(events & _CLOSED for _, events in self._closed.poll(0))
@@ -114,6 +132,27 @@ class Transport:
                 return
             self._wake_for(1)
         self._wait_until(self._readable, deadline)
+
+    def _wait_to_send(self, deadline: Deadline, take: Take | None) -> None:
+        """Wait until more can be sent. A broker takes no request before it could send the response to the one before it."""
+        if take is None:
+            return self._wait_until(self._writable, deadline)
+        path = self.path
+        if path is not None:
+            path.begin_wait()
+        try:
+            while not self._writable.poll(min(_timeout_s(deadline, self.peer) * 1000, _TAKEN_EVERY_MS)):
+                if deadline.is_over():
+                    raise TimeoutError("timed out")
+                has_taken = take()
+                if path is not None and has_taken:
+                    path.end_wait()
+                    path.begin_wait()
+                elif path is not None:
+                    path.still_waiting()
+        finally:
+            if path is not None:
+                path.end_wait()
 
     def _wake_for(self, received: int) -> None:
         # Only while a frame is filled: what else waits for the socket, such as `first_readable`, waits for one byte.
