@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shallow_mirror.broker.cluster.cluster_metadata import SendSpeed
 
-LEAST_BYTES = 4 << 20
+LEAST_BYTES = 16 << 20
 """May be in flight on any path: a broker that is near needs no more, and what is measured needs something to go by."""
 
 GAIN = 2
