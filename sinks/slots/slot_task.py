@@ -314,8 +314,7 @@ class _SlotTry:
 
     def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
         """Copy what `reading` brings. `is_partial`: there is more to read than that."""
-        first: tuple[float, int] | None = None
-        """When the first response was there, and its size."""
+        first: tuple[float, int] | None = None  # when the first response was there, and its size
         for response in self._responses_of(reading):
             if first is None and response:
                 first = time.monotonic(), sum(int(part.index.size_bytes.sum()) for part in response)

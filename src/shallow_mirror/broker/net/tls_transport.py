@@ -74,7 +74,7 @@ class TlsTransport(Transport):
             if isinstance(error, ssl.SSLWantReadError):
                 return self._wait_to_receive(max(expected, 1), deadline)
             if isinstance(error, ssl.SSLWantWriteError):
-                return self._wait_to_send(deadline, take)
+                return self._wait_until(self._writable, deadline, take)
         except TimeoutError as late:
             error = late
         raise tls_failure(error, self.peer, f"{what} {self.peer}") from error

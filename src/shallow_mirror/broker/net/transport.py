@@ -64,7 +64,7 @@ class Transport:
                 try:
                     sent = self._socket.sendmsg(parts[first : first + _MAX_PARTS])
                 except BlockingIOError:
-                    self._wait_to_send(deadline, take)
+                    self._wait_until(self._writable, deadline, take)
                     continue
                 left -= sent
                 if left:
@@ -87,18 +87,12 @@ class Transport:
         return self._recv_some(view, expected, deadline)
 
     def _recv_some(self, view: memoryview, expected: int, deadline: Deadline) -> int:
-        while True:
+        while not (received := self.recv_available_into(view)):
             try:
-                try:
-                    received = self._socket.recv_into(view)
-                except BlockingIOError:
-                    self._wait_to_receive(expected, deadline)
-                    continue
+                self._wait_to_receive(expected, deadline)
             except OSError as error:
                 raise _network(f"receiving from {self.peer}", error) from error
-            if not received:
-                raise RetriableError("NETWORK_EXCEPTION", f"{self.peer} closed the connection")
-            return received
+        return received
 
     def recv_available_into(self, view: memoryview) -> int:
         """Receive what has come, without waiting; return how many bytes."""
@@ -133,18 +127,31 @@ class Transport:
             self._wake_for(1)
         self._wait_until(self._readable, deadline)
 
-    def _wait_to_send(self, deadline: Deadline, take: Take | None) -> None:
-        """Wait until more can be sent. A broker takes no request before it could send the response to the one before it."""
-        if take is None:
-            return self._wait_until(self._writable, deadline)
-        path = self.path
+    def _wake_for(self, received: int) -> None:
+        # Only while a frame is filled: what else waits for the socket, such as `first_readable`, waits for one byte.
+        if received != self._low_water:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, received)
+            self._low_water = received
+
+    def _wait_until(self, possible: select.poll, deadline: Deadline, take: Take | None = None) -> None:
+        # An error of the socket also ends the wait: the next call then raises it.
+        if not self._poll(possible, _timeout_s(deadline, self.peer) * 1000, take):
+            raise TimeoutError("timed out")
+
+    def _poll(self, possible: select.poll, timeout_ms: float, take: Take | None = None) -> bool:
+        """Wait until it is possible, which is noted for the log of the path; False: it was not within that time.
+
+        `take`: called meanwhile, because a broker takes no request before it could send the response to the one before it.
+        """
+        path, look_ms = self.path, _LOOK_MS if take is None else _TAKEN_EVERY_MS
         if path is not None:
             path.begin_wait()
         try:
-            while not self._writable.poll(min(_timeout_s(deadline, self.peer) * 1000, _TAKEN_EVERY_MS)):
-                if deadline.is_over():
-                    raise TimeoutError("timed out")
-                has_taken = take()
+            while not possible.poll(min(timeout_ms, look_ms)):
+                timeout_ms -= look_ms
+                if timeout_ms <= 0:
+                    return False
+                has_taken = take is not None and take()
                 if path is not None and has_taken:
                     path.end_wait()
                     path.begin_wait()
@@ -153,32 +160,6 @@ class Transport:
         finally:
             if path is not None:
                 path.end_wait()
-
-    def _wake_for(self, received: int) -> None:
-        # Only while a frame is filled: what else waits for the socket, such as `first_readable`, waits for one byte.
-        if received != self._low_water:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, received)
-            self._low_water = received
-
-    def _wait_until(self, possible: select.poll, deadline: Deadline) -> None:
-        # An error of the socket also ends the wait: the next call then raises it.
-        if not self._poll(possible, _timeout_s(deadline, self.peer) * 1000):
-            raise TimeoutError("timed out")
-
-    def _poll(self, possible: select.poll, timeout_ms: float) -> bool:
-        """Wait until it is possible, which is noted for the log of the path; False: it was not within that time."""
-        path = self.path
-        if path is None:
-            return bool(possible.poll(timeout_ms))
-        path.begin_wait()
-        try:
-            while not possible.poll(min(timeout_ms, _LOOK_MS)):
-                timeout_ms -= _LOOK_MS
-                if timeout_ms <= 0:
-                    return False
-                path.still_waiting()
-        finally:
-            path.end_wait()
         return True
 
     def close(self) -> None:
