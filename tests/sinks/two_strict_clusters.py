@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import time
 import uuid
@@ -32,6 +33,20 @@ LIMITS = BatchLimits(
 )
 
 
+def create_target(target: StrictCluster, topic: str, partitions: int = 1, **configs: str) -> None:
+    """Create a topic with the id that `route_to` gives it."""
+    target.create_topic(topic, partitions, topic_id=_id_of(topic), **configs)
+
+
+def route_to(topic: str, limits: BatchLimits = LIMITS) -> RoutedTopic:
+    topic_id = base64.urlsafe_b64encode(_id_of(topic).bytes).decode().rstrip("=")
+    return RoutedTopic(target_topic=topic, target_topic_id=topic_id, limits=limits)
+
+
+def _id_of(topic: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_OID, topic)
+
+
 def run_kafka_slot(job: KafkaSlotJob, rows: Iterator[pa.RecordBatch], *, is_planned_ranges: bool) -> SlotResult:
     """Run a slot whose sink is a Kafka transaction."""
     open_target = functools.partial(open_kafka_target, job)
@@ -44,7 +59,7 @@ class Clusters:
     def __init__(self, source: StrictCluster, target: StrictCluster) -> None:
         self.source, self.target = source, target
         source.create_topic("orders", 2, topic_id=ORDERS)
-        target.create_topic("copy", 2)
+        create_target(target, "copy", 2)
         self.written: dict[SourcePartition, list[bytes]] = {A: [], B: []}
 
     def write(self, place: SourcePartition, *counts: int) -> None:
@@ -63,7 +78,7 @@ class Clusters:
             "decision": 2,
             "source": client_of(self.source),
             "target": client_of(self.target),
-            "routes": {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=LIMITS)},
+            "routes": {"orders": route_to("copy")},
             "positions": positions,
             "epoch_ends": {},
             "target_ends": {},

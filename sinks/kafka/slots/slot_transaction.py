@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,10 +25,11 @@ from shallow_mirror.broker.produce.txn_additions import (
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError, TargetDataLossError
+from shallow_mirror.errors import ConfigError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import other_target_problem
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition
@@ -215,6 +216,7 @@ class SlotTransaction:
         new = [target for target in targets if target not in self._added]
         if new:
             # The receipt's group is added with the first partitions, which spares a round trip.
+            self._require_topics_of_map({part.part.source.topic for part in sent})
             add = add_partitions if self._added else add_partitions_and_offsets
             add(self._target, txn, new, self._deadline)
             self._added.update(new)
@@ -236,6 +238,23 @@ class SlotTransaction:
         with self._refusals_explained():
             pipeline.submit(queues, response.submission)
         self._sending.has_stopped = response.submission.is_cut_short
+
+    def _require_topics_of_map(self, topics: Iterable[str]) -> None:
+        """Raise ConfigError where a target topic was deleted and created again, as far as this task knows.
+
+        A base offset below those of the map shows it as well, but not where something else is in the new topic already, such as
+        the marker of an aborted try. After an unsuccessful try the metadata is new.
+        """
+        routes = {topic: self._job.routes[topic] for topic in sorted(topics)}
+        existing = self._target.known_topics({route.target_topic for route in routes.values()}, self._deadline)
+        checked = (
+            other_target_problem(topic, route.target_of(SourcePartition(topic, "", 0)), route.target_topic, found)
+            for topic, route in routes.items()
+            if (found := existing.get(route.target_topic)) is not None  # else Produce says so
+        )
+        problems = [problem for problem in checked if problem is not None]
+        if problems:
+            raise ConfigError(problems)
 
     def _acknowledged(self, response: _Response) -> Mapping[TopicPartition, list[int]]:
         """Wait until all that was sent of a response is acknowledged; return where its batches are."""

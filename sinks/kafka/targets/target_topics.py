@@ -10,6 +10,7 @@ from typing import Protocol
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
+from shallow_mirror.broker.cluster.new_logs import await_logs
 from shallow_mirror.broker.net.error_codes import error_name, is_forbidden, refusal
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
@@ -20,7 +21,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.types import BatchLimits, SourcePartition
+from shallow_mirror.types import BatchLimits, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ class TargetTopics:
         if missing or grown:
             wanted = {names[source]: topics[source] for source in missing} | grown
             existing = self._await_listed(list(names.values()), wanted, deadline)
+            new = [TopicPartition(name, partition) for name, count in wanted.items() for partition in range(count)]
+            await_logs(self._target, new, deadline)
         self._take_in(topics, names, existing, deadline)
 
     def _take_in(

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, error
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, ORDERS, A, B, Clusters, payloads, planned, run_kafka_slot
+from tests.sinks.two_strict_clusters import ORDERS, A, B, Clusters, create_target, payloads, planned, route_to, run_kafka_slot
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.fetch import range_reader
@@ -290,11 +290,11 @@ def test_through_spark_what_the_target_refuses_ends_the_round_in_front_of_it(
 
 def with_users(clusters: Clusters) -> dict[str, RoutedTopic]:
     clusters.source.create_topic("users", 1, topic_id=type(ORDERS)(bytes=b"users of a test!"))
-    clusters.target.create_topic("people", 1)
+    create_target(clusters.target, "people", 1)
     clusters.source.seed(("users", 0), batch(0, 3))
     return {
-        "orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=LIMITS),
-        "users": RoutedTopic(target_topic="people", target_topic_id="u", limits=LIMITS),
+        "orders": route_to("copy"),
+        "users": route_to("people"),
     }
 
 

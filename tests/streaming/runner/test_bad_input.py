@@ -266,7 +266,7 @@ def test_a_target_topic_that_is_deleted_under_a_running_mirror_ends_it_before_th
     deleted, recreated = f"{clusters.name}.deleted", f"{clusters.name}.recreated"
     for topic, error, is_recreated in (
         (deleted, "was deleted, with what was copied", False),
-        (recreated, "given offset 0", True),
+        (recreated, "was deleted and created again", True),
     ):
         create_topic(clusters.source, topic)
         write(clusters.source, topic, ["a"])

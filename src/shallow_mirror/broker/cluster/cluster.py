@@ -17,6 +17,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     PartitionMetadata,
     PathSpeeds,
     ProducerState,
+    TopicMetadata,
 )
 from shallow_mirror.broker.cluster.config_queries import ConfigQueries
 from shallow_mirror.broker.cluster.connection_pool import CONTROL, ConnectionPool
@@ -265,6 +266,11 @@ class Cluster:
                 raise ConfigError(problems)
             self.pause(tries, patience)
             tries += 1
+
+    def known_topics(self, names: set[str], deadline: Deadline) -> dict[str, TopicMetadata]:
+        """Return cached metadata of those of the topics that exist. Raises as `leaders`."""
+        self._check_process()
+        return self._metadata.known_topics(names, deadline)
 
     def leaders(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
         """Return the leader of each topic-partition, cached.

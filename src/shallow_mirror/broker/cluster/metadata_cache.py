@@ -75,13 +75,11 @@ class MetadataCache:
         Raises RetriableError where no broker answers, ConfigError where the permission to describe a topic is missing.
         """
         topic_partitions = list(topic_partitions)
-        if self._clock() - self._topics_at > self._config.metadata_max_age_ms / 1000:
-            self.forget()
-        self._require_topics({topic_partition.topic for topic_partition in topic_partitions}, deadline)
+        topics = self.known_topics({topic_partition.topic for topic_partition in topic_partitions}, deadline)
         leaders: dict[TopicPartition, PartitionMetadata] = {}
         leaderless: dict[TopicPartition, RetriableError] = {}
         for topic_partition in topic_partitions:
-            topic = self._topics.get(topic_partition.topic)
+            topic = topics.get(topic_partition.topic)
             partition = None if topic is None else topic.partitions.get(topic_partition.partition)
             if partition is None or partition.leader < 0:
                 leaderless[topic_partition] = RetriableError("LEADER_NOT_AVAILABLE", f"{topic_partition} has no leader")
@@ -91,6 +89,13 @@ class MetadataCache:
             # The next call has to look again: a partition is without a leader for a moment as a rule.
             self.forget()
         return leaders, leaderless
+
+    def known_topics(self, names: set[str], deadline: Deadline) -> dict[str, TopicMetadata]:
+        """Return cached metadata of those of the topics that exist. Raises as `leaders_and_errors`."""
+        if self._clock() - self._topics_at > self._config.metadata_max_age_ms / 1000:
+            self.forget()
+        self._require_topics(names, deadline)
+        return {name: self._topics[name] for name in names if name in self._topics}
 
     def partitions_by_leader(
         self, topic_partitions: Iterable[TopicPartition], deadline: Deadline

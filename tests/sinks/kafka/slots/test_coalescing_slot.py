@@ -7,18 +7,17 @@ from dataclasses import replace
 import pytest
 from tests.fakes.changes import error
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned, run_kafka_slot
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, create_target, planned, route_to, run_kafka_slot
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
-ROUTES = {"orders": RoutedTopic(target_topic="young", target_topic_id="t", limits=replace(LIMITS, coalesce_bytes=1 << 14))}
+ROUTES = {"orders": route_to("young", replace(LIMITS, coalesce_bytes=1 << 14))}
 PLANS = (planned(A, 12), planned(B, 4))
 
 
@@ -34,7 +33,7 @@ def ran(clusters: Clusters, job: KafkaSlotJob, *ranges: PlannedRange, through_sp
 
 @pytest.fixture
 def pair(clusters: Clusters) -> Clusters:
-    clusters.target.create_topic("young", 2, **{"message.timestamp.before.max.ms": "3600000"})  # type: ignore[arg-type]
+    create_target(clusters.target, "young", 2, **{"message.timestamp.before.max.ms": "3600000"})
     return clusters
 
 

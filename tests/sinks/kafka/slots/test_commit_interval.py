@@ -17,14 +17,13 @@ from tests.fakes.clients import SleepingClock
 from tests.fakes.slow_link import SlowLink
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, planned, run_kafka_slot
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, create_target, planned, route_to, run_kafka_slot
 from tests.support.examples import examples
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
@@ -43,8 +42,8 @@ class SlowTarget:
     def __init__(self, clusters: Clusters, clock: SleepingClock, limits: BatchLimits = LIMITS) -> None:
         self.clusters, self.clock = clusters, clock
         configs = {"max.message.bytes": str(limits.max_message_bytes)}
-        clusters.target.create_topic("slow", 2, **configs)  # type: ignore[arg-type]
-        self.routes = {"orders": RoutedTopic(target_topic="slow", target_topic_id="t", limits=limits)}
+        create_target(clusters.target, "slow", 2, **configs)
+        self.routes = {"orders": route_to("slow", limits)}
         self.positions = {A: 0, B: 0}
         self.results: list[SlotResult] = []
         self.in_flight_requests = 1
@@ -210,8 +209,8 @@ def test_batches_that_are_set_aside_behind_the_end_are_left_to_the_next_round(sl
 
 
 def test_a_batch_that_the_target_refuses_behind_an_end_is_met_by_the_next_round(slow: SlowTarget) -> None:
-    slow.clusters.target.create_topic("young", 2, **{"message.timestamp.before.max.ms": "3600000"})  # type: ignore[arg-type]
-    slow.routes = {"orders": RoutedTopic(target_topic="young", target_topic_id="t", limits=LIMITS)}
+    create_target(slow.clusters.target, "young", 2, **{"message.timestamp.before.max.ms": "3600000"})
+    slow.routes = {"orders": route_to("young")}
     now_ms = slow.clusters.target.now_ms()
     young = [batch(n, 1, payload=record(0, value=value_at(n)), timestamp=now_ms) for n in (0, 1, 3, 4)]
     slow.seed(A, young[0], young[1], batch(2, 1, timestamp=1_000), young[2], young[3])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, dropped_after, dropped_before, error
 from tests.fakes.record_rules import header_of
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, client_of, planned
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, client_of, create_target, planned, route_to
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -292,11 +292,11 @@ def test_a_slot_of_both_kinds_writes_a_transaction_for_the_translated_topic_alon
     other_id = source.metadata(["other"], Deadline.after_ms(5_000, time.monotonic)).topics["other"].topic_id
     source.close()
     other = SourcePartition("other", other_id, 0)
-    clusters.target.create_topic("other", 1)
+    create_target(clusters.target, "other", 1)
     clusters.write(A, 2)
     clusters.source.seed(("other", 0), batch(0, 3))
     job = preserving(clusters, {A: 0})
-    routes = {**job.routes, "other": RoutedTopic(target_topic="other", target_topic_id="t", limits=LIMITS)}
+    routes = {**job.routes, "other": route_to("other")}
     result = clusters.run(clusters.job({A: 0, other: 0}, routes=routes, shared_producers={A: P}, guard_times=TIMES),
                           planned(A, 2), planned(other, 3))  # fmt: skip
     assert placed(clusters) == [(0, 0, 2)]

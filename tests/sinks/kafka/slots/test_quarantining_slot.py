@@ -10,12 +10,11 @@ from dataclasses import replace
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, error
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, planned, run_kafka_slot
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, create_target, payloads, planned, route_to, run_kafka_slot
 from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import changed, flipped
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
-from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE, Refusal
@@ -26,7 +25,7 @@ TARGET = "young"
 
 LAST_OFFSET_DELTA_POS = 23
 MOST_BYTES = 1000
-ROUTES = {"orders": RoutedTopic(target_topic=TARGET, target_topic_id="t", limits=replace(LIMITS, max_message_bytes=MOST_BYTES))}
+ROUTES = {"orders": route_to(TARGET, replace(LIMITS, max_message_bytes=MOST_BYTES))}
 
 
 def young(base_offset: int, count: int, clusters: Clusters, value: bytes = b"young") -> bytes:
@@ -37,7 +36,7 @@ def young(base_offset: int, count: int, clusters: Clusters, value: bytes = b"you
 @pytest.fixture
 def pair(clusters: Clusters) -> Clusters:
     before = {"message.timestamp.before.max.ms": "3600000", "max.message.bytes": str(MOST_BYTES)}
-    clusters.target.create_topic(TARGET, 2, **before)  # type: ignore[arg-type]
+    create_target(clusters.target, TARGET, 2, **before)
     return clusters
 
 

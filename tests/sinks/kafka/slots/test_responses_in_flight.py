@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, error, held
-from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, planned
+from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, planned, route_to
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES
-from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.types import SegmentKind
 
@@ -24,7 +23,7 @@ SMALL_FETCH = 1 << 15
 """Holds two of the batches that are written here. Two such responses may be in flight before the first acknowledgement."""
 
 VALUE_BYTES = 15_000
-ROUTES = {"orders": RoutedTopic(target_topic="copy", target_topic_id="t", limits=replace(LIMITS, max_message_bytes=1 << 20))}
+ROUTES = {"orders": route_to("copy", replace(LIMITS, max_message_bytes=1 << 20))}
 
 
 def write_large(clusters: Clusters, count: int) -> list[bytes]:

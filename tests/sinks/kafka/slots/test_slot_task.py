@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error
 from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, payloads, planned, run_kafka_slot
+from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, create_target, payloads, planned, route_to, run_kafka_slot
 from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -17,6 +17,7 @@ from shallow_mirror.broker.produce.transactions import init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
+    ConfigError,
     CorruptBatchError,
     DataLossError,
     LogTruncatedError,
@@ -24,7 +25,6 @@ from shallow_mirror.errors import (
     RetriableError,
     TargetDataLossError,
 )
-from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import (
@@ -122,6 +122,18 @@ def test_a_failed_produce_starts_the_slot_again_under_a_new_epoch_and_nothing_is
         batch for batch in clusters.target.log("copy", 0).batches if batch.header.producer_epoch == result.txn.producer_epoch
     )
     assert result.segments[0].target_start == first.header.base_offset
+
+
+def test_a_target_topic_that_was_created_again_is_refused_though_an_aborted_try_has_left_its_marker_there(
+    clusters: Clusters,
+) -> None:
+    clusters.write(A, 2)
+    clusters.target.delete_topic("copy")
+    clusters.target.create_topic("copy", 2)
+    clusters.target.seed(("copy", 0), batch(0, 1))  # as far as the map goes: base offsets show nothing
+    with pytest.raises(ConfigError, match=r"target topic copy \(for orders\) was deleted and created again \(topic id "):
+        clusters.run(clusters.job({A: 0}, target_ends={TopicPartition("copy", 0): 1}), planned(A, 2))
+    assert len(clusters.target.log("copy", 0).batches) == 1
 
 
 @pytest.mark.parametrize("code", [47, 90])
@@ -309,11 +321,11 @@ def test_a_batch_that_the_position_is_in_loses_what_lies_below_it(clusters: Clus
 
 
 def test_a_batch_that_is_too_large_for_the_target_is_split_and_one_too_large_record_is_refused(clusters: Clusters) -> None:
-    clusters.target.create_topic("small", 2, **{"max.message.bytes": "200"})  # type: ignore[arg-type]
+    create_target(clusters.target, "small", 2, **{"max.message.bytes": "200"})
     small = BatchLimits(
         max_message_bytes=200, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
     )
-    routes = {"orders": RoutedTopic(target_topic="small", target_topic_id="t", limits=small)}
+    routes = {"orders": route_to("small", small)}
     clusters.write(A, 40)
     result = clusters.run(clusters.job({A: 0}, routes=routes), planned(A, 40))
     (segment,) = result.segments
