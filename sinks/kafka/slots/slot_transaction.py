@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.begun_call import BegunCall
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
@@ -160,6 +161,9 @@ class SlotTransaction:
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
         """Wait for the acknowledgements of everything that was sent, with the receipt sent meanwhile. As `write`."""
         if self.txn is not None:  # nothing to prove where nothing was written
+            name = self.txn.transactional_id
+            self._target.find_coordinators(CoordinatorKind.GROUP, [name], self._deadline)
+            coordinator = self._target.known_coordinator(CoordinatorKind.GROUP, name)
             self._receipt = begin_receipt(
                 self._target,
                 self.txn,
@@ -168,6 +172,7 @@ class SlotTransaction:
                 map_id=self._job.map_id,
                 run_id=self._job.run_id,
                 deadline=self._deadline,
+                purpose=BEGUN if coordinator is None else self._sending.pipeline().purpose_at(coordinator),
             )
             self._begin_stable_ends()
         return self._record(builder_of, left=0)

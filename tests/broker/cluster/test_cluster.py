@@ -24,7 +24,7 @@ from tests.support.record_batches import batch
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, ListedOffset, ProducerState
-from shallow_mirror.broker.produce.transactions import describe_txn
+from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError, TopicAccessError
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -275,6 +275,10 @@ def test_a_broker_without_describe_transactions_will_do_until_it_is_asked_for_th
     assert offsets(client, clock) == [0, 0]
     with pytest.raises(BrokerTooOldError, match=r"^broker .* offers no DescribeTransactions: Kafka 3\.0 or later is needed$"):
         describe_txn(client, "m-0", clock.deadline())
+    # Its coordinator and the connection to it are known now: the request that is sent ahead could not be sent either.
+    begun = begin_describe_txn(client, "m-0", clock.deadline())
+    with pytest.raises(BrokerTooOldError, match="offers no DescribeTransactions"):
+        describe_txn(client, "m-0", clock.deadline(), begun=begun)
 
 
 # --- what is asked ---

@@ -189,6 +189,10 @@ class Cluster:
         keys = list(keys)
         self.retrying("finding coordinators", lambda attempt: self._coordinators.find(kind, keys, attempt), deadline)
 
+    def known_coordinator(self, kind: CoordinatorKind, key: str) -> int | None:
+        """Return the node id of a coordinator that was found before."""
+        return self._coordinators.known(kind, key)
+
     def learn_coordinator(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
         """Note a coordinator that a broker named by its own, which spares a FindCoordinator."""
         self._coordinators.learn(kind, key, node_id)

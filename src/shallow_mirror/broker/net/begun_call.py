@@ -7,16 +7,18 @@ from typing import Generic, TypeVar
 
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError
+from shallow_mirror.errors import BrokerTooOldError, RetriableError
 
 BEGUN = "begun"
-"""The purpose of connections with requests whose response is received later: nothing else is asked over them."""
+"""The usual purpose of connections with requests whose response is received later: nothing else is asked over them."""
 
 _T = TypeVar("_T")
 
 
 class BegunCall(Generic[_T]):
-    """A request over a connection of purpose `BEGUN`. A response that is not wanted any more is dropped with the next ones.
+    """A request over a connection of its own purpose (`BEGUN`), or behind all requests of another one.
+
+    A response that is not wanted any more is dropped with the next ones.
 
     Nothing is raised when it is sent: what failed then is raised by `receive`.
     """
@@ -28,17 +30,17 @@ class BegunCall(Generic[_T]):
         receive: Callable[[Connection, Deadline], _T],
     ) -> None:
         self._receive = receive
-        self._failure: RetriableError | None = None
+        self._failure: RetriableError | BrokerTooOldError | None = None
         self._responses: list[_T] = []
         try:
             self._connection = connect()
             send(self._connection)
             self._connection.begun.append(self)
-        except RetriableError as error:
+        except (RetriableError, BrokerTooOldError) as error:
             self._failure = error
 
     def receive(self, deadline: Deadline) -> _T:
-        """Return the response. Raises RetriableError, also for what failed when it was sent."""
+        """Return the response. Raises RetriableError, also for what failed when it was sent, and BrokerTooOldError."""
         while not self._responses and self._failure is None:
             first: BegunCall[object] = self._connection.begun.popleft()
             try:

@@ -31,12 +31,21 @@ class BegunRequest(BegunCall[Any]):
     """A request to a coordinator that was sent, and whose response is received later. It counts as the first try."""
 
     def __init__(
-        self, cluster: Cluster, kind: CoordinatorKind, key: str, api: str, fields: Mapping[str, Any], deadline: Deadline
+        self,
+        cluster: Cluster,
+        kind: CoordinatorKind,
+        key: str,
+        api: str,
+        fields: Mapping[str, Any],
+        deadline: Deadline,
+        *,
+        purpose: str = BEGUN,
     ) -> None:
+        """Send it. `purpose`: of the connection; whose other responses have to be received before this one, if any."""
         self.kind, self.key, self.api, self.fields = kind, key, api, fields
         attempt = deadline.sooner(cluster.config.request_timeout_ms)
         super().__init__(
-            lambda: cluster.coordinator(kind, key, attempt, BEGUN),
+            lambda: cluster.coordinator(kind, key, attempt, purpose),
             lambda connection: send(connection, api, attempt, **fields),
             lambda connection, receiving: receive(connection, api, receiving),
         )

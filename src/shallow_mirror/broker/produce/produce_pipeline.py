@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.send_pace import SendPace
+from shallow_mirror.broker.net.begun_call import BEGUN
 from shallow_mirror.broker.produce.leader_pipeline import (
     Continuing,
     InFlightLimits,
@@ -120,6 +121,16 @@ class ProducePipeline:
                     sending.rotate(-1)
                 else:
                     sending.popleft()
+
+    def purpose_at(self, node_id: int) -> str:
+        """Return the purpose of a connection for a further request of the transaction, sent behind all that was submitted.
+
+        A broker asks the transaction's coordinator whether a partition was added to it (KIP-890). If a second such question of
+        the same transaction comes before the first was sent, the first one fails (AddPartitionsToTxnManager, Kafka 4.3). It
+        serves a connection in turn, so behind Produce requests no question is waiting any more.
+        """
+        pipeline = self._pipelines.get(node_id)
+        return BEGUN if pipeline is None or pipeline.is_idle else self._purpose
 
     def finish(self, submission: Submission) -> None:
         """Wait until what was sent of a submission, and of those before it, is acknowledged. Raises as `submit`."""

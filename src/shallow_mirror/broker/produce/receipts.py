@@ -9,6 +9,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.begun_call import BEGUN
 from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
 from shallow_mirror.deadline import Deadline
@@ -48,11 +49,13 @@ def begin_receipt(
     map_id: str,
     run_id: str,
     deadline: Deadline,
+    purpose: str = BEGUN,
 ) -> BegunRequest:
     """Send a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision.
 
     The group was added to the transaction before (`add_partitions_and_offsets`). `finish_receipt` waits until it is written.
     Batches of the transaction may still be on their way: a receipt exists once all of it is committed, whatever came last.
+    `purpose`: of the connection, as `ProducePipeline.purpose_at` says it where batches are on their way.
     """
     topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
     metadata = {
@@ -79,7 +82,9 @@ def begin_receipt(
         "group_instance_id": None,
         "topics": [topic(name=topic_partition.topic, partitions=[partition])],
     }
-    return BegunRequest(cluster, CoordinatorKind.GROUP, txn.transactional_id, "TxnOffsetCommit", fields, deadline)
+    return BegunRequest(
+        cluster, CoordinatorKind.GROUP, txn.transactional_id, "TxnOffsetCommit", fields, deadline, purpose=purpose
+    )
 
 
 def finish_receipt(

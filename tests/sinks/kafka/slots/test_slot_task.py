@@ -72,6 +72,16 @@ def test_a_slot_uses_the_producer_epoch_that_was_taken_ahead_and_adds_its_partit
     assert clusters.committed(result, B) == payloads(clusters.written[B])
 
 
+def test_a_receipt_is_sent_behind_the_batches_where_their_leader_is_the_coordinator_of_the_group(clusters: Clusters) -> None:
+    """Two checks of one transaction at the same time make the broker fail the first one, which would be that of the batches."""
+    clusters.write(A, 2)
+    clusters.run(clusters.job({A: 0}), planned(A, 2))
+    sent = [(request.api, request.connection) for request in clusters.target.received]
+    (produced,) = (connection for api, connection in sent if api == "Produce")
+    assert [connection for api, connection in sent if api == "TxnOffsetCommit"] == [produced]
+    assert sent.index(("Produce", produced)) < sent.index(("TxnOffsetCommit", produced))
+
+
 def test_a_further_try_takes_another_producer_epoch_than_the_one_that_was_taken_ahead(clusters: Clusters) -> None:
     clusters.write(A, 2)
     ahead = prepared(clusters)
