@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, error
 from tests.fakes.clients import SleepingClock
@@ -14,14 +12,6 @@ from shallow_mirror.broker.cluster.new_logs import PATIENCE_MS, await_logs
 from shallow_mirror.types import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@pytest.fixture
-def fake() -> Iterator[StrictCluster]:
-    """Partition 0 is led by node 1, partition 1 by node 2."""
-    with StrictCluster(nodes=2) as cluster:
-        cluster.create_topic("t", 2)
-        yield cluster
 
 
 def test_partitions_whose_logs_are_open_are_not_waited_for(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:

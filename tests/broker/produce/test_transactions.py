@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,13 +44,6 @@ from shallow_mirror.types import SlotTxn, TopicPartition
 
 NAME = "mirror-0"
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@pytest.fixture
-def fake() -> Iterator[StrictCluster]:
-    with StrictCluster(nodes=2) as cluster:
-        cluster.create_topic("t", 2)
-        yield cluster
 
 
 class Slot:
