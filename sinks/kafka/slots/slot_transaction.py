@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
+from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
@@ -172,7 +172,7 @@ class SlotTransaction:
                 map_id=self._job.map_id,
                 run_id=self._job.run_id,
                 deadline=self._deadline,
-                purpose=BEGUN if coordinator is None else self._sending.pipeline().purpose_at(coordinator),
+                purpose=self._sending.pipeline().purpose_at(coordinator),
             )
             self._begin_stable_ends()
         return self._record(builder_of, left=0)

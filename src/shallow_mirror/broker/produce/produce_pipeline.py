@@ -122,14 +122,16 @@ class ProducePipeline:
                 else:
                     sending.popleft()
 
-    def purpose_at(self, node_id: int) -> str:
+    def purpose_at(self, node_id: int | None) -> str:
         """Return the purpose of a connection for a further request of the transaction, sent behind all that was submitted.
+
+        `node_id`: of the broker it goes to; None: not known.
 
         A broker asks the transaction's coordinator whether a partition was added to it (KIP-890). If a second such question of
         the same transaction comes before the first was sent, the first one fails (AddPartitionsToTxnManager, Kafka 4.3). It
         serves a connection in turn, so behind Produce requests no question is waiting any more.
         """
-        pipeline = self._pipelines.get(node_id)
+        pipeline = None if node_id is None else self._pipelines.get(node_id)
         return BEGUN if pipeline is None or pipeline.is_idle else self._purpose
 
     def finish(self, submission: Submission) -> None:
