@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shallow_mirror.broker.admin.topic_admin import delete_records
-from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds
+from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster, PathSpeeds
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -24,7 +24,13 @@ from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import (
+    FAR_RESPONSES,
+    NEAR_RESPONSES,
+    KafkaSlotJob,
+    PreparedTxn,
+    target_ends_of,
+)
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
@@ -32,7 +38,7 @@ from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, trans
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, require_committed
 from shallow_mirror.sinks.slots.compact_pickle import CompactDict
 from shallow_mirror.sinks.slots.slot_task import OpenInput, SlotTask, open_source
-from shallow_mirror.types import EpochEnd, SegmentKind, SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.types import EpochEnd, PlannedRange, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +80,15 @@ class KafkaSink:
         targets: TargetTopics,
         observer: Observer,
         open_input: OpenInput = open_source,
+        planned_ranges: Callable[[], Sequence[PlannedRange]] = tuple,
+        target_speeds: PathSpeeds = PathSpeeds(),  # noqa: B008 - immutable
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read."""
+        """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read.
+
+        `planned_ranges`: return what the slots of the next round read, as far as it is known. `target_speeds`: of the paths to
+        the target, as an earlier sink has seen them.
+        """
         self._job = job
         self._slots = slots
         self._owner = owner
@@ -89,7 +101,8 @@ class KafkaSink:
         self._unclean_at = clock()
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
         self._stable_ends: Mapping[TopicPartition, int] = {}
-        self._source_speeds = self._target_speeds = PathSpeeds()
+        self._planned_ranges = planned_ranges
+        self._source_speeds, self._target_speeds = PathSpeeds(), target_speeds
         self._recent: deque[_Used] = deque(maxlen=RECENT_ROUNDS)
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
@@ -133,8 +146,12 @@ class KafkaSink:
         """Return the task of every slot. Raises RetriableError where too few transactional ids can be used."""
         numbers = self._slot_numbers()
         deadline = Deadline.after_ms(round_.time_left_ms, self._clock)
-        prepared = self._performer.next_round.take_epochs(deadline)
+        next_round = self._performer.next_round
+        epochs = next_round.take_epochs(deadline)
         names = [transactional_id(self._job.mirror, number) for number in numbers]
+        known_target = next_round.take_target(names, self._target_speeds, deadline)
+        additions = self._additions([epochs.get(name) for name in names], known_target, round_)
+        next_round.begin_additions(additions, deadline)
         job = replace(
             self._job,
             decision=round_.decision,
@@ -152,11 +169,36 @@ class KafkaSink:
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
             responses_in_flight=FAR_RESPONSES if self._is_target_far() else NEAR_RESPONSES,
             follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,
-            prepared=prepared,
-            known_target=self._performer.next_round.take_target(names, self._target_speeds, deadline),
-            known_source=self._performer.next_round.take_source(self._source_speeds, deadline),
+            prepared={name: PreparedTxn(txn, frozenset(additions.get(txn, ()))) for name, txn in epochs.items()},
+            known_target=known_target,
+            known_source=next_round.take_source(self._source_speeds, deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
+
+    def _additions(
+        self, txns: Sequence[SlotTxn | None], known: KnownCluster | None, round_: SlotRound
+    ) -> dict[SlotTxn, list[TopicPartition]]:
+        """Return what to add to the transaction of each slot while Spark starts the tasks.
+
+        That spares a far target's tasks a round trip. As they do, it leaves out what could not take a marker. `txns`: prepared,
+        by slot.
+        """
+        additions: dict[SlotTxn, set[TopicPartition]] = {}
+        if known is None or not known.is_new or not self._is_target_far():
+            return {}
+        held = self._performer.availability.held_partitions()
+        for planned in self._planned_ranges():
+            source = planned.source
+            txn = txns[planned.slot] if 0 <= planned.slot < len(txns) else None
+            route = self._targets.routes.get(source.topic)
+            if txn is None or route is None or route.is_preserved or source in round_.left_out:
+                continue
+            target = route.target_of(source).topic_partition
+            if round_.positions.get(source, planned.end) >= planned.end or target in held:
+                continue
+            if known.metadata.is_in_sync(target):
+                additions.setdefault(txn, set()).add(target)
+        return {txn: sorted(targets) for txn, targets in additions.items()}
 
     def _shared_producers(self) -> dict[SourcePartition, int]:
         """Return the producer id of each partition with preserved offsets."""
@@ -228,6 +270,7 @@ class KafkaSink:
             case actions.RunSlots(decision):
                 began = self._clock()
                 results = self._run_slots(run_slots, decision)
+                self._performer.next_round.require_added([result.txn for result in results if result.txn is not None], deadline)
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
                 self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), PathSpeeds())
                 self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), PathSpeeds())

@@ -231,6 +231,10 @@ class MicroBatchPlanner:
             request_bytes=config.request_bytes,
         )
         self._slots.update({planned.source: planned.slot for planned in ranges})
+        try:
+            planner_state.write_planned_ranges(config.planned_path, ranges)
+        except OSError as error:
+            _log.warning("the ranges of the micro-batch were not written: %s", error)
         return ranges
 
     def _verified_ends(self, start: Offsets) -> tuple[Offsets, LogEnds]:

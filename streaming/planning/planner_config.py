@@ -28,8 +28,9 @@ class PlannerConfig:
     mirror starts, `topic_bytes_per_second` to each topic on its own: the first pattern that matches counts.
     `round_timeout_ms` and `commit_interval_ms` bound a micro-batch in time, `micro_batch_offsets` in offsets; None: no
     such bound. New topics are listed at least once in `discovery_s`. Without the paths of the state files nothing is written,
-    measured, paused or left out. With `registration` a partition that appears is planned only after the driver has registered
-    it in the offset map. `isolates`: a definite error of one partition leaves it out instead of ending the query.
+    measured, paused or left out; `planned_path`: where the ranges of each micro-batch are written. With `registration` a
+    partition that appears is planned only after the driver has registered it in the offset map. `isolates`: a definite error of
+    one partition leaves it out instead of ending the query.
     `held_truncations`: of an archive that begins the next lineage of a truncated log: the positions of those that have none and
     wait, while others end the query. None: with `continues_after_data_loss` all wait.
     """
@@ -58,6 +59,7 @@ class PlannerConfig:
     paused_path: Path | None = None
     isolates: bool = False
     left_out_path: Path | None = None
+    planned_path: Path | None = None
     registration: planner_state.RegistrationFiles | None = None
     held_truncations: Mapping[SourcePartition, int] | None = None
 
@@ -68,6 +70,7 @@ class PlannerConfig:
         *,
         paused_path: Path | None = None,
         left_out_path: Path | None = None,
+        planned_path: Path | None = None,
         registration: planner_state.RegistrationFiles | None = None,
     ) -> PlannerConfig:
         """Return the settings of a mirror; without the paths those of a planner that neither pauses nor leaves out."""
@@ -94,6 +97,7 @@ class PlannerConfig:
             paused_path=paused_path,
             isolates=config.on_error == "isolate",
             left_out_path=left_out_path,
+            planned_path=planned_path,
             registration=registration,
         )
 

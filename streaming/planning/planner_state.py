@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from typing import Any
 from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Measurements
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import PlannedRange, SourcePartition
+
+MOST_PLANNED_RANGES = 1_000
+"""Ranges of a larger micro-batch are not written: it takes so long that a round trip less is nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +251,30 @@ def read_paused_topics(path: Path | None) -> frozenset[str]:
         return frozenset(str(topic) for topic in document["topics"])
     except (KeyError, TypeError):
         return frozenset()
+
+
+def write_planned_ranges(path: Path | None, ranges: Sequence[PlannedRange]) -> None:
+    """Write the ranges of a micro-batch before it runs; none where there are more than `MOST_PLANNED_RANGES`. Raises OSError."""
+    written = ranges if len(ranges) <= MOST_PLANNED_RANGES else ()
+    rows = [[*planned.source, planned.slot, planned.start, planned.end, planned.bytes_per_offset] for planned in written]
+    write_document(path, {"ranges": rows})
+
+
+def read_planned_ranges(path: Path | None) -> tuple[PlannedRange, ...]:
+    document = read_document(path)
+    try:
+        return tuple(
+            PlannedRange(
+                slot=int(slot),
+                source=SourcePartition(str(topic), str(topic_id), int(partition)),
+                start=int(start),
+                end=int(end),
+                bytes_per_offset=float(size),
+            )
+            for topic, topic_id, partition, slot, start, end, size in document["ranges"]
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return ()
 
 
 def write_document(path: Path | None, document: Mapping[str, Any]) -> None:

@@ -97,13 +97,14 @@ class MirrorQuery:
         targets = self._target_topics()
         topic_ids = self._register_partitions(targets)
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
-        kafka = self._kafka_sink(performer, targets)
+        planned_path = temp_dirs.temp_dir() / f"planned-{self.identity.run_id}.json"
+        kafka = self._kafka_sink(performer, targets, planned_path)
         sink = self._micro_batch_sink(kafka, self._registrar(registration, targets))
         positions = self.owner.positions()
         self.reporter.set_positions(positions)
         paused_path = temp_dirs.temp_dir() / f"paused-{self.identity.run_id}.json"
         parallelism = int(spark.sparkContext.defaultParallelism)
-        options = self._source_options(positions, topic_ids, paused_path, registration, parallelism)
+        options = self._source_options(positions, topic_ids, paused_path, planned_path, registration, parallelism)
         monitor = self._topic_monitor(targets, positions, paused_path)
         self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
         try:
@@ -170,7 +171,7 @@ class MirrorQuery:
         rows = existing.with_existing(first_rows(targets, self.source, starts, deadline))
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline)
 
-    def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
+    def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics, planned_path: Path) -> KafkaSink:
         job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         return KafkaSink(
             job=replace(
@@ -185,6 +186,7 @@ class MirrorQuery:
             performer=performer,
             targets=targets,
             observer=self.observer,
+            planned_ranges=functools.partial(planner_state.read_planned_ranges, planned_path),
         )
 
     def _micro_batch_sink(self, kafka: KafkaSink, registrar: PartitionRegistrar) -> MicroBatchSink:
@@ -206,6 +208,7 @@ class MirrorQuery:
         positions: Mapping[SourcePartition, Position],
         topic_ids: Mapping[str, str],
         paused_path: Path,
+        planned_path: Path,
         registration: planner_state.RegistrationFiles,
         parallelism: int,
     ) -> Mapping[str, str]:
@@ -221,6 +224,7 @@ class MirrorQuery:
             parallelism=parallelism,
             paused_path=paused_path,
             left_out_path=self.reporter.left_out.path,
+            planned_path=planned_path,
             registration=registration,
         )
 

@@ -43,6 +43,7 @@ _MAP_ID = "map"
 """In the options and in stream offsets."""
 _PAUSED = "paused"
 _LEFT_OUT = "leftout"
+_PLANNED = "planned"
 _REGISTRATION = "registration"
 _HELD_TRUNCATIONS = "heldtruncations"
 _LOG_NAME = "logname"
@@ -71,13 +72,14 @@ def options_of_mirror(
     parallelism: int | None = None,
     paused_path: Path | None = None,
     left_out_path: Path | None = None,
+    planned_path: Path | None = None,
     registration: RegistrationFiles | None = None,
     held_truncations: Offsets | None = None,
 ) -> dict[str, str]:
     """Return the options of the stream of a mirror or an archive.
 
     `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start` if None. `paused_path`,
-    `left_out_path` and those of `registration`: files of the driver's machine, where the planner runs as well.
+    `left_out_path`, `planned_path` and those of `registration`: files of the driver's machine, where the planner runs as well.
     `held_truncations`: as in `PlannerConfig`.
     """
     from shallow_mirror.config import ArchiveConfig
@@ -93,6 +95,8 @@ def options_of_mirror(
         options[_PAUSED] = str(paused_path)
     if left_out_path is not None:
         options[_LEFT_OUT] = str(left_out_path)
+    if planned_path is not None:
+        options[_PLANNED] = str(planned_path)
     if registration is not None:
         options[_REGISTRATION] = json.dumps([str(registration.seen_path.parent), registration.query_id])
     if held_truncations:
@@ -173,13 +177,17 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         from shallow_mirror.config import ArchiveConfig
         from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 
-        paused, left_out = (Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT))
+        paused, left_out, planned = (
+            Path(self.options[key]) if key in self.options else None for key in (_PAUSED, _LEFT_OUT, _PLANNED)
+        )
         registration = self._registration()
         if isinstance(config, ArchiveConfig):
             text = self.options.get(_HELD_TRUNCATIONS)
             held = None if text is None else offset_planning.parse_stream_offset(json.loads(text))
             return PlannerConfig.of_archive(config, left_out_path=left_out, registration=registration, held_truncations=held)
-        return PlannerConfig.of_mirror(config, paused_path=paused, left_out_path=left_out, registration=registration)
+        return PlannerConfig.of_mirror(
+            config, paused_path=paused, left_out_path=left_out, planned_path=planned, registration=registration
+        )
 
     def _registration(self) -> RegistrationFiles | None:
         from shallow_mirror.streaming.planning.planner_state import RegistrationFiles

@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.offset_planning import Measurements, build_stream_offset, parse_stream_offset
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import PlannedRange, SourcePartition
 
 OFFSETS = {
     SourcePartition("orders", "AAAAAAAAAAAAAAAAAAAAAQ", 0): 12,
@@ -78,6 +78,12 @@ def measured(data: bytes) -> None:
         )
 
 
+def planned(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ranges = planner_state.read_planned_ranges(_written(data, folder, "_planned.json"))
+    assert all(isinstance(planned_range.end, int) for planned_range in ranges)
+
+
 def commit(data: bytes) -> None:
     """Read a commit file of a local table: it is complete or half-written, or an error of the target says why not."""
     with tempfile.TemporaryDirectory() as folder:
@@ -96,6 +102,9 @@ def _texts() -> dict[str, list[bytes]]:
         written_note = path.read_bytes()
         planner_state.write_measurements(path, Measurements(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))
         written_measured = path.read_bytes()
+        ranges = [PlannedRange(slot=1, source=source, start=0, end=end, bytes_per_offset=12.5) for source, end in OFFSETS.items()]
+        planner_state.write_planned_ranges(path, ranges)
+        written_planned = path.read_bytes()
     actions = [{"commitInfo": {"operation": "WRITE"}}, {"add": {"path": "part-0.parquet", "size": 12, "dataChange": True}}]
     return {
         "receipt": [json.dumps(fields).encode(), b"[" * 5_000],
@@ -103,6 +112,7 @@ def _texts() -> dict[str, list[bytes]]:
         "recorded": [json.dumps(RECORDED.metadata()).encode()],
         "note": [written_note, b"[" * 5_000],
         "measured": [written_measured, b"[" * 5_000],
+        "planned": [written_planned, b"[" * 5_000],
         "commit": ["\n".join(json.dumps(action) for action in actions).encode(), b"[" * 5_000],
     }
 
@@ -115,5 +125,6 @@ TEXTS = [
     Target("recorded version", _CORPUS["recorded"], recorded, (OffsetMapConflictError,)),
     Target("planner's note", _CORPUS["note"], note),
     Target("measured speeds", _CORPUS["measured"], measured),
+    Target("planned ranges", _CORPUS["planned"], planned),
     Target("commit of a local table", _CORPUS["commit"], commit, (OffsetMapConflictError,)),
 ]

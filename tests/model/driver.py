@@ -21,9 +21,10 @@ from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port, Program
 from tests.model.seams import MODEL_LAYOUT, PAUSE_S, ModelCluster, ModelTopics, one_column
 from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
-from tests.model.source import QUIET, MicroBatch, Scenario, source_partition
+from tests.model.source import QUIET, TOPIC, MicroBatch, Scenario, source_partition
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds, SendSpeed
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -45,6 +46,7 @@ from shallow_mirror.sinks.slots.slot_time import SlotTime
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000
+_FAR = PathSpeeds({0: SendSpeed(1e8, 0.08)})
 _CLIENT = ClientConfig.from_properties({"bootstrap.servers": "model:9092"})
 
 
@@ -247,7 +249,9 @@ class CopyMicroBatch:
 
     def _copy(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program:
         performer = _performer(owner, port, availability)
-        sink = _sink(self.run, owner, performer, port)
+        sink = _sink(self.run, owner, performer, port, self.planned)
+        if self.run.scenario.is_far:
+            performer.next_round.begin((), (TOPIC,), (), _deadline(port))
         sink(PlannedFrame(port, self.run.number, self.planned), self.planned.batch_id)
         performer.next_round.finish(_deadline(port))
         port.ask(effects.CommitMicroBatch(self.planned.batch_id))
@@ -270,7 +274,9 @@ def _performer(owner: OffsetMapOwner, port: Port, availability: TargetAvailabili
     )
 
 
-def _sink(run: Run, owner: OffsetMapOwner, performer: TxnPerformer, port: Port) -> MicroBatchSink:
+def _sink(
+    run: Run, owner: OffsetMapOwner, performer: TxnPerformer, port: Port, planned: MicroBatch | None = None
+) -> MicroBatchSink:
     target = ModelCluster(port)
 
     def report(_report: object) -> None:
@@ -285,6 +291,8 @@ def _sink(run: Run, owner: OffsetMapOwner, performer: TxnPerformer, port: Port) 
         performer=performer,
         targets=ModelTopics(),  # type: ignore[arg-type]
         observer=observe_nothing,
+        planned_ranges=lambda: () if planned is None else planned.ranges,
+        target_speeds=_FAR if run.scenario.is_far else PathSpeeds(),
         clock=target.clock,
     )
     return MicroBatchSink(
@@ -334,7 +342,7 @@ class PlannedFrame:
     def _evaluated(self, job: KafkaSlotJob) -> pa.Table:
         positions = tuple(sorted(job.positions.items()))
         held = tuple(sorted(job.held))
-        prepared = tuple(txn for _, txn in sorted(job.prepared.items()))
+        prepared = tuple(ahead for _, ahead in sorted(job.prepared.items()))
         results = self._port.ask(
             effects.RunTasks(self._run, job.decision, positions, self._planned.ranges, job.id_numbers, held, prepared)
         )

@@ -49,5 +49,16 @@ SCENARIOS = {
     "markers are forgotten, two partitions in a slot": replace(
         TWO_PARTITIONS_IN_A_SLOT, forgets_aborts=True, forgets_commits=True, has_zombies=False
     ),
+    "the target is far away": replace(TWO_SLOTS, is_far=True),
+    "the target is far away, two partitions in a slot": replace(TWO_PARTITIONS_IN_A_SLOT, is_far=True),
+    "the target is far away, slots stop early": replace(
+        TWO_SLOTS, logs=("rr", "r"), plan_sizes=(2,), layouts=((0, 0), (0, 1)), stops_early=True, is_far=True
+    ),
+    "the target is far away, its partitions lose their leaders": replace(
+        TWO_PARTITIONS_IN_A_SLOT, loses_leaders=True, is_far=True
+    ),
+    "the target is far away, its brokers do not verify transactions": replace(
+        TWO_SLOTS, is_far=True, verifies=False, has_zombies=False
+    ),
     "markers are forgotten": replace(TWO_SLOTS, forgets_aborts=True, forgets_commits=True, has_zombies=False),
 }

@@ -11,7 +11,7 @@ from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port
 from tests.model.seams import ModelCluster
 from tests.model.source import MAP_ID, Scenario, target_partition
-from tests.model.target_cluster import INVALID_TIMESTAMP, NOT_AVAILABLE
+from tests.model.target_cluster import INVALID_STATE, INVALID_TIMESTAMP, NOT_AVAILABLE
 from tests.support.receipts import write_receipt
 
 from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
@@ -30,6 +30,7 @@ from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import PreparedTxn
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import IsolationLevel, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
@@ -70,7 +71,7 @@ class SlotTask:
     positions: tuple[tuple[SourcePartition, int], ...]
     id_numbers: tuple[int, ...] = ()
     held: tuple[TopicPartition, ...] = ()
-    prepared: tuple[SlotTxn, ...] = ()
+    prepared: tuple[PreparedTxn, ...] = ()
 
     @property
     def transactional_id(self) -> str:
@@ -83,11 +84,13 @@ class SlotTask:
         poison: list[_QuarantinableBatchError] = []
         while True:
             try:
-                prepared: SlotTxn | None = None
+                prepared: PreparedTxn | None = None
                 if self.attempt or tries or poison:
                     self._clean_up(target, deadline)
                 else:
-                    prepared = next((txn for txn in self.prepared if txn.transactional_id == self.transactional_id), None)
+                    prepared = next(
+                        (ahead for ahead in self.prepared if ahead.txn.transactional_id == self.transactional_id), None
+                    )
                 return self._copy(target, deadline, poison, prepared)
             except _QuarantinableBatchError as found:
                 poison.append(found)
@@ -103,7 +106,7 @@ class SlotTask:
         abort_hanging(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
 
     def _copy(
-        self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError], prepared: SlotTxn | None
+        self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError], prepared: PreparedTxn | None
     ) -> SlotResult:
         """With a producer epoch taken ahead, partitions are added before anything is read. As far as what is known to be poison: that is set aside, and the rest is for another round.
 
@@ -121,10 +124,10 @@ class SlotTask:
             if place not in self.held and _has_leader(target, place):
                 places[planned_range.source] = place
         begun: BegunAddition | None = None
-        if prepared is not None:
+        if prepared is not None and not prepared.adding:
             expected = [each.source for each in self.ranges if each.source in places and positions[each.source] < each.end]
             if expected:
-                begun = begin_addition(target, prepared, sorted(places[source] for source in expected), deadline)
+                begun = begin_addition(target, prepared.txn, sorted(places[source] for source in expected), deadline)
         for planned_range in self.ranges:
             if planned_range.source not in places or is_partial:
                 continue
@@ -145,7 +148,7 @@ class SlotTask:
                 else:
                     steps.append(_Step(planned_range.source, offset, None, 0))
         not_sent = {(batch.source, batch.source_start) for batch in quarantined}
-        txn, segments, stable = self._written(target, deadline, steps, not_sent, begun)
+        txn, segments, stable = self._written(target, deadline, steps, not_sent, begun, prepared)
         unknown = tuple(planned_range for planned_range in self.ranges if planned_range.source not in positions)
         return SlotResult(
             self.slot,
@@ -164,6 +167,7 @@ class SlotTask:
         steps: Sequence[_Step],
         quarantined: Collection[tuple[SourcePartition, int]],
         begun: BegunAddition | None,
+        prepared: PreparedTxn | None,
     ) -> tuple[SlotTxn | None, list[Segment], dict[TopicPartition, int]]:
         txn: SlotTxn | None = None
         segments: list[Segment] = []
@@ -181,6 +185,8 @@ class SlotTask:
                 if txn is None and begun is not None:
                     finish_addition(target, begun, deadline)
                     txn, added = begun.txn, set(begun.topic_partitions)
+                elif txn is None and prepared is not None and prepared.adding:
+                    txn, added = prepared.txn, set(prepared.adding)
                 elif txn is None:
                     txn = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
                 if step.place not in added:
@@ -200,6 +206,10 @@ class SlotTask:
                     target_offset = produce(target.port, effects.Produce(txn, step.place, step.sequence, step.offset, is_poison))
                 except BatchRefusedError as refused:
                     raise _QuarantinableBatchError(step.source, step.offset) from refused
+                except ProducerEpochFencedError as fenced:
+                    if prepared is None or not prepared.adding or fenced.error_name != error_name(INVALID_STATE):
+                        raise
+                    raise RetriableError("PARTITION_NOT_ADDED", fenced.detail) from fenced
             _extend(segments, step.source, step.offset, target_offset)
         if txn is not None:
             assert receipt is not None

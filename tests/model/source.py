@@ -39,7 +39,9 @@ class Scenario:
     refuses until the operator has found a remedy (`p`). `retries`: every second run is one of `quarantine retry`. `plan_sizes` and
     `layouts` (which slot has which partition) are taken in turn by the runs, so that a restart cuts and spreads otherwise.
     `has_zombies`: processes overlap, and tasks outlive them. `has_operator`: while no process runs, transactions may be aborted
-    in one partition. `loses_leaders`: target partitions have no leader for a while.
+    in one partition. `loses_leaders`: target partitions have no leader for a while. `is_far`: the target is, so that the driver
+    adds partitions for the tasks; `verifies`: its brokers ask the coordinator of a transaction before its first write to a
+    partition, as Kafka 3.6 and later.
     """
 
     logs: tuple[str, ...] = ("rmr", "rr")
@@ -57,6 +59,8 @@ class Scenario:
     has_operator: bool = False
     loses_leaders: bool = False
     retries: bool = False
+    is_far: bool = False
+    verifies: bool = True
 
     @cached_property
     def places(self) -> tuple[TopicPartition, ...]:

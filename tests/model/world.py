@@ -44,7 +44,7 @@ class Task(NamedTuple):
 class World:
     def __init__(self, library: Library, scenario: Scenario) -> None:
         self.library, self.scenario = library, scenario
-        self.target = TargetCluster(scenario.places)
+        self.target = TargetCluster(scenario.places, verifies=scenario.verifies)
         self.table: Snapshot | None = None
         self.quarantine: frozenset[tuple[int, int]] = frozenset()
         self.spark = SparkCheckpoint()

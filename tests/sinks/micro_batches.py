@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.sinks.slots.slot_time import SlotTime
-from shallow_mirror.types import SlotTxn
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 
 class NothingAhead:
@@ -37,6 +37,12 @@ class NothingAhead:
 
     def take_target(self, *_asked: object) -> None:
         return None
+
+    def begin_additions(self, partitions: Mapping[SlotTxn, Sequence[TopicPartition]], _deadline: Deadline) -> None:
+        assert not partitions, "there is no producer epoch to which the driver could add something"
+
+    def require_added(self, _txns: Iterable[SlotTxn], _deadline: Deadline) -> None:
+        """Nothing was added."""
 
 
 def micro_batch_sink(

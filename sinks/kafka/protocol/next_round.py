@@ -10,17 +10,18 @@ fence whoever came later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, CoordinatorKind, KnownCluster, PathSpeeds
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.transactions import begin_init_producer_id, finish_init_producer_id
+from shallow_mirror.broker.produce.txn_additions import BegunAddition, begin_addition, finish_addition
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.types import SlotTxn
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class NextRound:
         self._transaction_timeout_ms = transaction_timeout_ms
         self._clock = clock
         self._epochs: list[BegunRequest] = []
+        self._additions: list[BegunAddition] = []
         self._metadata: BegunCall[ClusterMetadata] | None = None
         self._source_metadata: BegunCall[ClusterMetadata] | None = None
         self._target_known: ClusterMetadata | None = None
@@ -87,6 +89,21 @@ class NextRound:
         prepared = dict(self._availability.prepared)
         self._availability.prepared.clear()
         return prepared if self._age_s() <= EPOCHS_FOR_S else {}
+
+    def begin_additions(self, partitions: Mapping[SlotTxn, Sequence[TopicPartition]], deadline: Deadline) -> None:
+        """Add partitions to transactions of tasks that are about to start: they need not wait for it."""
+        self._additions = [begin_addition(self._target, txn, added, deadline) for txn, added in partitions.items()]
+
+    def require_added(self, txns: Iterable[SlotTxn], deadline: Deadline) -> None:
+        """Make sure that these transactions, which are about to be decided, hold what was added to them here.
+
+        Without it, a partition that a task wrote to would get no marker. Raises as `finish_addition`.
+        """
+        used, additions = set(txns), self._additions
+        self._additions = []
+        for begun in additions:
+            if begun.txn in used:
+                finish_addition(self._target, begun, deadline)
 
     def take_target(self, names: Sequence[str], speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
         """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known.

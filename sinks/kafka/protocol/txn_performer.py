@@ -68,7 +68,7 @@ For all of them together: a coordinator that was killed forgets those of every s
 other would end at its deadline, again and again.
 """
 
-POLLS_AHEAD_MS = (10, 10, 20, 40, 80)
+POLLS_AHEAD_MS = (5, 5, 10, 20, 40, 80)
 """Pauses before last stable offsets are asked for while EndTxn is not answered: near, it is answered before the first one is."""
 
 _POLL_MS = (2, 5, 10, 20, 50, 100)

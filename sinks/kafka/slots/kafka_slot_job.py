@@ -23,6 +23,18 @@ NEAR_RESPONSES, FAR_RESPONSES = 1, 2
 with a single one the path would be empty while its buffer is filled again."""
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedTxn:
+    """A producer epoch that was taken ahead, for one transaction.
+
+    `adding`: partitions that the driver is adding to it, with the group of its receipt. It has sent the requests, and makes sure
+    of them in front of its decision.
+    """
+
+    txn: SlotTxn
+    adding: frozenset[TopicPartition] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSlotJob(SlotJob):
     """A slot whose sink is a Kafka transaction.
@@ -32,7 +44,7 @@ class KafkaSlotJob(SlotJob):
     producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
     `preserved/log_guard.py`, None where no topic is preserved; `origins` as there, of target partitions where it is not 0.
 
-    `prepared`: producer epochs that were taken ahead, for the first attempt of a slot. `known_target`: what the driver has found
+    `prepared`: what was prepared for the first attempt of a slot, by transactional id. `known_target`: what the driver has found
     out about the target a moment ago; None: the task asks itself.
     """
 
@@ -50,7 +62,7 @@ class KafkaSlotJob(SlotJob):
     guard_times: GuardTimes | None = None
     quiet_for_ms: float = 0.0
     origins: Mapping[TopicPartition, int] = field(default_factory=dict)
-    prepared: Mapping[str, SlotTxn] = field(default_factory=dict)
+    prepared: Mapping[str, PreparedTxn] = field(default_factory=dict)
     known_target: KnownCluster | None = None
     responses_in_flight: int = NEAR_RESPONSES
 

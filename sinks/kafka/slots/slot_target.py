@@ -21,7 +21,7 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.base import SlotWriter, TryRepeatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, PreparedTxn
 from shallow_mirror.sinks.kafka.slots.mixed_writer import MixedWriter
 from shallow_mirror.sinks.kafka.slots.preserved_writer import PreservedWriter
 from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
@@ -33,7 +33,7 @@ from shallow_mirror.sinks.kafka.slots.slot_transaction import (
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.sinks.slots.slot_task import spark_attempt
-from shallow_mirror.types import Segment, SlotTxn, SourcePartition
+from shallow_mirror.types import Segment, SourcePartition
 
 _MIN_IN_SYNC = "min.insync.replicas"
 _PRODUCE_PRESERVED = "produce preserved"
@@ -122,7 +122,7 @@ class KafkaSlotTarget:
             origins=job.origins,
         )
 
-    def _take_prepared(self) -> SlotTxn | None:
+    def _take_prepared(self) -> PreparedTxn | None:
         """Return the producer epoch that was taken ahead: once, because no two transactions may have the same one.
 
         A further attempt of Spark's for the slot does not have it either (`clean_up`). A stage without shuffles, as this one, is

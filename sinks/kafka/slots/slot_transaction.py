@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.begun_call import BegunCall
+from shallow_mirror.broker.net.error_codes import INVALID_TXN_STATE, error_name
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
@@ -26,9 +27,9 @@ from shallow_mirror.broker.produce.txn_additions import (
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, RetriableError, TargetDataLossError
+from shallow_mirror.errors import ConfigError, ProducerEpochFencedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, PreparedTxn
 from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import other_target_problem
 from shallow_mirror.sinks.slot_results import SlotWrite
@@ -89,9 +90,9 @@ class SlotTransaction:
         number: int,
         target: Cluster,
         deadline: Deadline,
-        take_prepared: Callable[[], SlotTxn | None] = lambda: None,
+        take_prepared: Callable[[], PreparedTxn | None] = lambda: None,
     ) -> None:
-        """`take_prepared`: return a producer epoch that nothing was written with, or None."""
+        """`take_prepared`: return a transaction that nothing was written with, or None."""
         self.number = number
         self.txn: SlotTxn | None = None
         self.fetched_bytes = 0
@@ -105,19 +106,21 @@ class SlotTransaction:
         self._responses: deque[_Response] = deque()
         self._receipt: BegunRequest | None = None
         self._take_prepared = take_prepared
+        self._prepared: PreparedTxn | None = None
         self._begun: BegunAddition | None = None
         self._added: set[TopicPartition] = set()
+        self._checked_topics: set[str] = set()
         self._stable: Sequence[BegunCall[dict[TopicPartition, int]]] = ()
         self._stable_asked_at = 0.0
 
     def begin_ahead(self, targets: Sequence[TopicPartition]) -> None:
-        """Add partitions before their first batches have come, where a producer epoch is there already.
+        """Add partitions before their first batches have come, where a producer epoch is there and the driver does not add them.
 
         A partition of which nothing is written then gets a marker and nothing else.
         """
-        prepared = self._take_prepared() if targets else None
-        if prepared is not None:
-            self._begun = begin_addition(self._target, prepared, sorted(targets), self._deadline)
+        self._prepared = self._take_prepared() if targets else None
+        if self._prepared is not None and not self._prepared.adding:
+            self._begun = begin_addition(self._target, self._prepared.txn, sorted(targets), self._deadline)
 
     @property
     def is_due(self) -> bool:
@@ -218,10 +221,10 @@ class SlotTransaction:
     def _send(self, response: _Response, sent: Sequence[AdmittedPart]) -> None:
         txn, pipeline = self._open(), self._sending.pipeline()
         targets = [self._job.target_of(part.part.source) for part in sent]
+        self._require_topics_of_map({part.part.source.topic for part in sent} - self._checked_topics)
         new = [target for target in targets if target not in self._added]
         if new:
             # The receipt's group is added with the first partitions, which spares a round trip.
-            self._require_topics_of_map({part.part.source.topic for part in sent})
             add = add_partitions if self._added else add_partitions_and_offsets
             add(self._target, txn, new, self._deadline)
             self._added.update(new)
@@ -244,12 +247,14 @@ class SlotTransaction:
             pipeline.submit(queues, response.submission)
         self._sending.has_stopped = response.submission.is_cut_short
 
-    def _require_topics_of_map(self, topics: Iterable[str]) -> None:
+    def _require_topics_of_map(self, topics: Collection[str]) -> None:
         """Raise ConfigError where a target topic was deleted and created again, as far as this task knows.
 
         A base offset below those of the map shows it as well, but not where something else is in the new topic already, such as
         the marker of an aborted try. After an unsuccessful try the metadata is new.
         """
+        if not topics:
+            return
         routes = {topic: self._job.routes[topic] for topic in sorted(topics)}
         existing = self._target.known_topics({route.target_topic for route in routes.values()}, self._deadline)
         checked = (
@@ -260,6 +265,7 @@ class SlotTransaction:
         problems = [problem for problem in checked if problem is not None]
         if problems:
             raise ConfigError(problems)
+        self._checked_topics.update(topics)
 
     def _acknowledged(self, response: _Response) -> Mapping[TopicPartition, list[int]]:
         """Wait until all that was sent of a response is acknowledged; return where its batches are."""
@@ -278,9 +284,16 @@ class SlotTransaction:
 
     @contextmanager
     def _refusals_explained(self) -> Iterator[None]:
-        """Raise the target's refusal of a batch in the source's terms. It may be of an earlier response than the last one."""
+        """Raise the target's refusal of a batch in the source's terms. It may be of an earlier response than the last one.
+
+        Raises RetriableError where the driver has not added a partition: another try does so itself.
+        """
         try:
             yield
+        except ProducerEpochFencedError as fenced:
+            if fenced.error_name != error_name(INVALID_TXN_STATE) or self._prepared is None or not self._prepared.adding:
+                raise
+            raise RetriableError("PARTITION_NOT_ADDED", f"before the driver has added it: {fenced.detail}") from fenced
         except ProduceRefusedError as refused:
             failed = self._sending.pipeline().failed
             response = next(response for response in self._responses if response.submission is failed)
@@ -288,14 +301,16 @@ class SlotTransaction:
 
     def _open(self) -> SlotTxn:
         if self.txn is None:
-            name = self._job.transactional_id_of(self.number)
+            self._prepared = self._prepared or self._take_prepared()
             if self._begun is not None:
                 finish_addition(self._target, self._begun, self._deadline)
                 self._added.update(self._begun.topic_partitions)
-                self.txn = self._begun.txn
+            if self._prepared is not None:
+                self.txn = self._prepared.txn
+                self._added.update(self._prepared.adding)
             else:
-                timeout_ms = self._job.transaction_timeout_ms
-                self.txn = self._take_prepared() or init_producer_id(self._target, name, timeout_ms, self._deadline)
+                name, timeout_ms = self._job.transactional_id_of(self.number), self._job.transaction_timeout_ms
+                self.txn = init_producer_id(self._target, name, timeout_ms, self._deadline)
             self._job.observer("task.initialised")
         return self.txn
 

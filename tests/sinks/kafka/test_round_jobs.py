@@ -4,53 +4,85 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.sinks.two_strict_clusters import Clusters
+from tests.sinks.two_strict_clusters import A, B, Clusters, route_to
 
-from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds, SendSpeed
+from shallow_mirror.broker.cluster.cluster_metadata import (
+    ClusterMetadata,
+    KnownCluster,
+    PartitionMetadata,
+    PathSpeeds,
+    SendSpeed,
+    TopicMetadata,
+)
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.base import SlotRound, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob
+from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots.slot_task import SlotTask
+from shallow_mirror.types import PlannedRange, SlotTxn, SourcePartition, TopicPartition
 
 ROUND = SlotRound(decision=1, positions={}, epoch_ends={}, time_left_ms=1_000.0, commit_interval_ms=1_000.0, left_out=frozenset())
 
 
 class ClockedSink:
-    """A sink, whose clock moves by hand."""
+    """A sink, whose clock moves by hand.
+
+    `epochs` and `known_target`: what its next round has ahead. `held`: target partitions that no transaction may include.
+    `planned`: what its tasks will read. `added`: what was added to transactions for its tasks.
+    """
 
     def __init__(self, job: KafkaSlotJob) -> None:
         self.now_s = 1_000.0
-        availability = SimpleNamespace(is_usable=lambda _name: True, held_partitions=dict)
+        self.epochs: dict[str, SlotTxn] = {}
+        self.known_target: KnownCluster | None = None
+        self.held: dict[TopicPartition, str] = {}
+        self.planned: list[PlannedRange] = []
+        self.added: list[dict[SlotTxn, list[TopicPartition]]] = []
+        self.routes: dict[str, RoutedTopic] = {}
+        availability = SimpleNamespace(is_usable=lambda _name: True, held_partitions=lambda: self.held)
         next_round = SimpleNamespace(
-            take_epochs=lambda _deadline: {}, take_target=lambda *_known: None, take_source=lambda *_known: None
+            take_epochs=lambda _deadline: self.epochs,
+            take_target=lambda *_known: self.known_target,
+            take_source=lambda *_known: None,
+            begin_additions=lambda partitions, _deadline: self.added.append(partitions),
+            require_added=lambda *_txns: None,
         )
         anything: Any = SimpleNamespace(
             positions=dict,
             availability=availability,
             next_round=next_round,
-            routes={},
+            routes=self.routes,
             perform=lambda _action, _deadline: ROUND.decision,
         )
         self.sink = KafkaSink(
             job=job,
-            slots=1,
+            slots=2,
             owner=anything,
             performer=anything,
             targets=anything,
             observer=observe_nothing,
+            planned_ranges=lambda: self.planned,
             clock=lambda: self.now_s,
         )
 
     @property
     def job(self) -> KafkaSlotJob:
-        return cast(KafkaSlotJob, cast(SlotTask, self.sink.task_of(ROUND)).job)
+        return self.job_of(ROUND)
+
+    def job_of(self, round_: SlotRound) -> KafkaSlotJob:
+        return cast(KafkaSlotJob, cast(SlotTask, self.sink.task_of(round_)).job)
+
+    def see_target(self, round_trip_s: float) -> None:
+        speeds = PathSpeeds({1: SendSpeed(1e8, round_trip_s)})
+        self.run(lambda _decision: (SlotResult(0, None, (), target_speeds=speeds),))
 
     def quiet_for_s(self) -> float:
         return self.job.quiet_for_ms / 1000
@@ -98,3 +130,101 @@ def test_more_responses_are_in_flight_where_a_broker_of_the_target_is_far(
     speeds = PathSpeeds({node: SendSpeed(1e8, round_trip_s) for node, round_trip_s in enumerate(round_trips_s)})
     clocked.run(lambda _decision: (SlotResult(0, None, (), target_speeds=speeds),))
     assert clocked.job.responses_in_flight == responses
+
+
+TXNS = [SlotTxn(f"m-{slot}", 7 + slot, 3) for slot in range(2)]
+FAR_S, NEAR_S = 0.08, 0.001
+
+
+def planned(source: SourcePartition, slot: int, end: int = 9) -> PlannedRange:
+    return PlannedRange(slot=slot, source=source, start=0, end=end, bytes_per_offset=100.0)
+
+
+def metadata(*partitions: PartitionMetadata) -> ClusterMetadata:
+    topic = TopicMetadata("copy", "id", False, 0, {partition.partition: partition for partition in partitions})
+    return ClusterMetadata("T", {}, {"copy": topic})
+
+
+def healthy(partition: int) -> PartitionMetadata:
+    return PartitionMetadata(partition, 1, 0, replica_count=3, in_sync_count=3)
+
+
+def known(of: ClusterMetadata, *, is_new: bool = True) -> KnownCluster:
+    return KnownCluster(of, {}, PathSpeeds(), is_new)
+
+
+@pytest.fixture
+def ahead(clocked: ClockedSink) -> ClockedSink:
+    """Return a sink with a far target, and two slots that have something to copy: nothing speaks against adding it."""
+    clocked.epochs = {txn.transactional_id: txn for txn in TXNS}
+    clocked.known_target = known(metadata(healthy(0), healthy(1)))
+    clocked.planned = [planned(A, 0), planned(B, 1)]
+    clocked.routes["orders"] = route_to("copy")
+    clocked.see_target(FAR_S)
+    return clocked
+
+
+def added_to(sink: ClockedSink, round_: SlotRound) -> dict[SlotTxn, frozenset[TopicPartition]]:
+    """Return what tasks are told, after a check that the coordinator was told the same."""
+    job = sink.job_of(round_)
+    told = {prepared.txn: prepared.adding for prepared in job.prepared.values() if prepared.adding}
+    assert {txn: frozenset(partitions) for txn, partitions in sink.added[-1].items()} == told
+    assert {prepared.txn for prepared in job.prepared.values()} == set(sink.epochs.values())
+    return told
+
+
+COPY_A, COPY_B = TopicPartition("copy", 0), TopicPartition("copy", 1)
+BEGIN = replace(ROUND, positions={A: 0, B: 4})
+
+
+def test_the_driver_adds_what_the_tasks_of_a_far_target_will_write_to(ahead: ClockedSink) -> None:
+    assert added_to(ahead, BEGIN) == {TXNS[0]: {COPY_A}, TXNS[1]: {COPY_B}}
+    ahead.planned = [planned(A, 1), planned(B, 1)]
+    assert added_to(ahead, BEGIN) == {TXNS[1]: {COPY_A, COPY_B}}
+    ahead.planned = []
+    assert added_to(ahead, BEGIN) == {}
+
+
+def test_the_driver_adds_nothing_where_the_target_is_near_or_was_not_asked_just_now(ahead: ClockedSink) -> None:
+    ahead.known_target = known(metadata(healthy(0), healthy(1)), is_new=False)
+    assert added_to(ahead, BEGIN) == {}
+    ahead.known_target = None
+    assert added_to(ahead, BEGIN) == {}
+    ahead.known_target = known(metadata(healthy(0), healthy(1)))
+    ahead.see_target(NEAR_S)
+    assert added_to(ahead, BEGIN) == {}
+
+
+def test_the_driver_adds_nothing_to_a_slot_without_a_producer_epoch(ahead: ClockedSink) -> None:
+    del ahead.epochs[TXNS[0].transactional_id]
+    ahead.planned.append(planned(B, 2))  # of a plan with more slots
+    assert added_to(ahead, BEGIN) == {TXNS[1]: {COPY_B}}
+
+
+@pytest.mark.parametrize(
+    "round_",
+    [replace(BEGIN, positions={A: 9, B: 4}), replace(BEGIN, positions={B: 4}), replace(BEGIN, left_out=frozenset({A}))],
+    ids=["copied already", "not registered", "left out"],
+)
+def test_the_driver_does_not_add_what_is_not_written(ahead: ClockedSink, round_: SlotRound) -> None:
+    assert added_to(ahead, round_) == {TXNS[1]: {COPY_B}}
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [replace(healthy(0), leader=-1), replace(healthy(0), in_sync_count=2), replace(healthy(0), partition=5)],
+    ids=["no leader", "not in sync", "not there"],
+)
+def test_the_driver_does_not_add_what_may_not_take_a_marker(ahead: ClockedSink, partition: PartitionMetadata) -> None:
+    ahead.known_target = known(metadata(partition, healthy(1)))
+    assert added_to(ahead, BEGIN) == {TXNS[1]: {COPY_B}}
+
+
+def test_nor_what_is_held_preserved_or_without_a_route(ahead: ClockedSink) -> None:
+    ahead.held[COPY_A] = "its marker is missing"
+    assert added_to(ahead, BEGIN) == {TXNS[1]: {COPY_B}}
+    ahead.held.clear()
+    ahead.routes["orders"] = replace(route_to("copy"), is_preserved=True)
+    assert added_to(ahead, BEGIN) == {}
+    ahead.routes.clear()
+    assert added_to(ahead, BEGIN) == {}

@@ -9,18 +9,21 @@ import pytest
 
 from shallow_mirror.acls.access_state import AccessPass
 from shallow_mirror.streaming.planning.planner_state import (
+    MOST_PLANNED_RANGES,
     PlannerState,
     lag_behind,
     measurements_path,
     planner_state_path,
     read_access_state,
     read_measurements,
+    read_planned_ranges,
     read_planner_state,
     topics_state_path,
     write_access_state,
+    write_planned_ranges,
     write_planner_state,
 )
-from shallow_mirror.types import SourcePartition
+from shallow_mirror.types import PlannedRange, SourcePartition
 
 A, B, NEW = (SourcePartition("orders", "idA", partition) for partition in range(3))
 
@@ -75,3 +78,33 @@ def test_a_comparison_of_acls_is_read_as_it_was_written(tmp_path: Path) -> None:
     ):
         write_access_state(tmp_path / "acls.json", written)
         assert read_access_state(tmp_path / "acls.json") == written
+
+
+def planned_range(source: SourcePartition, slot: int) -> PlannedRange:
+    return PlannedRange(slot=slot, source=source, start=3, end=9, bytes_per_offset=12.5)
+
+
+def test_planned_ranges_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "planned.json"
+    assert read_planned_ranges(path) == ()
+    assert read_planned_ranges(None) == ()
+    ranges = (planned_range(A, 0), planned_range(B, 1))
+    write_planned_ranges(path, ranges)
+    assert read_planned_ranges(path) == ranges
+
+
+def test_the_ranges_of_a_large_micro_batch_replace_those_before_by_none(tmp_path: Path) -> None:
+    path = tmp_path / "planned.json"
+    write_planned_ranges(path, [planned_range(A, 0)])
+    many = [planned_range(SourcePartition("orders", "idA", number), 0) for number in range(MOST_PLANNED_RANGES + 1)]
+    write_planned_ranges(path, many)
+    assert read_planned_ranges(path) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"ranges": 3}', '{"ranges": [["orders", "idA", 0]]}', '{"ranges": [[1, 2, 3, 4, 5, 6, "x"]]}']
+)
+def test_damaged_planned_ranges_count_as_none(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "planned.json"
+    path.write_text(text, encoding="utf-8")
+    assert read_planned_ranges(path) == ()

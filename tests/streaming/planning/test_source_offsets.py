@@ -163,6 +163,21 @@ def test_new_partitions_enter_first_and_move_next(tmp_path: Path) -> None:
     assert (only.source, only.start, only.end) == (B, 0, 50)
 
 
+def test_the_driver_can_read_what_was_planned_and_the_plan_holds_where_it_cannot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "planned.json"
+    planner = _micro_batches(tmp_path, _cluster())
+    planner._config = replace(planner._config, planned_path=path)
+    ranges = planner.ranges({A: 0, B: 0}, {A: 100, B: 50})
+    assert {planned_range.source for planned_range in ranges} == {A, B}
+    assert planner_state.read_planned_ranges(path) == ranges
+    path.unlink()
+    path.mkdir()
+    assert planner.ranges({A: 0}, {A: 100}) != ()
+    assert "the ranges of the micro-batch were not written" in caplog.text
+
+
 def test_sampled_and_measured_sizes_bound_the_micro_batch(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster)

@@ -46,6 +46,13 @@ class ClusterMetadata:
     def has(self, topic_partition: TopicPartition) -> bool:
         return topic_partition.topic in self.topics and topic_partition.partition in self.topics[topic_partition.topic].partitions
 
+    def is_in_sync(self, topic_partition: TopicPartition) -> bool:
+        """Return whether a partition is there and has a leader, and all of its replicas are in sync."""
+        if not self.has(topic_partition):
+            return False
+        partition = self.topics[topic_partition.topic].partitions[topic_partition.partition]
+        return partition.leader >= 0 and partition.in_sync_count == partition.replica_count
+
 
 FAR_S = 0.02
 """A broker is far away where no response of it has begun sooner."""

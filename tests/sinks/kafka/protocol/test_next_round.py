@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
-from tests.fakes.changes import dropped_before, error
+import pytest
+from tests.fakes.changes import dropped_after, dropped_before, error
 from tests.sinks.two_strict_clusters import Clusters, client_of
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import FetchSpeed, PathSpeeds, SendSpeed
 from shallow_mirror.broker.net.error_codes import CONCURRENT_TRANSACTIONS
-from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ProducerEpochFencedError
 from shallow_mirror.sinks.kafka.protocol.next_round import EPOCHS_FOR_S, METADATA_FOR_S, NextRound
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
+from shallow_mirror.types import SlotTxn, TopicPartition
 
 NAMES = ("m-0", "m-1")
 SPEEDS = PathSpeeds({1: SendSpeed(100e6, 0.08)}, {1: FetchSpeed(16e6, 200e6, 0.08)})
@@ -62,6 +66,61 @@ def test_what_a_coordinator_does_not_give_is_left_to_the_task(clusters: Clusters
     clusters.target.change("InitProducerId", dropped_before())
     ahead.begin()
     assert ahead.round.take_epochs(ahead.deadline) == {}
+    ahead.close()
+
+
+COPIES = [TopicPartition("copy", 0), TopicPartition("copy", 1)]
+
+
+def marked(clusters: Clusters, ahead: Ahead, *txns: SlotTxn) -> list[TopicPartition]:
+    """Commit transactions; return the partitions that got a marker."""
+    for txn in txns:
+        assert end_txn(ahead.target, txn, True, ahead.deadline) is EndTxnAnswer.ENDED
+    return [copy for copy in COPIES if clusters.target.log(*copy).batches]
+
+
+def test_what_the_driver_adds_is_in_the_transactions_that_are_decided(clusters: Clusters) -> None:
+    ahead = Ahead(clusters)
+    first, second = (init_producer_id(ahead.target, name, 60_000, ahead.deadline) for name in NAMES)
+    ahead.round.begin_additions({first: COPIES[:1], second: COPIES[1:]}, ahead.deadline)
+    ahead.round.require_added([first, second], ahead.deadline)
+    assert (clusters.target.asked("AddPartitionsToTxn"), clusters.target.asked("AddOffsetsToTxn")) == (2, 2)
+    ahead.round.require_added([first, second], ahead.deadline)
+    assert clusters.target.asked("AddPartitionsToTxn") == 2
+    assert marked(clusters, ahead, first, second) == COPIES
+    ahead.close()
+
+
+@pytest.mark.parametrize("change", [dropped_before(), dropped_after(), error(CONCURRENT_TRANSACTIONS)])
+@pytest.mark.parametrize("api", ["AddPartitionsToTxn", "AddOffsetsToTxn"])
+def test_what_was_not_confirmed_is_added_again_before_the_decision(clusters: Clusters, api: str, change: Any) -> None:
+    ahead = Ahead(clusters)
+    txn = init_producer_id(ahead.target, NAMES[0], 60_000, ahead.deadline)
+    clusters.target.change(api, change)
+    ahead.round.begin_additions({txn: COPIES}, ahead.deadline)
+    ahead.round.require_added([txn], ahead.deadline)
+    assert clusters.target.asked(api) == 2
+    assert marked(clusters, ahead, txn) == COPIES
+    ahead.close()
+
+
+def test_a_transaction_that_another_epoch_has_ended_is_not_decided(clusters: Clusters) -> None:
+    ahead = Ahead(clusters)
+    txn = init_producer_id(ahead.target, NAMES[0], 60_000, ahead.deadline)
+    init_producer_id(ahead.target, NAMES[0], 60_000, ahead.deadline)
+    ahead.round.begin_additions({txn: COPIES}, ahead.deadline)
+    with pytest.raises(ProducerEpochFencedError):
+        ahead.round.require_added([txn], ahead.deadline)
+    ahead.close()
+
+
+def test_what_was_added_for_a_try_that_was_given_up_is_of_no_concern(clusters: Clusters) -> None:
+    ahead = Ahead(clusters)
+    txn = init_producer_id(ahead.target, NAMES[0], 60_000, ahead.deadline)
+    again = init_producer_id(ahead.target, NAMES[0], 60_000, ahead.deadline)
+    ahead.round.begin_additions({txn: COPIES}, ahead.deadline)
+    ahead.round.require_added([again], ahead.deadline)
+    assert end_txn(ahead.target, again, True, ahead.deadline) is EndTxnAnswer.AMBIGUOUS  # it is empty
     ahead.close()
 
 

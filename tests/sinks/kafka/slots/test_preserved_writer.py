@@ -233,12 +233,12 @@ def test_another_attempt_of_a_task_takes_the_log_for_one_that_was_just_written_t
     clusters.target.log("copy", 0).producers.clear()
     clusters.write(A, 3)
     job = preserving(clusters, {A: 2}, quiet_for_ms=TIMES.quiet_ms, leaves_out=True)
-    for module in (slot_task, slot_target):
-        monkeypatch.setattr(module, "spark_attempt", lambda: 1)
-    result = clusters.run(job, planned(A, 5))
+    with monkeypatch.context() as attempts:
+        for module in (slot_task, slot_target):
+            attempts.setattr(module, "spark_attempt", lambda: 1)
+        result = clusters.run(job, planned(A, 5))
     assert [(left.source, left.error_name) for left in result.unfinished] == [(A, PRODUCER_FORGOTTEN)]
     assert result.has_unanswered
-    monkeypatch.undo()
     result = clusters.run(job, planned(A, 5))
     assert placed(clusters) == [(0, 0, 2), (2, 2, 3)]
     assert not result.has_unanswered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.broker.produce.txn_additions import add_partitions_and_offsets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -25,6 +26,7 @@ from shallow_mirror.errors import (
     RetriableError,
     TargetDataLossError,
 )
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import PreparedTxn
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import (
@@ -33,9 +35,10 @@ from shallow_mirror.types import (
     IsolationLevel,
     LogAppendTimePolicy,
     SegmentKind,
-    SlotTxn,
     TopicPartition,
 )
+
+COPIES = (TopicPartition("copy", 0), TopicPartition("copy", 1))
 
 
 def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters: Clusters) -> None:
@@ -52,11 +55,16 @@ def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters
     assert clusters.committed(result, B) == payloads(clusters.written[B])
 
 
-def prepared(clusters: Clusters) -> dict[str, SlotTxn]:
-    target = Cluster(client_of(clusters.target))
-    txn = init_producer_id(target, "m-3", 60_000, Deadline.after_ms(5_000, time.monotonic))
+def prepared(
+    clusters: Clusters, *, adding: Sequence[TopicPartition] = (), added: Sequence[TopicPartition] = ()
+) -> dict[str, PreparedTxn]:
+    """Return what a driver has prepared. `adding`: what the task is told; `added`: what the coordinator has."""
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(5_000, time.monotonic)
+    txn = init_producer_id(target, "m-3", 60_000, deadline)
+    if added:
+        add_partitions_and_offsets(target, txn, added, deadline)
     target.close()
-    return {"m-3": txn}
+    return {"m-3": PreparedTxn(txn, frozenset(adding))}
 
 
 def test_a_slot_uses_the_producer_epoch_that_was_taken_ahead_and_adds_its_partitions_at_once(clusters: Clusters) -> None:
@@ -64,10 +72,47 @@ def test_a_slot_uses_the_producer_epoch_that_was_taken_ahead_and_adds_its_partit
     clusters.write(B, 4)
     ahead = prepared(clusters)
     result = clusters.run(clusters.job({A: 0, B: 0}, prepared=ahead), planned(A, 2), planned(B, 4))
-    assert result.txn == ahead["m-3"]
+    assert result.txn == ahead["m-3"].txn
     assert clusters.target.asked("InitProducerId") == 1
     assert clusters.target.asked("AddPartitionsToTxn") == 1
     assert result.stable_ends == {TopicPartition("copy", 0): 0, TopicPartition("copy", 1): 0}
+    assert clusters.committed(result, A) == payloads(clusters.written[A])
+    assert clusters.committed(result, B) == payloads(clusters.written[B])
+
+
+def test_a_slot_adds_nothing_that_the_driver_adds(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.write(B, 4)
+    ahead = prepared(clusters, adding=COPIES, added=COPIES)
+    asked = clusters.target.asked("AddPartitionsToTxn"), clusters.target.asked("AddOffsetsToTxn")
+    result = clusters.run(clusters.job({A: 0, B: 0}, prepared=ahead), planned(A, 2), planned(B, 4))
+    assert (clusters.target.asked("AddPartitionsToTxn"), clusters.target.asked("AddOffsetsToTxn")) == asked
+    assert result.txn == ahead["m-3"].txn
+    assert clusters.committed(result, A) == payloads(clusters.written[A])
+    assert clusters.committed(result, B) == payloads(clusters.written[B])
+
+
+def test_a_slot_adds_what_the_driver_does_not_add(clusters: Clusters) -> None:
+    clusters.write(A, 2)
+    clusters.write(B, 4)
+    ahead = prepared(clusters, adding=COPIES[:1], added=COPIES[:1])
+    result = clusters.run(clusters.job({A: 0, B: 0}, prepared=ahead), planned(A, 2), planned(B, 4))
+    assert (clusters.target.asked("AddPartitionsToTxn"), clusters.target.asked("AddOffsetsToTxn")) == (2, 1)
+    assert result.txn == ahead["m-3"].txn
+    assert clusters.committed(result, B) == payloads(clusters.written[B])
+
+
+@pytest.mark.parametrize("added", [(), (TopicPartition("copy", 1),)])
+def test_a_partition_that_the_driver_has_not_added_yet_is_added_by_another_try(
+    clusters: Clusters, added: Sequence[TopicPartition]
+) -> None:
+    clusters.write(A, 2)
+    clusters.write(B, 4)
+    ahead = prepared(clusters, adding=COPIES, added=added)
+    result = clusters.run(clusters.job({A: 0, B: 0}, prepared=ahead), planned(A, 2), planned(B, 4))
+    assert [error.error_name for error in result.retried] == ["PARTITION_NOT_ADDED"]
+    assert result.txn is not None
+    assert result.txn.producer_epoch > ahead["m-3"].txn.producer_epoch
     assert clusters.committed(result, A) == payloads(clusters.written[A])
     assert clusters.committed(result, B) == payloads(clusters.written[B])
 
@@ -88,7 +133,7 @@ def test_a_further_try_takes_another_producer_epoch_than_the_one_that_was_taken_
     clusters.target.change("Produce", dropped_after())
     result = clusters.run(clusters.job({A: 0}, prepared=ahead), planned(A, 2))
     assert result.txn is not None
-    assert result.txn.producer_epoch > ahead["m-3"].producer_epoch
+    assert result.txn.producer_epoch > ahead["m-3"].txn.producer_epoch
     assert clusters.committed(result, A) == payloads(clusters.written[A])
 
 
@@ -134,15 +179,17 @@ def test_a_failed_produce_starts_the_slot_again_under_a_new_epoch_and_nothing_is
     assert result.segments[0].target_start == first.header.base_offset
 
 
+@pytest.mark.parametrize("adds", [False, True], ids=["task adds", "driver adds"])
 def test_a_target_topic_that_was_created_again_is_refused_though_an_aborted_try_has_left_its_marker_there(
-    clusters: Clusters,
+    clusters: Clusters, adds: bool
 ) -> None:
     clusters.write(A, 2)
     clusters.target.delete_topic("copy")
     clusters.target.create_topic("copy", 2)
     clusters.target.seed(("copy", 0), batch(0, 1))  # as far as the map goes: base offsets show nothing
+    ahead = prepared(clusters, adding=COPIES[:1], added=COPIES[:1]) if adds else {}
     with pytest.raises(ConfigError, match=r"target topic copy \(for orders\) was deleted and created again \(topic id "):
-        clusters.run(clusters.job({A: 0}, target_ends={TopicPartition("copy", 0): 1}), planned(A, 2))
+        clusters.run(clusters.job({A: 0}, target_ends={TopicPartition("copy", 0): 1}, prepared=ahead), planned(A, 2))
     assert len(clusters.target.log("copy", 0).batches) == 1
 
 
