@@ -169,6 +169,13 @@ NETWORK = Campaign(
     cases=network_faults.CASES,
     open=NetworkScene(WITHOUT_SPARK),
 )
+FAR = Campaign(
+    name="far",
+    engine=WITHOUT_SPARK,
+    rounds=200,
+    cases=[*network_faults.CASES, *((fault, step) for fault in (KILL, process_faults.KillDriver()) for step in steps.ALL)],
+    open=NetworkScene(WITHOUT_SPARK, target_delay_s=network_faults.FAR_DELAY_S),
+)
 SPARK_NETWORK = Campaign(
     name="spark-network",
     engine=SPARK,
@@ -306,6 +313,7 @@ ALL = (
     STORAGE,
     TABLE_STORE,
     NETWORK,
+    FAR,
     SPARK_NETWORK,
     ONLY_BROKER,
     ONE_OF_THREE,

@@ -32,6 +32,9 @@ CLIENT = {
 DELAYS_S = (0.5, REQUEST_TIMEOUT_S + 1)
 """One that is only slow, and one behind which nobody waits any more."""
 
+FAR_DELAY_S = 0.02
+"""In each direction: a target with which the driver prepares what it can for the tasks."""
+
 _ASKED_BY_EVERY_SLOT = {"InitProducerId", "AddPartitionsToTxn", "Produce", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"}
 APIS: Mapping[str, Sequence[str]] = {
     SOURCE: ("Metadata", "ListOffsets", "Fetch"),
@@ -57,7 +60,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class NetworkScene:
-    """A mirror that comes by proxies, while writers and checker do not. A target of several brokers is replicated."""
+    """A mirror that comes by proxies, while writers and checker do not. A target of several brokers is replicated.
+
+    `target_delay_s`: of everything between the mirror and the target, in each direction.
+    """
 
     engine: str
     target_brokers: int = 1
@@ -66,6 +72,7 @@ class NetworkScene:
     keeps_offsets: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     """Of all brokers."""
+    target_delay_s: float = 0.0
 
     @contextmanager
     def __call__(self, folder: Path, name: str, seed: int) -> Iterator[Scene]:
@@ -90,6 +97,9 @@ class NetworkScene:
                     for port, broker in zip(ports[side], cluster.proxied_ports, strict=True)
                 ]
                 network.proxies[side] = [opened.enter_context(proxy) for proxy in made]
+            for proxy in network.proxies[TARGET]:
+                proxy.delay(self.target_delay_s)
+                proxy.delay_replies(self.target_delay_s)
             yield opened.enter_context(
                 Scene(
                     folder / "mirror",

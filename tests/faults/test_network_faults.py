@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.faults.cases import Case, assert_nothing_differs
 from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
-from tests.faults.network_faults import APIS, CASES, SOURCE, TARGET, NetworkScene, network_case
+from tests.faults.network_faults import APIS, CASES, FAR_DELAY_S, SOURCE, TARGET, NetworkScene, network_case
 from tests.faults.proxy import Harm, Moment
 
 FEW = [
@@ -30,6 +30,14 @@ FEW = [
     network_case(TARGET, "OffsetFetch", Harm.CUT, Moment.APPLIED),
 ]
 
+FAR_AWAY = [
+    network_case(TARGET, "InitProducerId", Harm.CUT, Moment.APPLIED),
+    network_case(TARGET, "AddPartitionsToTxn", Harm.CUT, Moment.ARRIVING),
+    network_case(TARGET, "AddPartitionsToTxn", Harm.DELAY, Moment.ARRIVING),
+    network_case(TARGET, "AddOffsetsToTxn", Harm.HALF_OPEN, Moment.APPLIED),
+    network_case(TARGET, "Produce", Harm.CUT, Moment.APPLIED),
+]
+
 ON_SPARK = [
     network_case(TARGET, "Produce", Harm.CUT, Moment.APPLIED),
     network_case(TARGET, "EndTxn", Harm.RESET, Moment.APPLIED),
@@ -46,11 +54,16 @@ def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
 @pytest.mark.brokers
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("engine", "cases"),
-    [(WITHOUT_SPARK, FEW), pytest.param(SPARK, ON_SPARK, marks=[pytest.mark.spark, pytest.mark.long])],
+    ("engine", "cases", "delay_s"),
+    [
+        (WITHOUT_SPARK, FEW, 0.0),
+        (WITHOUT_SPARK, FAR_AWAY, FAR_DELAY_S),
+        pytest.param(SPARK, ON_SPARK, 0.0, marks=[pytest.mark.spark, pytest.mark.long]),
+    ],
+    ids=["near", "far target", "Spark"],
 )
 def test_a_harmed_request_loses_and_repeats_nothing_and_the_mirror_continues(
-    tmp_path: Path, engine: str, cases: Sequence[Case]
+    tmp_path: Path, engine: str, cases: Sequence[Case], delay_s: float
 ) -> None:
-    with NetworkScene(engine)(tmp_path, "network", 1) as scene:
+    with NetworkScene(engine, target_delay_s=delay_s)(tmp_path, "network", 1) as scene:
         assert set(assert_nothing_differs(scene, cases)) == {"went on"}
