@@ -52,6 +52,8 @@ RECHECK_MS = 10_000
 """How often, and for how long, the driver looks whether the target can do again what it could not."""
 
 
+_NOT_MEASURED = PathSpeeds()
+
 RECENT_ROUNDS = 10
 """What so many rounds have used is asked for ahead: with light traffic, one round fills more slots than another."""
 
@@ -81,7 +83,7 @@ class KafkaSink:
         observer: Observer,
         open_input: OpenInput = open_source,
         planned_ranges: Callable[[], Sequence[PlannedRange]] = tuple,
-        target_speeds: PathSpeeds = PathSpeeds(),  # noqa: B008 - immutable
+        target_speeds: PathSpeeds = _NOT_MEASURED,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read.
@@ -102,7 +104,7 @@ class KafkaSink:
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
         self._stable_ends: Mapping[TopicPartition, int] = {}
         self._planned_ranges = planned_ranges
-        self._source_speeds, self._target_speeds = PathSpeeds(), target_speeds
+        self._source_speeds, self._target_speeds = _NOT_MEASURED, target_speeds
         self._recent: deque[_Used] = deque(maxlen=RECENT_ROUNDS)
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
 
@@ -272,8 +274,8 @@ class KafkaSink:
                 results = self._run_slots(run_slots, decision)
                 self._performer.next_round.require_added([result.txn for result in results if result.txn is not None], deadline)
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
-                self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), PathSpeeds())
-                self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), PathSpeeds())
+                self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), _NOT_MEASURED)
+                self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), _NOT_MEASURED)
                 return results
             case actions.RefuseHangingTxns(decided):
                 # The slots have asked already, while their last batches were on their way. That is older than asking now, so it

@@ -165,12 +165,12 @@ def ahead(clocked: ClockedSink) -> ClockedSink:
 
 
 def added_to(sink: ClockedSink, round_: SlotRound) -> dict[SlotTxn, frozenset[TopicPartition]]:
-    """Return what tasks are told, after a check that the coordinator was told the same."""
+    """Return the partitions that the job names, by transaction, after a check that the requests name the same."""
     job = sink.job_of(round_)
-    told = {prepared.txn: prepared.adding for prepared in job.prepared.values() if prepared.adding}
-    assert {txn: frozenset(partitions) for txn, partitions in sink.added[-1].items()} == told
+    named = {prepared.txn: prepared.adding for prepared in job.prepared.values() if prepared.adding}
+    assert {txn: frozenset(partitions) for txn, partitions in sink.added[-1].items()} == named
     assert {prepared.txn for prepared in job.prepared.values()} == set(sink.epochs.values())
-    return told
+    return named
 
 
 COPY_A, COPY_B = TopicPartition("copy", 0), TopicPartition("copy", 1)

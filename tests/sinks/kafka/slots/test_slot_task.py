@@ -58,7 +58,7 @@ def test_a_slot_copies_from_the_position_whatever_the_plan_s_start_says(clusters
 def prepared(
     clusters: Clusters, *, adding: Sequence[TopicPartition] = (), added: Sequence[TopicPartition] = ()
 ) -> dict[str, PreparedTxn]:
-    """Return what a driver has prepared. `adding`: what the task is told; `added`: what the coordinator has."""
+    """Return what a driver has prepared. `adding`: partitions that the job names; `added`: those that the coordinator has."""
     target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(5_000, time.monotonic)
     txn = init_producer_id(target, "m-3", 60_000, deadline)
     if added:
