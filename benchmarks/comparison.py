@@ -1,4 +1,4 @@
-"""The whole comparison: corpora one after the other; for each, the peers take turns, run by run."""
+"""The whole comparison: corpora one after the other; for each, the peers take turns, run by run, in alternating order."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class Comparison:
     def _of_corpus(self, corpus: Corpus, clusters: Clusters, scratch: Path, say: Say) -> Iterator[Result]:
         source = written_source(corpus, self.gb, clusters, say)
         for run in range(1, self.runs + 1):
-            for peer, link in itertools.product(self.peers, self.links):
+            # In turn forwards and backwards: what one run leaves behind, such as data to be written to disk, is in the next one.
+            turns = list(itertools.product(self.peers, self.links))
+            for peer, link in turns if run % 2 else reversed(turns):
                 begin = f"{', '.join(part for part in (corpus.name, str(link)) if part)}, run {run} of {self.runs}"
                 say(f"{begin}: {peer.name}")
                 result = _result(peer, source, run, clusters.over(link), scratch)

@@ -171,13 +171,13 @@ class QueueBuilder:
         self, records: memoryview, index: BatchIndex, raw: npt.NDArray[np.int64]
     ) -> tuple[PlacedQueue, Sequence[StampedInPlace]]:
         """Return the queue, and what of it is to be restamped. `raw`: which batches of `index`, in `records`, were added."""
-        view = memoryview(self._made)
-        made = index_batches(view)
-        stamped = [
-            StampedInPlace(records, index, raw, self._producer),
-            StampedInPlace(view, made, np.arange(len(made)), self._producer),
-        ]
-        raw_batches, made_batches = (iter(part.batches()) for part in stamped)
+        stamped = [StampedInPlace(records, index, raw, self._producer)]
+        if self._made:
+            view = memoryview(self._made)
+            made = index_batches(view)
+            stamped.append(StampedInPlace(view, made, np.arange(len(made)), self._producer))
+        raw_batches = iter(stamped[0].batches())
+        made_batches = iter(stamped[1].batches() if self._made else [])
         runs: list[_Run | _Hole] = []
         for piece in self._pieces:
             if isinstance(piece, _Hole):
