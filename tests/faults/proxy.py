@@ -184,8 +184,9 @@ class Proxy:
     def flow(self) -> None:
         self._loop.call_soon_threadsafe(self._flowing.set)
 
-    def stall(self) -> None:
-        self._loop.call_soon_threadsafe(self._flowing.clear)
+    def stall(self, seconds: float | None = None) -> None:
+        """Let nothing pass from now on, for so long, or until `flow`."""
+        self._run(self._stall(seconds))
 
     def limit(self, bytes_per_s: float) -> None:
         """Limit requests of all connections together to this speed from now on; replies pass as they come."""
@@ -228,6 +229,11 @@ class Proxy:
         self._connections.add(serving)
         serving.add_done_callback(lambda _: client.close())
         serving.add_done_callback(self._connections.discard)
+
+    async def _stall(self, seconds: float | None) -> None:
+        self._flowing.clear()
+        if seconds is not None:
+            self._loop.call_later(seconds, self._flowing.set)
 
     async def _refuse(self) -> None:
         if self._listener is not None:

@@ -162,3 +162,17 @@ def test_an_earlier_connection_of_the_path_that_is_closed_meanwhile_is_no_error(
     path.log.responded(50)
     path.request(100, 0.1)
     assert path.lines() == []
+
+
+def test_responses_that_are_noted_together_count_as_one_after_the_other(path: Path) -> None:
+    """Two writes of three and two requests, slow ones: what is known of the path does not depend on how many came at once."""
+    path.request(100, 0.1)
+    path.log.sent(3, 300)
+    path.log.sent(2, 200)
+    path.wait(3.0)
+    path.log.responded(50, 4)
+    assert ["2 requests with 0.00 MB are in flight" in line for line in path.lines()] == [True]
+    path.log.responded(50)
+    path.request(300, 0.1)
+    assert ["is no longer slow" in line for line in path.lines()] == [False, True]
+    path.log.responded(50, 2)  # of a connection that was closed meanwhile

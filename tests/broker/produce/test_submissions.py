@@ -6,14 +6,16 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from tests.fakes.changes import dropped_after, error, held
+from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error, held
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
@@ -129,3 +131,48 @@ def test_a_partition_whose_leader_moves_continues_there_once_the_earlier_leader_
     slot.window.finish(second)
     assert second.base_offsets == {A: [2]}
     assert slot.written(A) == slot.sent[A]
+
+
+@pytest.fixture
+def received_alone(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of responses that were waited for, and so parsed alone."""
+    sizes: list[int] = []
+    receive = Connection.receive
+
+    def counted(connection: Connection, *args: Any, **options: Any) -> memoryview:
+        frame = receive(connection, *args, **options)
+        sizes.append(len(frame))
+        return frame
+
+    monkeypatch.setattr(Connection, "receive", counted)
+    return sizes
+
+
+@pytest.fixture
+def slot_of_one_leader(slot: Slot) -> Slot:
+    slot.fake.move_leader(("t", 1), slot.fake.log("t", 0).leader)
+    slot.client.forget_metadata()
+    return slot
+
+
+def test_responses_that_have_come_together_are_parsed_together(slot_of_one_leader: Slot, received_alone: list[int]) -> None:
+    slot = slot_of_one_leader
+    first, second = slot.submit(*[1] * 30), slot.submit(*[2] * 30)
+    wait_until(lambda: len(slot.written(B)) == 60)
+    received_alone.clear()
+    slot.window.finish(second)
+    assert (first.base_offsets[A], second.base_offsets[A]) == (list(range(30)), list(range(30, 90, 2)))
+    assert (first.base_offsets[B], second.base_offsets[B]) == (first.base_offsets[A], second.base_offsets[A])
+    assert len(received_alone) < 10
+    assert {place: slot.written(place) for place in (A, B)} == slot.sent
+
+
+def test_an_error_among_responses_that_have_come_together_is_of_its_own_request(slot_of_one_leader: Slot) -> None:
+    slot = slot_of_one_leader
+    slot.fake.change("Produce", *[AS_IT_SHOULD] * 20, error(_INVALID_TIMESTAMP, ("t", 0)))
+    submission = slot.submit(*[1] * 30)
+    wait_until(lambda: len(slot.written(B)) == 30)
+    with pytest.raises(ProduceRefusedError) as refused:
+        slot.window.finish(submission)
+    assert (refused.value.topic_partition, refused.value.index_in_queue) == (A, 20)
+    assert submission.base_offsets == {A: list(range(20)), B: list(range(21))}

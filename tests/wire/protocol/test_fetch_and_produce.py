@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,9 +45,10 @@ def plain_answer(
     throttle_ms: int = 0,
     appended_at_ms: int = -1,
     log_start: int = 0,
+    first_offset: int = 0,
     places: Sequence[TopicPartition],
 ) -> memoryview:
-    """Every batch appended at 10 times its partition, the last one answered with `error_code`."""
+    """Every batch appended at `first_offset` and 10 times its partition, the last one answered with `error_code`."""
     topic = ProduceResponse.TopicProduceResponse
     partition = topic.PartitionProduceResponse
     names = dict.fromkeys(place.topic for place in places)
@@ -57,7 +60,7 @@ def plain_answer(
                     partition(
                         index=place.partition,
                         error_code=error_code if place is places[-1] else 0,
-                        base_offset=10 * place.partition,
+                        base_offset=first_offset + 10 * place.partition,
                         log_append_time_ms=appended_at_ms,
                         log_start_offset=log_start,
                         record_errors=[],
@@ -248,6 +251,56 @@ def test_an_answer_that_names_one_topic_twice_in_the_place_of_another_has_to_be_
     assert len(twice) == len(answer)
     assert frames.parse_appended(memoryview(answer)) == ([0, 0, 10, 20], ())
     assert frames.parse_appended(memoryview(twice)) is None
+
+
+def stacked(*answers: memoryview) -> npt.NDArray[np.uint8]:
+    return np.stack([np.frombuffer(answer, np.uint8) for answer in answers])
+
+
+def test_several_answers_are_read_at_once_as_each_alone() -> None:
+    frames = ProduceFrames("me", "id", -1, 1, [A1, B0, A0])
+    answers = [plain_answer(places=[A0, A1, B0], first_offset=n, log_start=n) for n in (0, 5, 2**40)]
+    assert frames.parse_all_appended(stacked(*answers)) is None, "the order of the broker is not known yet"
+    alone = [frames.parse_appended(answer) for answer in answers]
+    together = frames.parse_all_appended(stacked(*answers))
+    assert together is not None
+    assert [list(offsets) for offsets in zip(*together.base_offsets, strict=True)] == [
+        appended.base_offsets for appended in alone if appended
+    ]
+    assert together == ([[10, 15, 10 + 2**40], [0, 5, 2**40], [0, 5, 2**40]], [])
+    assert frames.success_bytes == len(answers[0])
+
+
+@pytest.mark.parametrize("nth", [0, 2])
+def test_of_several_answers_the_partitions_that_any_of_them_stamps_are_named(nth: int) -> None:
+    frames = ProduceFrames("me", "id", -1, 1, [A1, B0, A0])
+    plain = plain_answer(places=[A0, A1, B0])
+    frames.parse_appended(plain)
+    answers = [bytearray(plain) for _ in range(3)]
+    no_time = (-1).to_bytes(8, "big", signed=True)
+    second = answers[nth].index(no_time, answers[nth].index(no_time) + 8)  # of A1
+    answers[nth][second : second + 8] = (1_700_000_000_000).to_bytes(8, "big")
+    assert frames.parse_all_appended(stacked(*(memoryview(answer) for answer in answers))) == ([[10] * 3, [0] * 3, [0] * 3], [0])
+
+
+@given(data=st.data())
+def test_several_changed_answers_are_read_as_each_alone_or_left_to_be_parsed(data: st.DataObject) -> None:
+    places = [A0, A1, B0]
+    answers = [bytearray(plain_answer(places=places, first_offset=n)) for n in range(4)]
+    for nth in data.draw(st.sets(st.integers(0, 3), max_size=2)):
+        for at in data.draw(st.lists(st.integers(0, len(answers[nth]) - 1), max_size=3)):
+            answers[nth][at] = data.draw(st.sampled_from([0, 1, 127, 128, 255]))
+    frames = ProduceFrames("me", "id", -1, 1, places)
+    frames.parse_appended(plain_answer(places=places))
+    together = frames.parse_all_appended(stacked(*(memoryview(answer) for answer in answers)))
+    alone = [frames.parse_appended(memoryview(answer)) for answer in answers]
+    if together is None:
+        assert None in alone
+    else:
+        assert [[*offsets] for offsets in zip(*together.base_offsets, strict=True)] == [
+            each.base_offsets for each in alone if each
+        ]
+        assert {*together.stamped} == {i for each in alone if each for i in each.stamped}
 
 
 @given(data=st.data())

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.broker.net.transport import Part, Transport
@@ -12,8 +16,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.viewed_bytes import is_viewed, new_buffer
 
-_LENGTH_BYTES = 4
-_MIN_FRAME_BYTES = 4
+_LENGTH_BYTES = _CORRELATION_BYTES = 4
+_MIN_FRAME_BYTES = _CORRELATION_BYTES
 
 READ_AHEAD_BYTES = 16_384
 """What one receive may read behind a response: small responses to pipelined requests come several at a time."""
@@ -152,6 +156,31 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    def received_alike(self, frame_bytes: int, most: int) -> npt.NDArray[np.uint8]:
+        """Return responses to the next requests that were received already, where each is of `frame_bytes` bytes.
+
+        uint8[n, frame_bytes], without lengths: a view until the next call. n is `most` at the most, and 0 where there is one
+        alone. They count as received once they are taken (`take_received`).
+        """
+        stride = _LENGTH_BYTES + frame_bytes
+        count = min(most, (self._ahead_end - self._ahead_start) // stride)
+        if count < 2:
+            return np.empty((0, frame_bytes), np.uint8)
+        frames = np.frombuffer(self._ahead, np.uint8, count * stride, self._ahead_start).reshape(count, stride)
+        lengths, ids = frames[:, : _LENGTH_BYTES + _CORRELATION_BYTES].view(">i4").T
+        expected = np.fromiter(islice(self._outstanding, count), np.int64)
+        is_next = (lengths[: len(expected)] == frame_bytes) & (ids[: len(expected)] == expected)
+        count = int(np.append(is_next, False).argmin())
+        return frames[: count if count > 1 else 0, _LENGTH_BYTES:]
+
+    def take_received(self, count: int, frame_bytes: int) -> None:
+        """Count so many of the responses that `received_alike` returned as received."""
+        self._ahead_start += count * (_LENGTH_BYTES + frame_bytes)
+        for _ in range(count):
+            self._outstanding.popleft()
+        if self._path is not None:
+            self._path.responded(frame_bytes, count)
 
     def explain_next(self, explain: Callable[[RetriableError], MirrorError | None]) -> None:
         """Use `explain` for the error where the next request gets no response."""

@@ -93,16 +93,17 @@ class PathLog:
         self._in_flight_bytes += size_bytes
         self._writes.append(_Write(count, size_bytes, self._in_flight_bytes, self._clock(), self._waited_s))
 
-    def responded(self, size_bytes: int) -> None:
-        """Note that the oldest request got a response of so many bytes."""
-        if not self._writes:  # an earlier connection of the path was closed meanwhile, which ended what was noted
-            return
-        write = self._writes[0]
-        write.left -= 1
-        if not write.left:
-            self._writes.popleft()
-            self._in_flight_bytes -= write.size_bytes
-            self._evaluate(write, write.ahead_bytes + size_bytes)
+    def responded(self, size_bytes: int, count: int = 1) -> None:
+        """Note that the oldest requests, `count` of them, got responses of so many bytes each."""
+        while count and self._writes:  # an earlier connection of the path may have been closed, which ended what was noted
+            write = self._writes[0]
+            responses = min(count, write.left)
+            write.left -= responses
+            count -= responses
+            if not write.left:
+                self._writes.popleft()
+                self._in_flight_bytes -= write.size_bytes
+                self._evaluate(write, write.ahead_bytes + size_bytes)
 
     def closed(self) -> None:
         """Note that the connection ended: nothing is in flight any more. What it was waiting for is an error of the caller."""

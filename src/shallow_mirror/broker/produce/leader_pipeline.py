@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from shallow_mirror.broker.cluster.send_pace import SLOWEST_BYTES_PER_S, SendPace
@@ -164,32 +165,67 @@ class LeaderPipeline:
             self._flights.append((self._sent_count, self._leader.window.begin()))
             self._connection.send_several(ids, parts, self._patience())
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self) -> int:
+        """Wait for the next response; return how many bytes it acknowledges, with those that have come together with it."""
+        oldest = self._in_flight[0]
         patience = self._patience()
-        request, frames, submission = self._in_flight.popleft()
-        self._in_flight_bytes -= request.size_bytes
         try:
-            frame = self._connection.receive(patience)
-            appended = frames.parse_appended(frame)
-            if appended is None:
-                self._acknowledge_one_by_one(request, submission, frame)
-            else:
-                base_offsets = submission.base_offsets
-                for topic_partition, base_offset in zip(request.topic_partitions, appended.base_offsets, strict=True):
-                    base_offsets[topic_partition].append(base_offset)
-                self._leader.stamped.update(request.topic_partitions[i] for i in appended.stamped)
+            acknowledged = self._acknowledge_received(oldest)
+            if not acknowledged:
+                self._acknowledge_one(oldest, self._connection.receive(patience))
+                acknowledged = [oldest]
         except BaseException:
-            self.failed = submission
+            self.failed = oldest.submission
             raise
-        submission.in_flight -= 1
-        self._acknowledged_count += 1
-        self._acknowledged_bytes += request.size_bytes
-        if self._acknowledged_count == self._flights[0][0]:
-            self._leader.window.acknowledge(self._acknowledged_bytes, self._flights.popleft()[1])
+        size_bytes = sum(sent.request.size_bytes for sent in acknowledged)
+        for _ in acknowledged:
+            self._in_flight.popleft()
+        oldest.submission.in_flight -= len(acknowledged)
+        self._in_flight_bytes -= size_bytes
+        self._acknowledged_bytes += size_bytes
+        self._acknowledged_count += len(acknowledged)
+        flight = None
+        while self._flights and self._flights[0][0] <= self._acknowledged_count:
+            _, flight = self._flights.popleft()
+        if flight is not None:
+            self._leader.window.acknowledge(self._acknowledged_bytes, flight)
             self._acknowledged_bytes = 0
             self._most_bytes = self._leader.window.size_bytes(self._limits.size_bytes)
+        return size_bytes
 
-    def _acknowledge_one_by_one(self, request: PackedRequest, submission: Submission, frame: memoryview) -> None:
+    def _acknowledge_received(self, oldest: _InFlight) -> list[_InFlight]:
+        """Note what the responses that were received already acknowledge; return their requests, or none.
+
+        Those to small requests come many at a time. Parsed together, each costs a fraction. What is not known to be like the
+        others, such as an error, is left to be parsed alone.
+        """
+        _, frames, submission = oldest
+        received = self._connection.received_alike(frames.success_bytes, len(self._in_flight))
+        if not len(received):
+            return []
+        may_be_alike = islice(self._in_flight, len(received))
+        alike = list(takewhile(lambda sent: sent.frames is frames and sent.submission is submission, may_be_alike))
+        appended = frames.parse_all_appended(received[: len(alike)])
+        if appended is None:
+            return []
+        self._connection.take_received(len(alike), frames.success_bytes)
+        topic_partitions = oldest.request.topic_partitions
+        for topic_partition, base_offsets in zip(topic_partitions, appended.base_offsets, strict=True):
+            submission.base_offsets[topic_partition] += base_offsets
+        self._leader.stamped.update(topic_partitions[i] for i in appended.stamped)
+        return alike
+
+    def _acknowledge_one(self, sent: _InFlight, frame: memoryview) -> None:
+        request, frames, submission = sent
+        appended = frames.parse_appended(frame)
+        if appended is None:
+            self._acknowledge_partitions(request, submission, frame)
+            return
+        for topic_partition, base_offset in zip(request.topic_partitions, appended.base_offsets, strict=True):
+            submission.base_offsets[topic_partition].append(base_offset)
+        self._leader.stamped.update(request.topic_partitions[i] for i in appended.stamped)
+
+    def _acknowledge_partitions(self, request: PackedRequest, submission: Submission, frame: memoryview) -> None:
         """Note what a response with errors or messages acknowledges. Raises the error of the first partition that has one."""
         try:
             response = parse_produce_response(frame)
@@ -219,8 +255,14 @@ class PacedLeaderPipeline(LeaderPipeline):
     def __init__(self, leader: Leader, pace: SendPace) -> None:
         super().__init__(leader)
         self._pace = pace
+        self._most_in_time: float | None = None
+        """Bytes that may be in flight; None: it has to be asked for, because a write or a response took time."""
         self._is_stopped = False
         self._ended: set[TopicPartition] = set()
+
+    def begin(self, submission: Submission, requests: Iterator[PackedRequest]) -> None:
+        super().begin(submission, requests)
+        self._most_in_time = None
 
     def _next_request(self) -> PackedRequest | None:
         """Return the next request; behind the limit only what continues a batch of which a part was sent."""
@@ -243,7 +285,9 @@ class PacedLeaderPipeline(LeaderPipeline):
         # Room first: waiting for it takes time, after which less may be sent.
         self._make_room(request.size_bytes)
         while self._in_flight:
-            if self._in_flight_bytes + request.size_bytes <= self._pace.most_in_flight():
+            if self._most_in_time is None:
+                self._most_in_time = self._pace.most_in_flight()
+            if self._in_flight_bytes + request.size_bytes <= self._most_in_time:
                 return True
             self._write()
             self._acknowledge()
@@ -268,6 +312,7 @@ class PacedLeaderPipeline(LeaderPipeline):
         return self._limits.deadline.sooner(self._limits.response_ms + self._in_flight_bytes / SLOWEST_BYTES_PER_S * 1000)
 
     def _write(self) -> None:
+        self._most_in_time = None
         if self._in_flight:
             request = self._in_flight[0].request
             try:
@@ -276,16 +321,18 @@ class PacedLeaderPipeline(LeaderPipeline):
                 self._explain_slow_link(request, error)
                 raise
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self) -> int:
+        self._most_in_time = None
         request = self._in_flight[0].request
         try:
-            super()._acknowledge()
+            size_bytes = super()._acknowledge()
         except RetriableError as error:
             self._explain_slow_link(request, error)
             raise
-        self._pace.acknowledged(request.size_bytes)
+        self._pace.acknowledged(size_bytes)
         if not self._in_flight:
             self._pace.drained()
+        return size_bytes
 
     def _explain_slow_link(self, request: PackedRequest, error: RetriableError) -> None:
         """Raise an error with a remedy where time ran out before anything was acknowledged: a retry would end the same way."""

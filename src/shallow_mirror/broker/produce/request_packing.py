@@ -34,10 +34,11 @@ def pack(queues: Queues, most_bytes: Callable[[], int]) -> Iterator[PackedReques
         for position in range(first, end):
             batches = [queue[position] for queue in long_enough]
             sizes = list(map(len, batches))
-            if sum(sizes) <= most_bytes():
-                yield PackedRequest(topic_partitions, position, batches, sum(sizes))
+            whole = PackedRequest(topic_partitions, position, batches, sum(sizes))
+            if whole.size_bytes <= most_bytes():
+                yield whole
             else:
-                yield from _split(PackedRequest(topic_partitions, position, batches, sum(sizes)), sizes, most_bytes)
+                yield from _split(whole, sizes, most_bytes)
         first = end
 
 

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.protocol.primitives import NO_TAGS, Reader, compact_string, string, uvarint
 
@@ -24,7 +27,7 @@ _PARTITION_RESPONSE = struct.Struct(">ihqqq")
 _PARTITION_SUCCESS = struct.Struct(">ihqqq3s")
 _BASE_OFFSET_AT, _BASE_OFFSET_BYTES, _TIME_BYTES, _LOG_START_BYTES = 6, 8, 8, 8
 """Behind partition and error code, and what follows it."""
-_NO_APPEND_TIME_MS = -1
+_NO_APPEND_TIME_MS, _NO_APPEND_TIME_BYTE = -1, 255
 """The topic has message.timestamp.type=CreateTime: its batches keep their times."""
 _NOTHING_ELSE = b"\x01\x00\x00"
 """No record errors, no message, no tags."""
@@ -82,6 +85,13 @@ class AppendedBatches(NamedTuple):
     stamped: Sequence[int]
 
 
+class AppendedColumns(NamedTuple):
+    """The offsets of several responses of success. `base_offsets`: by partition; `stamped`: as in `AppendedBatches`, of any."""
+
+    base_offsets: list[list[int]]
+    stamped: Sequence[int]
+
+
 class ProduceFrames:
     """Frames of Produce requests for the same partitions, which differ in batches and correlation ids only.
 
@@ -134,6 +144,18 @@ class ProduceFrames:
         """
         return self._success.parse(frame)
 
+    @property
+    def success_bytes(self) -> int:
+        """Return the size of such a response."""
+        return self._success.size_bytes
+
+    def parse_all_appended(self, frames: npt.NDArray[np.uint8]) -> AppendedColumns | None:
+        """Parse several such responses at once; `frames`: uint8[n, success_bytes].
+
+        None: one of them says more, or has its partitions in another order than the response that was parsed last.
+        """
+        return self._success.parse_all(frames)
+
 
 class _SuccessParser:
     """Parser of responses without errors, messages, throttling or tags: numbers of a known size behind the topics' names.
@@ -147,11 +169,11 @@ class _SuccessParser:
         self._name_bytes = {head[0]: len(head) for head in topics}
         self._partitions = sum(map(len, topics.values()))
         heads = sum(len(head) + len(NO_TAGS) for head in topics)
-        self._size = _CORRELATION_BYTES + len(start) + heads + self._partitions * _PARTITION_SUCCESS.size + len(_END)
+        self.size_bytes = _CORRELATION_BYTES + len(start) + heads + self._partitions * _PARTITION_SUCCESS.size + len(_END)
         self._layout: _ResponseLayout | None = None
 
     def parse(self, frame: memoryview) -> AppendedBatches | None:
-        if len(frame) != self._size:
+        if len(frame) != self.size_bytes:
             return None
         # The layout of the last response first: a broker keeps its order.
         appended = None if self._layout is None else self._layout.parse(frame)
@@ -161,7 +183,10 @@ class _SuccessParser:
                 return None
             self._layout = _ResponseLayout(frame, positions)
             appended = self._layout.parse(frame)
-        return None if appended is None or -1 in appended.base_offsets else appended
+        return None if appended is None or min(appended.base_offsets) < 0 else appended
+
+    def parse_all(self, frames: npt.NDArray[np.uint8]) -> AppendedColumns | None:
+        return None if self._layout is None else self._layout.parse_all(frames)
 
     def _positions(self, frame: memoryview) -> list[int] | None:
         """Return the position of the base offset of each batch in the frame; None where the frame contains anything else."""
@@ -202,6 +227,8 @@ class _ResponseLayout:
         self._constants = self._layout.unpack(frame)[::3]
         self._order = [in_order.index(position) for position in positions]
         self._no_times = (_NO_APPEND_TIME_MS,) * len(positions)
+        self._positions = positions
+        self._frame, self._is_constant = np.array(frame, np.uint8), _constant_bytes(len(frame), positions)
 
     def parse(self, frame: memoryview) -> AppendedBatches | None:
         values = self._layout.unpack(frame)
@@ -213,6 +240,28 @@ class _ResponseLayout:
         if times != self._no_times:
             stamped = [i for i, rank in enumerate(self._order) if times[rank] != _NO_APPEND_TIME_MS]
         return AppendedBatches([offsets[rank] for rank in self._order], stamped)
+
+    def parse_all(self, frames: npt.NDArray[np.uint8]) -> AppendedColumns | None:
+        if ((frames ^ self._frame) & self._is_constant).any():
+            return None
+        columns = [frames[:, at : at + _BASE_OFFSET_BYTES].view(">i8")[:, 0] for at in self._positions]
+        if any(column.min() < 0 for column in columns):
+            return None
+        stamped = [
+            i
+            for i, times_at in enumerate(at + _BASE_OFFSET_BYTES for at in self._positions)
+            if (frames[:, times_at : times_at + _TIME_BYTES] != _NO_APPEND_TIME_BYTE).any()
+        ]
+        return AppendedColumns([column.tolist() for column in columns], stamped)
+
+
+def _constant_bytes(frame_bytes: int, positions: Sequence[int]) -> npt.NDArray[np.uint8]:
+    """Return 255 for the bytes that are the same in all responses of success about these partitions, and 0 for the others."""
+    is_constant = np.full(frame_bytes, 255, np.uint8)
+    is_constant[:_CORRELATION_BYTES] = 0
+    for position in positions:
+        is_constant[position : position + _BASE_OFFSET_BYTES + _TIME_BYTES + _LOG_START_BYTES] = 0
+    return is_constant
 
 
 def parse_produce_response(frame: memoryview) -> ProduceResponse:
