@@ -107,6 +107,7 @@ def test_a_killed_broker_restarts_with_its_address_identity_and_data(tmp_path: P
 
 
 @pytest.mark.brokers
+@pytest.mark.long
 def test_the_old_version_starts_and_says_so_in_its_log(tmp_path: Path) -> None:
     with LocalKafka(tmp_path, OLD_KAFKA_VERSION) as node:
         produce_one(node.bootstrap, "t", b"old")
