@@ -145,15 +145,20 @@ def test_an_answer_in_front_of_the_close_is_received_before_the_connection_count
     assert connection.is_closed
 
 
+@contextlib.contextmanager
+def connection_to(servers: list[Server], answers: bytes) -> Iterator[Connection]:
+    """Yield a connection to a server that stays open behind its answers."""
+    server = Server(answers, closes=False)
+    servers.append(server)
+    connection = Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
+    with contextlib.closing(connection):
+        yield connection
+
+
 def test_responses_that_were_received_together_are_returned_together_and_count_once_they_are_taken(servers: list[Server]) -> None:
     bodies = [bytes([n]) * 5 for n in range(1, 7)]
-    server = Server(
-        b"".join(frame(n, body) for n, body in enumerate(bodies, start=1)) + frame(7, b"longer than the others"), closes=False
-    )
-    servers.append(server)
-    with contextlib.closing(
-        Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
-    ) as connection:
+    answers = b"".join(frame(n, body) for n, body in enumerate(bodies, start=1)) + frame(7, b"longer than the others")
+    with connection_to(servers, answers) as connection:
         connection.send_several(range(1, 8), [b"seven requests"], deadline())
         assert bytes(connection.receive(deadline())[4:]) == bodies[0]
         assert [bytes(response[4:]) for response in connection.received_alike(9, most=3)] == bodies[1:4]
@@ -169,11 +174,8 @@ def test_responses_that_were_received_together_are_returned_together_and_count_o
 
 
 def test_a_response_that_answers_another_request_is_not_returned_with_those_before_it(servers: list[Server]) -> None:
-    server = Server(b"".join(frame(n, b"body") for n in (1, 2, 3, 9, 5)), closes=False)
-    servers.append(server)
-    with contextlib.closing(
-        Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
-    ) as connection:
+    answers = b"".join(frame(n, b"body") for n in (1, 2, 3, 9, 5))
+    with connection_to(servers, answers) as connection:
         connection.send_several(range(1, 6), [b"five requests"], deadline())
         connection.receive(deadline())
         alike = connection.received_alike(8, most=100)
@@ -184,11 +186,8 @@ def test_a_response_that_answers_another_request_is_not_returned_with_those_befo
 
 
 def test_responses_to_more_requests_than_were_sent_are_not_returned(servers: list[Server]) -> None:
-    server = Server(b"".join(frame(n, b"body") for n in range(1, 9)), closes=False)
-    servers.append(server)
-    with contextlib.closing(
-        Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
-    ) as connection:
+    answers = b"".join(frame(n, b"body") for n in range(1, 9))
+    with connection_to(servers, answers) as connection:
         connection.send_several((1, 2, 3), [b"three requests"], deadline())
         connection.receive(deadline())
         assert len(connection.received_alike(8, most=100)) == 2

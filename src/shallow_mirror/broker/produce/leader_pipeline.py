@@ -168,11 +168,10 @@ class LeaderPipeline:
     def _acknowledge(self) -> int:
         """Wait for the next response; return how many bytes it acknowledges, with those that have come together with it."""
         oldest = self._in_flight[0]
-        patience = self._patience()
         try:
             acknowledged = self._acknowledge_received(oldest)
             if not acknowledged:
-                self._acknowledge_one(oldest, self._connection.receive(patience))
+                self._acknowledge_one(oldest, self._connection.receive(self._patience()))
                 acknowledged = [oldest]
         except BaseException:
             self.failed = oldest.submission
@@ -255,14 +254,8 @@ class PacedLeaderPipeline(LeaderPipeline):
     def __init__(self, leader: Leader, pace: SendPace) -> None:
         super().__init__(leader)
         self._pace = pace
-        self._most_in_time: float | None = None
-        """Bytes that may be in flight; None: it has to be asked for, because a write or a response took time."""
         self._is_stopped = False
         self._ended: set[TopicPartition] = set()
-
-    def begin(self, submission: Submission, requests: Iterator[PackedRequest]) -> None:
-        super().begin(submission, requests)
-        self._most_in_time = None
 
     def _next_request(self) -> PackedRequest | None:
         """Return the next request; behind the limit only what continues a batch of which a part was sent."""
@@ -285,9 +278,7 @@ class PacedLeaderPipeline(LeaderPipeline):
         # Room first: waiting for it takes time, after which less may be sent.
         self._make_room(request.size_bytes)
         while self._in_flight:
-            if self._most_in_time is None:
-                self._most_in_time = self._pace.most_in_flight()
-            if self._in_flight_bytes + request.size_bytes <= self._most_in_time:
+            if self._in_flight_bytes + request.size_bytes <= self._pace.most_in_flight():
                 return True
             self._write()
             self._acknowledge()
@@ -312,7 +303,6 @@ class PacedLeaderPipeline(LeaderPipeline):
         return self._limits.deadline.sooner(self._limits.response_ms + self._in_flight_bytes / SLOWEST_BYTES_PER_S * 1000)
 
     def _write(self) -> None:
-        self._most_in_time = None
         if self._in_flight:
             request = self._in_flight[0].request
             try:
@@ -322,7 +312,6 @@ class PacedLeaderPipeline(LeaderPipeline):
                 raise
 
     def _acknowledge(self) -> int:
-        self._most_in_time = None
         request = self._in_flight[0].request
         try:
             size_bytes = super()._acknowledge()

@@ -138,7 +138,8 @@ def test_a_stall_is_waited_for_within_the_request_timeout_and_else_retried(
     assert any(result.retried for result in path.results) == is_retried
     lines = path_lines(caplog)
     assert any("has sent and taken nothing" in line and "requests with" in line for line in lines), lines
-    assert any("responds again" in line for line in lines), lines
+    # A path that responds again may be reported as slow behind that: the stall itself has to be over.
+    assert "responds again" in [line for line in lines if "taken nothing" in line or "responds again" in line][-1]
 
 
 @pytest.mark.long
