@@ -133,6 +133,7 @@ def test_a_stall_is_waited_for_within_the_request_timeout_and_else_retried(
     """A client of these tests waits for 2 s, for a response to Produce twice as long, and for what its bytes take at 16 KiB/s."""
     path.seed(A, *(named_batch(n, [0]) for n in range(40)))
     path.interval_ms = 20_000.0
+    path.rounds(planned(A, 1))  # from then on the coordinators are known, as a driver tells its tasks
     path.clusters.target.change("Produce", *[AS_IT_SHOULD] * 4, after(lambda: path.proxy.stall(seconds)))
     path.rounds(planned(A, 40))
     assert any(result.retried for result in path.results) == is_retried
