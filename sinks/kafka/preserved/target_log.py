@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, LogDescription
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.deadline import Deadline
@@ -20,7 +21,6 @@ from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
 
 _log = logging.getLogger(__name__)
 
-_EARLIEST, _LATEST = -2, -1
 _CHECKED_BYTES = 4 << 20
 """Of one response when headers of the target are checked."""
 
@@ -67,7 +67,6 @@ class TargetLogs:
         partitions = list(partitions)
         new = [partition for partition in partitions if partition not in self._logs]
         if new:
-            self._require_same_topics(new)
             for partition, log in self._describe(new).items():
                 try:
                     log, is_alone = self._checked(partition, log)
@@ -123,16 +122,6 @@ class TargetLogs:
         self.has_begun = True
         return True
 
-    def _require_same_topics(self, partitions: Iterable[TargetPartition]) -> None:
-        """Raise PreservedLogDamagedError where a target topic was created again: its log begins again."""
-        ids = {partition.topic: partition.topic_id for partition in partitions}
-        listed = self._target.metadata(sorted(ids), self._deadline).topics
-        for partition in partitions:
-            topic = listed.get(partition.topic)
-            if topic is not None and topic.error_code == 0 and topic.topic_id != partition.topic_id:
-                detail = f"the topic was deleted and created again (topic id {partition.topic_id} became {topic.topic_id})"
-                raise PreservedLogDamagedError(partition.topic_partition, 0, detail)
-
     def _require_own(self, partition: TargetPartition, log: TargetLog) -> None:
         """Raise PreservedLogDamagedError where a batch behind the position, of which the map does not know, is another writer's.
 
@@ -158,15 +147,31 @@ class TargetLogs:
                     detail = f"a batch of producer id {int(headers['producer_id'][i])}, the mirror's is {producer_id}"
                     raise PreservedLogDamagedError(key, int(offsets[i]), detail)
 
-    def _describe(self, partitions: Iterable[TargetPartition]) -> dict[TargetPartition, TargetLog]:
-        keys = [partition.topic_partition for partition in partitions]
-        uncommitted = IsolationLevel.READ_UNCOMMITTED
-        starts = self._target.list_offsets(dict.fromkeys(keys, _EARLIEST), uncommitted, self._deadline)
-        ends = self._target.list_offsets(dict.fromkeys(keys, _LATEST), uncommitted, self._deadline)
-        producers = self._target.describe_producers(keys, self._deadline)
+    def _describe(self, partitions: Sequence[TargetPartition]) -> dict[TargetPartition, TargetLog]:
+        """Ask the leaders. Raises PreservedLogDamagedError where a topic was created again, RetriableError."""
+        described = self._target.retrying(
+            "asking about target logs", lambda attempt: self._described_once(partitions, attempt), self._deadline
+        )
         logs = {}
         for partition in partitions:
-            key, producer_id = partition.topic_partition, self._producer_ids[partition]
-            shared = (state for state in producers[key] if state.producer_id == producer_id)
-            logs[partition] = TargetLog(starts[key].offset, ends[key].offset, next(shared, None))
+            log, producer_id = described[partition.topic_partition], self._producer_ids[partition]
+            shared = (state for state in log.producers if state.producer_id == producer_id)
+            logs[partition] = TargetLog(log.start, log.end, next(shared, None))
         return logs
+
+    def _described_once(self, partitions: Sequence[TargetPartition], deadline: Deadline) -> dict[TopicPartition, LogDescription]:
+        """Ask about topics and logs at once, which takes one round trip."""
+        listing = self._target.begin_metadata(sorted({partition.topic for partition in partitions}), deadline)
+        try:
+            return self._target.describe_logs([partition.topic_partition for partition in partitions], deadline)
+        finally:
+            _require_same_topics(partitions, listing.receive(deadline))
+
+
+def _require_same_topics(partitions: Iterable[TargetPartition], metadata: ClusterMetadata) -> None:
+    """Raise PreservedLogDamagedError where a target topic was created again: its log begins again."""
+    for partition in partitions:
+        topic = metadata.topics.get(partition.topic)
+        if topic is not None and topic.error_code == 0 and topic.topic_id != partition.topic_id:
+            detail = f"the topic was deleted and created again (topic id {partition.topic_id} became {topic.topic_id})"
+            raise PreservedLogDamagedError(partition.topic_partition, 0, detail)

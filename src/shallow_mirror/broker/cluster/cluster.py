@@ -14,6 +14,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     CoordinatorKind,
     KnownCluster,
     ListedOffset,
+    LogDescription,
     PartitionMetadata,
     PathSpeeds,
     ProducerState,
@@ -373,6 +374,13 @@ class Cluster:
         return self.retrying(
             "describing producers", lambda attempt: self._log_queries.describe_producers(topic_partitions, attempt), deadline
         )
+
+    def describe_logs(
+        self, topic_partitions: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, LogDescription]:
+        """Return start, end and producers of logs, in the time of one request. Nothing is repeated: raises RetriableError."""
+        self._check_process()
+        return self._log_queries.describe_logs(topic_partitions, deadline.sooner(self.config.request_timeout_ms))
 
     # --- settings ---
 

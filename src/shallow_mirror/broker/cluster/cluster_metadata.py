@@ -128,6 +128,15 @@ class ProducerState:
     last_sequence: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class LogDescription:
+    """A log as its leader describes it: [start, end), then the producers: they are never of an earlier moment than the end."""
+
+    start: int
+    end: int
+    producers: tuple[ProducerState, ...]
+
+
 def parse_topic_metadata(topic: Any) -> TopicMetadata:
     return TopicMetadata(
         topic.name,

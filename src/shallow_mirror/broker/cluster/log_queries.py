@@ -6,19 +6,20 @@ where a permission is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset, ProducerState
+from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset, LogDescription, ProducerState
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
+from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall, begin_call
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 
-_EARLIEST_LOCAL = -4
+_LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -47,11 +48,7 @@ class LogQueries:
     ) -> dict[TopicPartition, ListedOffset]:
         offsets: dict[TopicPartition, ListedOffset] = {}
         for node_id, partitions in self._metadata.partitions_by_leader(timestamps, deadline).items():
-            listed = self.offsets_of_leader(node_id, api, partitions, timestamps, isolation, deadline)
-            for topic_partition, result in listed.items():
-                if isinstance(result, MirrorError):
-                    raise result
-                offsets[topic_partition] = result
+            offsets |= _raised(self.offsets_of_leader(node_id, api, partitions, timestamps, isolation, deadline))
         return require_all(timestamps, offsets, api)
 
     def offsets_of_leader(
@@ -64,27 +61,11 @@ class LogQueries:
         deadline: Deadline,
     ) -> dict[TopicPartition, ListedOffset | MirrorError]:
         """Return the response of one leader, errors of single topic-partitions as values. Raises RetriableError."""
-        request = request_class(api)
-        topic, partition = request.ListOffsetsTopic, request.ListOffsetsTopic.ListOffsetsPartition
-        response = call(
-            self._metadata.connection(node_id, CONTROL, deadline),
-            api,
-            deadline,
-            replica_id=-1,
-            isolation_level=1 if isolation is IsolationLevel.READ_COMMITTED else 0,
-            topics=[
-                topic(
-                    name=name,
-                    partitions=[
-                        partition(
-                            partition_index=index, current_leader_epoch=-1, timestamp=timestamps[TopicPartition(name, index)]
-                        )
-                        for index in partitions
-                    ],
-                )
-                for name, partitions in partitions_by_topic.items()
-            ],
-        )
+        connection = self._metadata.connection(node_id, CONTROL, deadline)
+        fields = _list_offsets_fields(api, partitions_by_topic, timestamps.__getitem__, isolation)
+        return self._listed(call(connection, api, deadline, **fields))
+
+    def _listed(self, response: Any) -> dict[TopicPartition, ListedOffset | MirrorError]:
         results: dict[TopicPartition, ListedOffset | MirrorError] = {}
         for topic_partition, entry in _entries(response.topics):
             what = f"listing the offset of {topic_partition}"
@@ -121,30 +102,103 @@ class LogQueries:
     def describe_producers(
         self, topic_partitions: Sequence[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        topic = request_class("DescribeProducers").TopicRequest
         producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
         for node_id, partitions_by_topic in self._metadata.partitions_by_leader(topic_partitions, deadline).items():
-            response = call(
-                self._metadata.connection(node_id, CONTROL, deadline),
-                "DescribeProducers",
-                deadline,
-                topics=[topic(name=name, partition_indexes=partitions) for name, partitions in partitions_by_topic.items()],
-            )
-            for topic_partition, entry in _entries(response.topics):
-                what = f"describing the producers of {topic_partition}"
-                self._errors.raise_for(entry.error_code, what, "DescribeProducers", topic=topic_partition.topic)
-                producers[topic_partition] = tuple(
-                    ProducerState(
-                        state.producer_id,
-                        state.producer_epoch,
-                        state.current_txn_start_offset,
-                        state.last_timestamp,
-                        state.coordinator_epoch,
-                        state.last_sequence,
-                    )
-                    for state in entry.active_producers
-                )
+            connection = self._metadata.connection(node_id, CONTROL, deadline)
+            fields = _describe_producers_fields(partitions_by_topic)
+            producers |= self._described(call(connection, "DescribeProducers", deadline, **fields))
         return require_all(topic_partitions, producers, "DescribeProducers")
+
+    def _described(self, response: Any) -> dict[TopicPartition, tuple[ProducerState, ...]]:
+        producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        for topic_partition, entry in _entries(response.topics):
+            what = f"describing the producers of {topic_partition}"
+            self._errors.raise_for(entry.error_code, what, "DescribeProducers", topic=topic_partition.topic)
+            producers[topic_partition] = tuple(
+                ProducerState(
+                    state.producer_id,
+                    state.producer_epoch,
+                    state.current_txn_start_offset,
+                    state.last_timestamp,
+                    state.coordinator_epoch,
+                    state.last_sequence,
+                )
+                for state in entry.active_producers
+            )
+        return producers
+
+    def describe_logs(
+        self, topic_partitions: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, LogDescription]:
+        """Return start, end and producers of each log: all leaders are asked at once, which takes the time of one request.
+
+        A broker serves a connection in turn, so the producers are described after the end was listed.
+        """
+        by_leader = self._metadata.partitions_by_leader(topic_partitions, deadline)
+        begun = [self._begin_description(node_id, asked, deadline) for node_id, asked in by_leader.items()]
+        starts: dict[TopicPartition, ListedOffset] = {}
+        ends: dict[TopicPartition, ListedOffset] = {}
+        producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
+        for begun_starts, begun_ends, begun_producers in begun:
+            starts |= _raised(self._listed(begun_starts.receive(deadline)))
+            ends |= _raised(self._listed(begun_ends.receive(deadline)))
+            producers |= self._described(begun_producers.receive(deadline))
+        require_all(topic_partitions, starts, "ListOffsets")
+        require_all(topic_partitions, ends, "ListOffsets")
+        require_all(topic_partitions, producers, "DescribeProducers")
+        return {key: LogDescription(starts[key].offset, ends[key].offset, producers[key]) for key in topic_partitions}
+
+    def _begin_description(
+        self, node_id: int, partitions_by_topic: Mapping[str, Sequence[int]], deadline: Deadline
+    ) -> tuple[BegunCall[Any], BegunCall[Any], BegunCall[Any]]:
+        def begin(api: str, **fields: Any) -> BegunCall[Any]:
+            return begin_call(lambda: self._metadata.connection(node_id, BEGUN, deadline), api, deadline, **fields)
+
+        return (
+            begin("ListOffsets", **_list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _EARLIEST)),
+            begin("ListOffsets", **_list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _LATEST)),
+            begin("DescribeProducers", **_describe_producers_fields(partitions_by_topic)),
+        )
+
+
+def _list_offsets_fields(
+    api: str,
+    partitions_by_topic: Mapping[str, Sequence[int]],
+    timestamp_of: Callable[[TopicPartition], int],
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[str, Any]:
+    topic = request_class(api).ListOffsetsTopic
+    return {
+        "replica_id": -1,
+        "isolation_level": 1 if isolation is IsolationLevel.READ_COMMITTED else 0,
+        "topics": [
+            topic(
+                name=name,
+                partitions=[
+                    topic.ListOffsetsPartition(
+                        partition_index=index, current_leader_epoch=-1, timestamp=timestamp_of(TopicPartition(name, index))
+                    )
+                    for index in partitions
+                ],
+            )
+            for name, partitions in partitions_by_topic.items()
+        ],
+    }
+
+
+def _describe_producers_fields(partitions_by_topic: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    topic = request_class("DescribeProducers").TopicRequest
+    return {"topics": [topic(name=name, partition_indexes=partitions) for name, partitions in partitions_by_topic.items()]}
+
+
+def _raised(listed: Mapping[TopicPartition, ListedOffset | MirrorError]) -> dict[TopicPartition, ListedOffset]:
+    """Return the offsets. Raises the first error."""
+    offsets: dict[TopicPartition, ListedOffset] = {}
+    for topic_partition, result in listed.items():
+        if isinstance(result, MirrorError):
+            raise result
+        offsets[topic_partition] = result
+    return offsets
 
 
 def _entries(topics: Iterable[Any]) -> list[tuple[TopicPartition, Any]]:

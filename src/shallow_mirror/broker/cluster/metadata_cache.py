@@ -137,7 +137,7 @@ class MetadataCache:
         deadline = deadline.sooner(self._config.request_timeout_ms)
 
         def receive_metadata(connection: Connection, receiving: Deadline) -> ClusterMetadata:
-            response = receive(connection, "Metadata", receiving)
+            response = receive(connection, "Metadata", receiving.sooner(self._config.request_timeout_ms))
             brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
             parsed = {topic.name: parse_topic_metadata(topic) for topic in response.topics}
             return ClusterMetadata(response.cluster_id or "", brokers, parsed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shallow_mirror.broker.net.connection import Connection
+from shallow_mirror.broker.net.requests import receive, send
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, RetriableError
 
@@ -56,3 +57,12 @@ class BegunCall(Generic[_T]):
     def wait(self, ms: float) -> bool:
         """Wait so long for the first response of the connection; return whether something came, which may be an error."""
         return bool(self._responses) or self._failure is not None or self._connection.wait_readable(ms)
+
+
+def begin_call(connect: Callable[[], Connection], api: str, deadline: Deadline, **fields: Any) -> BegunCall[Any]:
+    """Send a request, whose response will be decoded as by `call`, its error codes left to the caller."""
+    return BegunCall(
+        connect,
+        lambda connection: send(connection, api, deadline, **fields),
+        lambda connection, receiving: receive(connection, api, receiving),
+    )

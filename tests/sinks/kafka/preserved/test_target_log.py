@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.fakes.changes import dropped_before
+from tests.fakes.clients import SleepingClock, client_of
+from tests.fakes.strict_broker import StrictCluster
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
+from shallow_mirror.broker.cluster.cluster_metadata import LogDescription, ProducerState
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import PreservedLogDamagedError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes, TargetLog
@@ -19,7 +23,6 @@ from shallow_mirror.types import TargetPartition
 COPY = TargetPartition("copy", "id", 0)
 NOW_MS = 1_700_000_000_000
 P = 77
-_EARLIEST = -2
 
 
 class Answers:
@@ -29,18 +32,17 @@ class Answers:
         self._logs = list(logs)
         self.asked_for_leader = 0
 
-    def metadata(self, _topics: object, _deadline: object) -> Any:
-        return SimpleNamespace(topics={"copy": SimpleNamespace(error_code=0, topic_id="id")})
+    def retrying(self, _what: str, attempt: Any, deadline: Deadline) -> Any:
+        return attempt(deadline)
 
-    def list_offsets(self, wanted: dict[Any, int], _isolation: object, _deadline: object) -> Any:
-        return {
-            key: SimpleNamespace(offset=self._logs[0].start if when == _EARLIEST else self._logs[0].end)
-            for key, when in wanted.items()
-        }
+    def begin_metadata(self, _topics: object, _deadline: object) -> Any:
+        listed = SimpleNamespace(topics={"copy": SimpleNamespace(error_code=0, topic_id="id")})
+        return SimpleNamespace(receive=lambda _deadline: listed)
 
-    def describe_producers(self, keys: list[Any], _deadline: object) -> Any:
+    def describe_logs(self, keys: list[Any], _deadline: object) -> Any:
         log = self._logs.pop(0) if len(self._logs) > 1 else self._logs[0]
-        return dict.fromkeys(keys, () if log.producer is None else (log.producer,))
+        producers = () if log.producer is None else (log.producer,)
+        return dict.fromkeys(keys, LogDescription(log.start, log.end, producers))
 
     def forget_metadata(self) -> None:
         self.asked_for_leader += 1
@@ -85,3 +87,61 @@ def test_another_writer_is_reported_where_the_leader_says_so_twice() -> None:
     _, logs = learned(log_until(42, 40), position=40, recorded_end=40)
     with pytest.raises(PreservedLogDamagedError, match="another producer writes to it"):
         logs.end_of(COPY)
+
+
+@pytest.fixture
+def strict() -> Iterator[StrictCluster]:
+    with StrictCluster() as cluster:
+        cluster.create_topic("copy", 1)
+        yield cluster
+
+
+@pytest.fixture
+def clock() -> SleepingClock:
+    return SleepingClock()
+
+
+@pytest.fixture
+def target(strict: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
+    cluster = client_of(strict, clock)
+    yield cluster
+    cluster.close()
+
+
+def logs_of(target: Cluster, clock: SleepingClock, *partitions: TargetPartition) -> TargetLogs:
+    return TargetLogs(
+        target,
+        dict.fromkeys(partitions, P),
+        dict.fromkeys(partitions, 0),
+        {},
+        GuardTimes(expiration_ms=86_400_000, quiet_ms=1_500_000),
+        lambda: 0.0,
+        clock.deadline(),
+    )
+
+
+def copied(target: Cluster, clock: SleepingClock, partition: int = 0) -> TargetPartition:
+    return TargetPartition("copy", target.metadata(["copy"], clock.deadline()).topics["copy"].topic_id, partition)
+
+
+def test_topic_and_log_are_asked_for_without_waiting(strict: StrictCluster, target: Cluster, clock: SleepingClock) -> None:
+    partition = copied(target, clock)
+    strict.await_in_flight["Metadata"] = 4  # with ListOffsets twice, and DescribeProducers
+    assert logs_of(target, clock, partition).end_of(partition) == 0
+
+
+@pytest.mark.parametrize("api", ["Metadata", "ListOffsets", "DescribeProducers"])
+def test_what_fails_in_passing_is_asked_again(strict: StrictCluster, target: Cluster, clock: SleepingClock, api: str) -> None:
+    partition = copied(target, clock)
+    strict.change(api, dropped_before())
+    assert logs_of(target, clock, partition).end_of(partition) == 0
+    assert clock.sleeps
+
+
+def test_a_topic_that_was_created_again_with_fewer_partitions_is_named_and_not_waited_for(
+    strict: StrictCluster, target: Cluster, clock: SleepingClock
+) -> None:
+    gone = TargetPartition("copy", "another", 5)
+    with pytest.raises(PreservedLogDamagedError, match="created again"):
+        logs_of(target, clock, gone).learn([gone])
+    assert not clock.sleeps
