@@ -23,9 +23,9 @@ test: setup java unit ## all tests except long ones, with real brokers and Spark
 long: setup java ## tests of many variants on brokers and Spark that `make test` omits
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 
-unit: setup ## tests without Java, in two processes; COVERAGE=1 measures line coverage of all but the thorough tests
-	$(BIN)/pytest -n 2 -m "$(UNIT)$(if $(COVERAGE), and not thorough)" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
-	$(if $(COVERAGE),$(BIN)/pytest -n 2 -m "$(UNIT) and thorough" $(PYTEST_ARGS) $(NONE_CHOSEN))
+unit: setup ## tests without Java, in three processes; COVERAGE=1 measures line coverage of all but the thorough tests
+	$(BIN)/pytest -n 3 -m "$(UNIT)$(if $(COVERAGE), and not thorough)" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)
+	$(if $(COVERAGE),$(BIN)/pytest -n 3 -m "$(UNIT) and thorough" $(PYTEST_ARGS) $(NONE_CHOSEN))
 
 faults: setup java ## fault injection on real brokers (hours), with tables of results; FAULTS="kills --rounds 50" for less
 	PYTHONPATH=. $(BIN)/python -m tests.faults.run $(FAULTS)
