@@ -13,7 +13,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset, LogDesc
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
-from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall, begin_call
+from shallow_mirror.broker.net.begun_call import BEGUN, DecodedCall
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
@@ -48,7 +48,7 @@ class LogQueries:
     ) -> dict[TopicPartition, ListedOffset]:
         offsets: dict[TopicPartition, ListedOffset] = {}
         for node_id, partitions in self._metadata.partitions_by_leader(timestamps, deadline).items():
-            offsets |= _raised(self.offsets_of_leader(node_id, api, partitions, timestamps, isolation, deadline))
+            offsets |= _require_offsets(self.offsets_of_leader(node_id, api, partitions, timestamps, isolation, deadline))
         return require_all(timestamps, offsets, api)
 
     def offsets_of_leader(
@@ -140,8 +140,8 @@ class LogQueries:
         ends: dict[TopicPartition, ListedOffset] = {}
         producers: dict[TopicPartition, tuple[ProducerState, ...]] = {}
         for begun_starts, begun_ends, begun_producers in begun:
-            starts |= _raised(self._listed(begun_starts.receive(deadline)))
-            ends |= _raised(self._listed(begun_ends.receive(deadline)))
+            starts |= _require_offsets(self._listed(begun_starts.receive(deadline)))
+            ends |= _require_offsets(self._listed(begun_ends.receive(deadline)))
             producers |= self._described(begun_producers.receive(deadline))
         require_all(topic_partitions, starts, "ListOffsets")
         require_all(topic_partitions, ends, "ListOffsets")
@@ -150,14 +150,14 @@ class LogQueries:
 
     def _begin_description(
         self, node_id: int, partitions_by_topic: Mapping[str, Sequence[int]], deadline: Deadline
-    ) -> tuple[BegunCall[Any], BegunCall[Any], BegunCall[Any]]:
-        def begin(api: str, **fields: Any) -> BegunCall[Any]:
-            return begin_call(lambda: self._metadata.connection(node_id, BEGUN, deadline), api, deadline, **fields)
+    ) -> tuple[DecodedCall, DecodedCall, DecodedCall]:
+        def begin(api: str, fields: Mapping[str, Any]) -> DecodedCall:
+            return DecodedCall(lambda: self._metadata.connection(node_id, BEGUN, deadline), api, deadline, fields)
 
         return (
-            begin("ListOffsets", **_list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _EARLIEST)),
-            begin("ListOffsets", **_list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _LATEST)),
-            begin("DescribeProducers", **_describe_producers_fields(partitions_by_topic)),
+            begin("ListOffsets", _list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _EARLIEST)),
+            begin("ListOffsets", _list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _LATEST)),
+            begin("DescribeProducers", _describe_producers_fields(partitions_by_topic)),
         )
 
 
@@ -191,7 +191,7 @@ def _describe_producers_fields(partitions_by_topic: Mapping[str, Sequence[int]])
     return {"topics": [topic(name=name, partition_indexes=partitions) for name, partitions in partitions_by_topic.items()]}
 
 
-def _raised(listed: Mapping[TopicPartition, ListedOffset | MirrorError]) -> dict[TopicPartition, ListedOffset]:
+def _require_offsets(listed: Mapping[TopicPartition, ListedOffset | MirrorError]) -> dict[TopicPartition, ListedOffset]:
     """Return the offsets. Raises the first error."""
     offsets: dict[TopicPartition, ListedOffset] = {}
     for topic_partition, result in listed.items():

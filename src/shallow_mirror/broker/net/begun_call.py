@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from shallow_mirror.broker.net.connection import Connection
@@ -59,10 +59,12 @@ class BegunCall(Generic[_T]):
         return bool(self._responses) or self._failure is not None or self._connection.wait_readable(ms)
 
 
-def begin_call(connect: Callable[[], Connection], api: str, deadline: Deadline, **fields: Any) -> BegunCall[Any]:
-    """Send a request, whose response will be decoded as by `call`, its error codes left to the caller."""
-    return BegunCall(
-        connect,
-        lambda connection: send(connection, api, deadline, **fields),
-        lambda connection, receiving: receive(connection, api, receiving),
-    )
+class DecodedCall(BegunCall[Any]):
+    """A request of an API whose response is decoded as by `call`; its error codes are left to the caller."""
+
+    def __init__(self, connect: Callable[[], Connection], api: str, deadline: Deadline, fields: Mapping[str, Any]) -> None:
+        super().__init__(
+            connect,
+            lambda connection: send(connection, api, deadline, **fields),
+            lambda connection, receiving: receive(connection, api, receiving),
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
+from shallow_mirror.broker.net.begun_call import BEGUN, DecodedCall
 from shallow_mirror.broker.net.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     NOT_COORDINATOR,
@@ -16,7 +16,7 @@ from shallow_mirror.broker.net.error_codes import (
     error_name,
     refusal,
 )
-from shallow_mirror.broker.net.requests import call, receive, send
+from shallow_mirror.broker.net.requests import call
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     ConfigError,
@@ -27,7 +27,7 @@ from shallow_mirror.errors import (
 _LOOK_FOR_COORDINATOR = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
-class BegunRequest(BegunCall[Any]):
+class BegunRequest(DecodedCall):
     """A request to a coordinator that was sent, and whose response is received later. It counts as the first try."""
 
     def __init__(
@@ -44,11 +44,7 @@ class BegunRequest(BegunCall[Any]):
         """Send it. `purpose`: of the connection; whose other responses have to be received before this one, if any."""
         self.kind, self.key, self.api, self.fields = kind, key, api, fields
         attempt = deadline.sooner(cluster.config.request_timeout_ms)
-        super().__init__(
-            lambda: cluster.coordinator(kind, key, attempt, purpose),
-            lambda connection: send(connection, api, attempt, **fields),
-            lambda connection, receiving: receive(connection, api, receiving),
-        )
+        super().__init__(lambda: cluster.coordinator(kind, key, attempt, purpose), api, attempt, fields)
 
 
 def ask_coordinator(
