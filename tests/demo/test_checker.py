@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.readers.written_log import WrittenLog
 
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.demo.checker import compare, end_offsets, open_partitions, partitions_of, read_histories
 from shallow_mirror.demo.history import DifferenceKind
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -103,3 +109,30 @@ def test_a_history_ends_where_it_is_to_end_also_behind_an_aborted_transaction(tw
     assert offsets_of(2, 8) == [2, 6, 7]
     assert offsets_of(2, 20) == [2, 6, 7, 8]
     assert offsets_of(4, 4) == []
+
+
+def test_fillers_that_come_one_by_one_are_passed_over(two_clusters: Any, topic_name: str) -> None:
+    """From the eleventh fetch response without a record on, librdkafka reports each as an error."""
+    bootstrap = two_clusters.target.bootstrap
+    target = Cluster(ClientConfig.from_properties({"bootstrap.servers": bootstrap}))
+    log, fillers = WrittenLog(target.config, target, topic_name, {}), 15
+    log.add_records(["first"])
+
+    def append_while_it_is_read() -> None:
+        for _ in range(fillers):
+            log.add_fillers(1)
+            time.sleep(0.2)  # sooner than an empty response comes, at which reading ends
+        log.add_records(["last"])
+
+    appending = threading.Thread(target=append_while_it_is_read, daemon=True)
+
+    def begin_to_append(records: int) -> None:
+        if records and appending.ident is None:
+            appending.start()
+
+    with closing(target):
+        histories = read_histories(
+            bootstrap, [topic_name], IsolationLevel.READ_UNCOMMITTED, begin_to_append, ends={log.key: fillers + 2}
+        )
+        appending.join()
+    assert histories[log.key].offsets.tolist() == [0, fillers + 1]

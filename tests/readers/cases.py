@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +17,28 @@ _FILLERS_OF_A_RUN = 5_000
 _BATCHES_OF_A_RUN = 3
 
 
+_FETCHED_S = 0.3
+"""After so long a client that waits at the end has fetched what was appended."""
+_MARKERS = 15
+
+
+def write_a_record_behind_fillers(log: WrittenLog) -> None:
+    log.add_fillers(5)
+    log.add_records(["live"])
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`write(log, data_dir)` fills a log, and returns an offset inside a hole. `settings`: of the topic."""
+    """`write(log, data_dir)` fills a log, and returns an offset inside a hole. `settings`: of the topic.
+
+    `write_live` appends `live_count` records, and fillers, while a client waits at the end.
+    """
 
     name: str
     write: Callable[[WrittenLog, Path], int]
     settings: Mapping[str, str] = field(default_factory=dict)
+    write_live: Callable[[WrittenLog], None] = write_a_record_behind_fillers
+    live_count: int = 1
 
 
 def write_plain(log: WrittenLog, data_dir: Path) -> int:
@@ -76,9 +92,26 @@ def write_compacted(log: WrittenLog, data_dir: Path) -> int:
     return inside
 
 
+def write_a_hole(log: WrittenLog, data_dir: Path) -> int:
+    log.add_records(["a"])
+    log.add_fillers(10)
+    log.add_records(["b"])
+    return log.end - 5
+
+
+def write_transactions_one_by_one(log: WrittenLog) -> None:
+    """Write a record and the filler of its marker, so that each is a fetch response of its own, again and again."""
+    for _ in range(_MARKERS):
+        log.add_records(["live"])
+        time.sleep(_FETCHED_S)
+        log.add_fillers(1)
+        time.sleep(_FETCHED_S)
+
+
 CASES = (
     Case("plain fillers", write_plain),
     Case("long hole", write_long_hole),
     Case("mixed batch", write_mixed),
     Case("compacted", write_compacted, COMPACTED),
+    Case("live fillers", write_a_hole, write_live=write_transactions_one_by_one, live_count=_MARKERS),
 )

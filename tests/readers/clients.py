@@ -35,8 +35,8 @@ class Client:
     seeks: bool = True
 
 
-def _with_this_python(program: str) -> Callable[[Path], list[str]]:
-    return lambda folder: [sys.executable, str(PROGRAMS / program)]
+def _with_this_python(program: str, *options: str) -> Callable[[Path], list[str]]:
+    return lambda folder: [sys.executable, str(PROGRAMS / program), *options]
 
 
 def java_command(program: str) -> list[str]:
@@ -74,6 +74,11 @@ def _go(program: str) -> Callable[[Path], list[str]]:
 
 CLIENTS = (
     Client("librdkafka", "librdkafka (confluent-kafka)", _with_this_python("librdkafka_reader.py")),
+    Client(
+        "librdkafka-ignoring",
+        "librdkafka, MSG_SIZE_TOO_LARGE ignored",
+        _with_this_python("librdkafka_reader.py", "--ignore-too-large"),
+    ),
     Client("java", "Java consumer", _java("ConsumerReader.java")),
     Client("java-share", "Java share consumer (KIP-932)", _java("ShareReader.java"), seeks=False),
     Client("kafka-python", "kafka-python", _with_this_python("kafka_python_reader.py")),

@@ -76,17 +76,18 @@ class Program:
         return f"exit code {code}: {lines[-1][:_TAIL]}"
 
 
-def read(command: Sequence[str], log: WrittenLog, start: int, expected: Sequence[ReadRecord], live: bool) -> Reading:
-    """Have a program read from offset `start` on. `live`: more is written when it has read the rest."""
+def read(
+    command: Sequence[str], log: WrittenLog, start: int, expected: Sequence[ReadRecord], live: Case | None = None
+) -> Reading:
+    """Have a program read from offset `start` on. `live`: the case that writes more when it has read the rest."""
     with tempfile.TemporaryDirectory() as folder:
-        expected_count = len(expected) + live
+        expected_count = len(expected) + (live.live_count if live else 0)
         program = Program([*command, log.key.topic, str(start), str(expected_count)], Path(folder))
         if live:
             program.wait_for(len(expected))
             time.sleep(_SETTLE_S)
-            log.add_fillers(5)
-            log.add_records(["live"])
-            expected = [*expected, log.records[-1]]
+            live.write_live(log)
+            expected = [*expected, *log.records[-live.live_count :]]
         failure = program.end()
         output = program.output()
         return Reading(judge(expected, parse_records(output), failure), parse_version(output), program.seconds)
@@ -111,10 +112,10 @@ def _try_case(client: Client, command: Sequence[str], case: Case, node: LocalKaf
     topic = f"{case.name.replace(' ', '-')}-{client.name}"
     log = WrittenLog(target.config, target, topic, case.settings)
     inside = case.write(log, node.folder / "data")
-    readings = {"from the beginning": read(command, log, 0, list(log.records), live=True)}
+    readings = {"from the beginning": read(command, log, 0, list(log.records), live=case)}
     if client.seeks:
         expected = [record for record in log.records if record.offset >= inside]
-        readings["from an offset in a hole"] = read(command, log, inside, expected, live=False)
+        readings["from an offset in a hole"] = read(command, log, inside, expected)
     for where, reading in readings.items():
         print(f"{client.name}, {case.name}, {where}: {reading.verdict} ({reading.seconds:.0f} s)", flush=True)
     return readings

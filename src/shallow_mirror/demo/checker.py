@@ -143,17 +143,18 @@ def _read_messages(
         consumer.assign(
             [ClientTopicPartition(*topic_partition, positions[topic_partition]) for topic_partition in sorted(positions)]
         )
-        last_message_at = clock()
+        read_at = clock()
         while unfinished:
             messages = consumer.consume(_CONSUME_MESSAGES, _CONSUME_S)
-            if messages:
-                last_message_at = clock()
-            elif clock() - last_message_at > _SILENCE_S:
+            before = set(unfinished)
+            wanted = [message for message in messages if _is_wanted(message, unfinished, ends)]
+            if any(message.error() is None for message in messages) or unfinished != before:
+                read_at = clock()
+            elif clock() - read_at > _SILENCE_S:
                 raise RetriableError(
                     "TIMED_OUT", f"{bootstrap} sent nothing for {_SILENCE_S:.0f} s; unread: {sorted(unfinished)}"
                 )
-            before = set(unfinished)
-            yield [message for message in messages if _is_wanted(message, unfinished, ends)]
+            yield wanted
             # A log that grows faster than it is read would be read without end.
             bounded = [
                 ClientTopicPartition(*topic_partition) for topic_partition in before - unfinished if topic_partition in ends
@@ -184,8 +185,14 @@ def _partition_of(message: Message) -> TopicPartition:
 
 
 def _is_wanted(message: Message, unfinished: set[TopicPartition], ends: Mapping[TopicPartition, int]) -> bool:
-    """Return whether this is a record below its end. A partition that is read to its end is removed from `unfinished`."""
+    """Return whether this is a record below its end. A partition that is read to its end is removed from `unfinished`.
+
+    librdkafka passes over responses that hold nothing but fillers (preserved offsets), and from the eleventh on reports each as
+    MSG_SIZE_TOO_LARGE. A record that is too large indeed is one that is never read.
+    """
     topic_partition, error = _partition_of(message), message.error()
+    if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return False
     if error is not None:
         if error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)

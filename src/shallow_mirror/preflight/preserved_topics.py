@@ -26,7 +26,10 @@ _FILLERS_PER_S = 2_700_000
 """Measured on two cores (docs/concepts/preserved-offsets.md)."""
 _LATEST = -1
 _MS_PER_HOUR = 3_600_000
-_NOT_ALL_CLIENTS = "readers need a client that passes over fillers (Java, librdkafka and franz-go do, kafka-python does not)"
+_NOT_ALL_CLIENTS = (
+    "readers need a client that passes over fillers (Java and franz-go do; librdkafka does, and reports MSG_SIZE_TOO_LARGE, "
+    "which applications have to ignore; kafka-python does not)"
+)
 
 
 class PreservedTopics:
