@@ -70,7 +70,8 @@ class KafkaSlotTarget:
         self._target.learn(known)
         name = self._job.transactional_id_of(self._number)
         leaders = {partition.leader for topic in known.metadata.topics.values() for partition in topic.partitions.values()}
-        wanted = [(node_id, purpose) for node_id in sorted(leaders) for purpose in (PRODUCE, BEGUN)]
+        purposes = (PRODUCE, BEGUN) if self._preserved_topics else (PRODUCE,)  # a preserved log is asked about first
+        wanted = [(node_id, purpose) for node_id in sorted(leaders) for purpose in purposes]
         for kind in CoordinatorKind:
             node_id = known.coordinators.get((kind, name))
             if node_id is not None:
