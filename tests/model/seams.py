@@ -32,6 +32,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
 )
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.net import begun_call
 from shallow_mirror.broker.produce import coordinator_requests, transactions
 from shallow_mirror.checkpoints import table_compaction
 from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
@@ -287,8 +288,8 @@ def product_over_ports() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinator_requests, "call", _call)
         patch.setattr(transactions, "call", _call)
-        patch.setattr(coordinator_requests, "send", _send)
-        patch.setattr(coordinator_requests, "receive", _receive)
+        patch.setattr(begun_call, "send", _send)
+        patch.setattr(begun_call, "receive", _receive)
         # Instead of copying, the task hands its job over: the tasks of the model run elsewhere.
         patch.setattr(kafka_sink, "SlotTask", lambda job, _target, _input: lambda _rows: iter([job]))
         patch.setattr(txn_performer, "POLLS_AHEAD_MS", txn_performer.POLLS_AHEAD_MS[:1])
