@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.fakes.changes import dropped_before
 from tests.fakes.clients import SleepingClock, client_of
-from tests.fakes.strict_broker import StrictCluster
+from tests.sinks.two_strict_clusters import Clusters, route_to
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import LogDescription, ProducerState
@@ -90,22 +91,14 @@ def test_another_writer_is_reported_where_the_leader_says_so_twice() -> None:
 
 
 @pytest.fixture
-def strict() -> Iterator[StrictCluster]:
-    with StrictCluster() as cluster:
-        cluster.create_topic("copy", 1)
-        yield cluster
-
-
-@pytest.fixture
 def clock() -> SleepingClock:
     return SleepingClock()
 
 
 @pytest.fixture
-def target(strict: StrictCluster, clock: SleepingClock) -> Iterator[Cluster]:
-    cluster = client_of(strict, clock)
-    yield cluster
-    cluster.close()
+def target(clusters: Clusters, clock: SleepingClock) -> Iterator[Cluster]:
+    with closing(client_of(clusters.target, clock)) as cluster:
+        yield cluster
 
 
 def logs_of(target: Cluster, clock: SleepingClock, *partitions: TargetPartition) -> TargetLogs:
@@ -120,26 +113,25 @@ def logs_of(target: Cluster, clock: SleepingClock, *partitions: TargetPartition)
     )
 
 
-def copied(target: Cluster, clock: SleepingClock, partition: int = 0) -> TargetPartition:
-    return TargetPartition("copy", target.metadata(["copy"], clock.deadline()).topics["copy"].topic_id, partition)
+COPIED = TargetPartition("copy", route_to("copy").target_topic_id, 0)
 
 
-def test_topic_and_log_are_asked_for_without_waiting(strict: StrictCluster, target: Cluster, clock: SleepingClock) -> None:
-    partition = copied(target, clock)
-    strict.await_in_flight["Metadata"] = 4  # with ListOffsets twice, and DescribeProducers
-    assert logs_of(target, clock, partition).end_of(partition) == 0
+def test_topic_and_log_are_asked_for_without_waiting(clusters: Clusters, target: Cluster, clock: SleepingClock) -> None:
+    target.leaders([COPIED.topic_partition], clock.deadline())
+    clusters.target.await_in_flight["Metadata"] = 4  # with ListOffsets twice, and DescribeProducers
+    assert logs_of(target, clock, COPIED).end_of(COPIED) == 0
 
 
 @pytest.mark.parametrize("api", ["Metadata", "ListOffsets", "DescribeProducers"])
-def test_what_fails_in_passing_is_asked_again(strict: StrictCluster, target: Cluster, clock: SleepingClock, api: str) -> None:
-    partition = copied(target, clock)
-    strict.change(api, dropped_before())
-    assert logs_of(target, clock, partition).end_of(partition) == 0
+def test_what_fails_in_passing_is_asked_again(clusters: Clusters, target: Cluster, clock: SleepingClock, api: str) -> None:
+    target.leaders([COPIED.topic_partition], clock.deadline())
+    clusters.target.change(api, dropped_before())
+    assert logs_of(target, clock, COPIED).end_of(COPIED) == 0
     assert clock.sleeps
 
 
 def test_a_topic_that_was_created_again_with_fewer_partitions_is_named_and_not_waited_for(
-    strict: StrictCluster, target: Cluster, clock: SleepingClock
+    target: Cluster, clock: SleepingClock
 ) -> None:
     gone = TargetPartition("copy", "another", 5)
     with pytest.raises(PreservedLogDamagedError, match="created again"):
