@@ -191,9 +191,9 @@ def _is_wanted(message: Message, unfinished: set[TopicPartition], ends: Mapping[
     MSG_SIZE_TOO_LARGE. A record that is too large indeed is one that is never read.
     """
     topic_partition, error = _partition_of(message), message.error()
-    if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-        return False
     if error is not None:
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return False
         if error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
         unfinished.discard(topic_partition)
