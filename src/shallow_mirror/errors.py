@@ -166,6 +166,25 @@ class BatchRefusedError(MirrorError):
         return type(self), (self.topic_partition, self.base_offset, self.rule, self.remedy)
 
 
+class OffsetDeltasError(BatchRefusedError):
+    """The records of an uncompressed batch have no rising offsets: their producer sent them so, and brokers store it unchecked.
+
+    Such a batch can be copied as it is, and cannot be rebuilt. Consumers skip each record that is not above the one before it.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, base_offset: int, reason: str) -> None:
+        rule = f"{reason}: its producer sent it so, and brokers store uncompressed batches without a check of these"
+        remedy = (
+            "Such a batch can be copied as it is, and cannot be opened or rebuilt: correct the producer. With "
+            "write.on_refused: quarantine a mirror that has to rebuild it keeps it in a table and continues"
+        )
+        super().__init__(topic_partition, base_offset, rule, remedy)
+        self._reason = reason
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.topic_partition, self.base_offset, self._reason)
+
+
 class FencedError(MirrorError):
     """Another run with the same tables has taken over. `by` names it and when."""
 
