@@ -177,16 +177,16 @@ class Passage:
     def hand_over(self) -> None:
         """Ask the mirror to plan nothing of the topics any more, unless it was asked already."""
         state = self.controls()
-        wanted = [topic for topic in self.topics() if topic not in state.requested | state.handed_over]
+        wanted = [topic for topic in self.topics() if topic not in state.moving]
         if wanted:
             self._controls(self.mirror).add("hand-over", wanted)
 
     def resume(self) -> None:
         """Undo `hand_over`."""
         state = self.controls()
-        handed = [topic for topic in self.topics() if topic in state.requested | state.handed_over]
+        handed = [topic for topic in self.topics() if topic in state.moving]
         if handed:
-            self._controls(self.mirror).add("resume", handed)
+            self._controls(self.mirror).add("take-back", handed)
 
     def problems(self) -> list[str]:
         """Return everything that is in the way of the wave and that waiting does not change."""
