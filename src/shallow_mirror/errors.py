@@ -7,6 +7,9 @@ from typing import Any
 
 from shallow_mirror.types import TopicPartition
 
+_NAMED = 5
+"""Partitions that a message names; of the others the number."""
+
 
 class MirrorError(Exception):
     """Base of all errors of this package. The message says what happened, where, and what to do."""
@@ -329,6 +332,21 @@ class CopiesDifferError(MirrorError):
 
 class SparkLostError(MirrorError):
     """The JVM of Spark exited during a run. The next start resolves its open transactions."""
+
+
+class IncompleteRunError(MirrorError):
+    """A run up to the log ends of its start has ended without some partitions. `left_out`: each with the reason."""
+
+    def __init__(self, left_out: Sequence[str]) -> None:
+        self.left_out = tuple(left_out)
+        more = f" and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
+        super().__init__(
+            f"not everything was copied up to the log ends of the start: left out: {', '.join(left_out[:_NAMED])}{more}. The "
+            "rest is complete. `shallow-mirror status` names the remedies; then start again"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.left_out,)
 
 
 class OffsetMapConflictError(MirrorError):
