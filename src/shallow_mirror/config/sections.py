@@ -187,9 +187,10 @@ class NamePatterns(Section):
     exclude: list[Pattern] = Field(default=[])
 
     def is_included(self, name: str) -> bool:
-        if any(re.fullmatch(pattern, name) for pattern in self.exclude):
+        # Names of groups may hold line breaks, which `.` does not match without that.
+        if any(re.fullmatch(pattern, name, re.DOTALL) for pattern in self.exclude):
             return False
-        return any(re.fullmatch(pattern, name) for pattern in self.include)
+        return any(re.fullmatch(pattern, name, re.DOTALL) for pattern in self.include)
 
 
 class GroupSettings(NamePatterns):

@@ -133,7 +133,7 @@ class Passage:
         """Return the groups of the wave that have members at the origin, with their clients as far as they are known."""
         if not self.wave.groups:
             return {}
-        is_wanted = re.compile(self.wave.group_pattern).fullmatch
+        is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
         active = [group.name for group in self._groups.listed().values() if is_wanted(group.name) and not group.is_free]
         return dict.fromkeys(sorted(active), ())
 
@@ -141,7 +141,7 @@ class Passage:
         """Return the topics for which each group of the wave has offsets at the origin."""
         if not self.wave.groups:
             return {}
-        is_wanted = re.compile(self.wave.group_pattern).fullmatch
+        is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
         names = [name for name in self._groups.listed() if is_wanted(name)]
         return {name: {row.topic_partition.topic for row in rows} for name, rows in self._groups.committed(names).items()}
 
