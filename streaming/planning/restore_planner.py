@@ -16,7 +16,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
+from shallow_mirror.archive_reading.cuts import first_newer_offset, first_visible_record, offsets_without_hole
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable, of_partition
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
@@ -28,7 +28,7 @@ from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
-from shallow_mirror.streaming.planning.kept_segments import KeptSegments, nothing_in_front_of
+from shallow_mirror.streaming.planning.kept_segments import FirstRecord, KeptSegments, nothing_in_front_of
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep
 from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
 from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, TopicPartition
@@ -147,8 +147,8 @@ class RestorePlanner:
                 ranges[source], chosen[source] = offsets, view.lineage
         problems += self._unknown_partitions(archived)
         problems += _unknown_lineages(until, archived, [number for source in ranges for number in lineages.numbers(source)])
-        if not problems and until.time_ms is not None and all(offsets.start == offsets.end for offsets in ranges.values()):
-            nothing = nothing_in_front_of(until.time_ms, [kept for kept in archived.values() if kept is not None])
+        if not problems and until.time_ms is not None:
+            nothing = self._nothing_in_front_of(until.time_ms, archived, ranges)
             problems += [] if nothing is None else [nothing]
         if problems:
             raise ConfigError(problems)
@@ -224,7 +224,7 @@ class RestorePlanner:
         (start, _), (_, end) = runs[0], runs[-1]
         wanted: int | None = None
         if until.time_ms is not None:
-            wanted = first_newer_offset(self._store, rows, until.time_ms)
+            wanted = first_newer_offset(self._store, rows, until.time_ms, self._config.read.isolation_level)
         elif until.offsets:
             wanted = until.offsets.get(source.topic, {}).get(source.partition)
             if wanted is None:
@@ -239,10 +239,11 @@ class RestorePlanner:
             start = max(start, min(_behind_expired(rows, start), end))
         if until.time_ms is not None or until.decision is not None:
             at_cut = min(end, kept.end) if rows else kept.end
-            problem = kept.problem_of_end(at_cut, until.time_ms)
-            if problem is not None:
-                problems.append(problem)
-                return None
+            if kept.may_lack_records(at_cut, until.time_ms):
+                problem = kept.problem_of_end(at_cut, until.time_ms, self._first_record(kept))
+                if problem is not None:
+                    problems.append(problem)
+                    return None
         for hole_start, hole_end in zip((run[1] for run in runs), (run[0] for run in runs[1:]), strict=False):
             if hole_start < end:
                 problems.append(
@@ -263,6 +264,23 @@ class RestorePlanner:
                 segment.source_end - 1,
             )
         return OffsetRange(start, max(start, end))
+
+    def _nothing_in_front_of(
+        self, time_ms: int, archived: Mapping[TopicPartition, KeptSegments | None], ranges: Mapping[SourcePartition, OffsetRange]
+    ) -> str | None:
+        """Return the problem of a cut in front of which no partition has a record that a consumer sees."""
+        firsts: list[tuple[KeptSegments, FirstRecord]] = []
+        for kept in archived.values():
+            if kept is None:
+                continue
+            first = self._first_record(kept)
+            if first is not None and first[0] < ranges[kept.source].end:
+                return None  # mostly the first partition
+            firsts.append((kept, first))
+        return nothing_in_front_of(time_ms, firsts)
+
+    def _first_record(self, kept: KeptSegments) -> FirstRecord:
+        return first_visible_record(self._store, kept.rows, self._config.read.isolation_level)
 
     def _unknown_partitions(self, archived: Container[TopicPartition]) -> list[str]:
         return [
