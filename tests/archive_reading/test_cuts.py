@@ -87,5 +87,6 @@ def test_the_first_record_that_a_consumer_sees_is_found_by_headers(archive: Arch
     other.archive({ORDERS: [*aborted, batch(2, 1, timestamp=-1), append_time]}, aborted={ORDERS: [(7, 0)]})
     assert first_visible_record(other.store, rows_of(other), COMMITTED) == (2, None)
     assert first_visible_record(other.store, rows_of(other), UNCOMMITTED) == (0, T)
-    assert first_visible_record(other.store, rows_of(other), COMMITTED, is_timed=True) == (3, T + 9)
+    assert first_visible_record(other.store, rows_of(other), COMMITTED, after_ms=T) == (3, T + 9)
+    assert first_visible_record(other.store, rows_of(other), COMMITTED, after_ms=T + 9) is None
     assert first_visible_record(other.store, rows_of(other)[:0], COMMITTED) is None

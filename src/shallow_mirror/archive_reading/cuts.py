@@ -52,20 +52,25 @@ def first_visible_record(
     segments: Sequence[StoredSegment],
     isolation: IsolationLevel,
     *,
-    is_timed: bool = False,
+    after_ms: int | None = None,
     is_left_out: Callable[[SegmentBatches, int], bool] = lambda _batches, _i: False,
 ) -> tuple[int, int | None] | None:
     """Return offset and time of the first record of a partition that a consumer of this isolation level sees; None without one.
 
-    By headers alone: no batch is opened. The time is None where the record has none; with `is_timed` such records are passed
-    over. `is_left_out`: whether batch i does not count. Raises as `SegmentReader`.
+    By headers alone: no batch is opened. The time is None where the record has none. With `after_ms` it is the first batch with a
+    newer record, and a time that one of its records has. `is_left_out`: whether batch i does not count. Raises as
+    `SegmentReader`.
     """
-    for batches in SegmentReader(store, segments, read_ahead_bytes=_READ_AHEAD_BYTES):
+    bound = None if after_ms is None else after_ms + 1
+    reader = SegmentReader(store, segments, read_ahead_bytes=_READ_AHEAD_BYTES, min_timestamp_ms=bound)
+    for batches in reader:
         headers = batches.index.headers
         for i in np.flatnonzero(_visible(batches, isolation)).tolist():
-            is_append_time = headers["attributes"][i] & LOG_APPEND_TIME_BIT
-            timestamp_ms = int(headers["max_timestamp" if is_append_time else "base_timestamp"][i])
-            if (timestamp_ms >= 0 or not is_timed) and not is_left_out(batches, i):
+            newest_ms, timestamp_ms = int(headers["max_timestamp"][i]), int(headers["base_timestamp"][i])
+            is_append_time = bool(headers["attributes"][i] & LOG_APPEND_TIME_BIT)
+            if is_append_time or (after_ms is not None and timestamp_ms <= after_ms):
+                timestamp_ms = newest_ms
+            if (after_ms is None or timestamp_ms > after_ms) and not is_left_out(batches, i):
                 return max(batches.start, int(headers["base_offset"][i])), timestamp_ms if timestamp_ms >= 0 else None
     return None
 
