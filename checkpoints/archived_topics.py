@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.table_location import Tables, location_of
 from shallow_mirror.errors import ConfigError
 
 ARCHIVE_TOPICS_TABLE = "archive_topics"
@@ -120,6 +121,14 @@ class ArchivedTopics:
                 "restore the table from a copy"
             )
         return {topic: known[topic_id] for topic, topic_id in topic_ids.items()}
+
+
+def seen_topics(tables: Tables) -> list[SeenTopic]:
+    """Return the descriptions beside the table of an archive; none where only its own place is known, or Spark reads it."""
+    location = location_of(tables)
+    if location.single_table is not None or location.is_read_by_spark:
+        return []
+    return ArchivedTopics.of(MirrorStorage(location)).seen()
 
 
 def _pairs(configs: Sequence[tuple[str, str]] | Mapping[str, str]) -> dict[str, str]:

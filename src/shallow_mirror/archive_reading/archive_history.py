@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.archived_topics import SeenTopic
+import pyarrow as pa
+
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.table_protocol import Condition
 from shallow_mirror.plurals import counted
+
+if TYPE_CHECKING:  # executors read what imports this file, and need no deltalake
+    from shallow_mirror.checkpoints.archive_table import ArchiveTable
+    from shallow_mirror.checkpoints.archived_topics import SeenTopic
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition", "lineage"]
 _EXTENT = [
@@ -26,6 +31,8 @@ _EXTENT = [
     ("source_end", "max"),
 ]
 _SHOWN_PARTITIONS = 3
+_ID_KEYS = ["source_topic", "source_topic_id"]
+_ID_ORDER = [("micro_batch", "min"), ("decided_at", "min"), ("micro_batch", "max")]
 
 
 @dataclass(slots=True)
@@ -125,6 +132,28 @@ def read_history(table: ArchiveTable, condition: Condition = (), seen: Sequence[
         if topic in topics:
             topics[topic].setdefault(topic_id, Incarnation(topic, topic_id)).seen.append(description)
     return {topic: sorted(of_topic.values(), key=_order) for topic, of_topic in topics.items()}
+
+
+def read_topic_ids(table: ArchiveTable, condition: Condition = ()) -> dict[str, list[str]]:
+    """Return the topic ids of each topic, in the order of `read_history` without descriptions; the newest one is the last.
+
+    Takes a fraction of the time of `read_history`. `condition` may choose topics only.
+    """
+    names = [*_ID_KEYS, *(f"{column}_{function}" for column, function in _ID_ORDER)]
+    pieces = [
+        piece.group_by(_ID_KEYS, use_threads=False).aggregate(_ID_ORDER).select(names)
+        for piece in table.pieces(condition, [*_ID_KEYS, "micro_batch", "decided_at"])
+    ]
+    if not pieces:
+        return {}
+    merged = [(f"{column}_{function}", function) for column, function in _ID_ORDER]
+    rows = pa.concat_tables(pieces).group_by(_ID_KEYS, use_threads=False).aggregate(merged)
+    keys = [("source_topic", "ascending"), *((f"{name}_{function}", "ascending") for name, function in merged)]
+    rows = rows.sort_by([*keys, ("source_topic_id", "ascending")])
+    topics: dict[str, list[str]] = {}
+    for topic, topic_id in zip(rows["source_topic"].to_pylist(), rows["source_topic_id"].to_pylist(), strict=True):
+        topics.setdefault(topic, []).append(topic_id)
+    return topics
 
 
 def as_text(at_ms: int) -> str:

@@ -30,12 +30,14 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 _VISIBLE = Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value)
 _MOST_ROWS = 1_000
 """In memory at once where the first record of a partition is looked for: mostly it is in its first rows."""
+_SHOWN_IDS = 10
 _INSTANT = timedelta(microseconds=1)
 
 
@@ -257,6 +259,31 @@ class StateAtCut:
         return None
 
 
+def topics_to_scan(
+    state: StateAtCut, condition: Condition, topic_ids: frozenset[str] | None, lineage: int | None
+) -> dict[str, list[TopicAtCut]]:
+    """Return the incarnations of each topic that a query reads, for `plan_scan`.
+
+    `condition`: as of `StateAtCut.history`. `topic_ids`: of topics of which other incarnations are read than that of the cut;
+    None: all incarnations are read. `lineage`: the one of each partition that is read; None: that of the cut. Raises ConfigError
+    for ids that none of the topics has, and as `StateAtCut.topic`.
+    """
+    history = state.history(condition)
+    known = {each.topic_id for of_topic in history.values() for each in of_topic if each.has_rows}
+    unknown = sorted((topic_ids or frozenset()) - known)
+    if unknown:
+        several = [each.sentence() for of_topic in history.values() if len(of_topic) > 1 for each in of_topic][:_SHOWN_IDS]
+        shown = f"topics that were created again have {'; '.join(several)}" if several else "no topic was created again"
+        raise ConfigError(f"topicIds: the archive has no topic with id {', '.join(unknown)}; {shown}")
+    topics: dict[str, list[TopicAtCut]] = {}
+    for topic, incarnations in history.items():
+        ids: list[str | None] = [
+            each.topic_id for each in incarnations if each.has_rows and (topic_ids is None or each.topic_id in topic_ids)
+        ]
+        topics[topic] = [state.topic(incarnations, topic_id, lambda _partition: lineage) for topic_id in ids or [None]]
+    return topics
+
+
 class _RepeatedBatches:
     """The batches of a log, in order: which batches of another log are the same ones. To be asked in the order of offsets."""
 
@@ -318,7 +345,7 @@ def group_times(history: Mapping[str, Sequence[Incarnation]], topic_ids: Mapping
 
 
 def topic_id_problem(setting: str, topic: str, topic_id: str, incarnations: Sequence[Incarnation]) -> str | None:
-    """Return why a topic id cannot be read or restored; None where it can."""
+    """Return the problem of a topic id of which the archive has nothing; None where it has."""
     if any(each.topic_id == topic_id and each.has_rows for each in incarnations):
         return None
     known = "; ".join(each.sentence() for each in incarnations)
