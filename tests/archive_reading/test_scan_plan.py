@@ -170,7 +170,7 @@ def scanned(archive: ArchiveOfTest, bounds: ReadBounds, **options: Any) -> Read:
     reader = ArchiveSourceReader(parse_archive_options(places | options))
     reader.bounds = bounds
     parts = [partition.part for partition in reader.partitions() if isinstance(partition, ArchivePartition)]
-    return {tuple(part.source) for scan in parts for part in read_part(archive.store, scan)}
+    return {(*part.source,) for scan in parts for part in read_part(archive.store, scan)}
 
 
 @pytest.mark.parametrize(
