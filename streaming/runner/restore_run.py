@@ -48,8 +48,8 @@ from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning.restore_planner import (
     RestorePlanner,
     described_topics,
+    group_times,
     require_same_restore,
-    time_of_cut,
 )
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
 from shallow_mirror.streaming.runner import spark_session
@@ -200,7 +200,7 @@ class _RestoreRun:
             self._reporter.start_step("trying preserved offsets", " with a topic of the target")
             self._preserved.prepare(self._supervisor.deadline())
         self._table.refresh()
-        planner = RestorePlanner(config, self._table, self._store)
+        planner = RestorePlanner(config, self._table, self._store, self._archive)
         decided = self._ranges(planner)
         topics = described_topics(self._archive, decided)
         targets = TargetTopics(
@@ -302,6 +302,8 @@ class _RestoreRun:
         if decided is None:
             self._reporter.start_step("deciding what to restore")
             decided = planner.decide_ranges()
+            for choice in planner.choices:
+                _log.warning("%s", choice)
             table.write(decided)
         else:
             require_same_restore(decided, self._config, self._table.archive_id)
@@ -350,8 +352,13 @@ class _RestoreRun:
             return
         self._reporter.start_step("committing the offsets of consumer groups")
         tables = self._archive.best_effort_tables()
-        at = time_of_cut(self._table, decided, config.until, datetime.now(UTC))
-        positions = noted_positions(tables, at)
+        times = group_times(self._table, self._archive, decided, config.until, datetime.now(UTC))
+        positions = [
+            position
+            for at in sorted(set(times.values()))
+            for position in noted_positions(tables, at)
+            if times.get(position.source.topic) == at
+        ]
         offset_map = OffsetMap.open(self._storage.to_read(), mirror=config.mirror)
         with closing(GroupClient(config.target.client, config.target_cluster_name, REQUEST_S)) as target:
             groups = restore_groups(config, positions, decided.ranges, offset_map, target)

@@ -75,6 +75,8 @@ class RestoreDryRun:
     is_begun: bool
     topics: list[TopicToRestore]
     partitions: list[PartitionToRestore]
+    choices: list[str] = field(default_factory=list)
+    """Between topic ids, lineages and numbers of partitions, as `RestorePlanner.choices`; none where it has begun."""
     other_lineages: list[OtherLineages] = field(default_factory=list)
     micro_batches: int = 0
     object_count: int = 0
@@ -105,6 +107,7 @@ class RestoreDryRun:
         if self.is_begun:
             lines.append("it has begun: the cut is that of its first start, and what is restored already is left out")
         lines += self.problems
+        lines += self.choices
         lines += [line for topic in self.topics for line in _topic_lines(topic)]
         lines += [_partition_line(partition) for partition in self.partitions]
         lines += [others.sentence() for others in self.other_lineages]
@@ -130,7 +133,7 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
     storage = MirrorStorage(config.table_location, spark)
     table = ArchiveTable.open(archive_storage)
     store = ObjectStore.open(config.archive.objects, config.storage_options)
-    planner = RestorePlanner(config, table, store)
+    planner = RestorePlanner(config, table, store, archive_storage)
     decided = RestoreRangesTable.of(storage).read()
     is_begun = decided is not None
     if decided is None:
@@ -152,6 +155,7 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
         is_begun=is_begun,
         topics=topics,
         partitions=[],
+        choices=planner.choices,
         other_lineages=planner.other_lineages(decided),
         problems=problems,
     )

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from shallow_mirror.archive_reading.state_at_cut import described_topics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
 from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.verify_log import FLUSH_S
 from shallow_mirror.config import MirrorConfig, RestoreConfig
+from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.types import IsolationLevel, TopicPartition
@@ -92,6 +93,7 @@ def verify_restore(
     decided = RestoreRangesTable.of(storage).read()
     if decided is None:
         raise ConfigError("the restore has not begun: run `shallow-mirror restore` first")
+    until = Cut.model_validate_json(decided.until)
     table = ArchiveTable.open(archive_storage)
     if table.archive_id != decided.archive_id:
         raise ConfigError(f"archive: the restore was made from archive {decided.archive_id}, here is {table.archive_id}")
@@ -99,9 +101,7 @@ def verify_restore(
         table,
         ObjectStore.open(config.archive.objects, config.storage_options),
         decided,
-        ArchivedTopics.of(archive_storage).described(
-            {source.topic: source.topic_id for source in decided.ranges}, decided.last_decision
-        ),
+        described_topics(archive_storage, decided, time_ms=until.time_ms, decision=until.decision),
         config.read.isolation_level,
         fetch_bytes=fetch_bytes,
     )
