@@ -84,7 +84,7 @@ def test_one_changed_byte_damages_the_row_that_has_it_and_no_other(tmp_path: Pat
     content[70] ^= 1
     path.write_bytes(content)
     (found,) = verify_archive(config).findings.named[FindingKind.DAMAGED]
-    assert found.detail == "offsets 0 to 10 of orders-0: the checksum of its bytes does not match"
+    assert found.detail == "offsets 0 to 10 of orders-0: the checksum of its bytes from offset 0 does not match"
     (found,) = verify_archive(config, is_deep=True).findings.named[FindingKind.DAMAGED]
     assert found.detail == "offsets 0 to 10 of orders-0: the batch at offset 0 does not match its own checksum"
 
