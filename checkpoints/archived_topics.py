@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 from shallow_mirror.errors import ConfigError
 
@@ -35,6 +36,14 @@ class TopicDescription:
     topic_id: str
     partitions: int
     configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTopic:
+    """A row of the table: what was seen, and when."""
+
+    at_ms: int
+    description: TopicDescription
 
 
 class ArchivedTopics:
@@ -72,18 +81,17 @@ class ArchivedTopics:
         """Return the last description of each topic, by topic id: as it was seen up to a decision, or at first behind it."""
         newest: dict[str, tuple[tuple[bool, int, datetime], TopicDescription]] = {}
         for row in self._table.read((), None):
-            description = TopicDescription(
-                topic=row["source_topic"],
-                topic_id=row["source_topic_id"],
-                partitions=row["partitions"],
-                configs=_pairs(row["configs"]),
-            )
+            description = _description(row)
             is_in_time = micro_batch is None or row["micro_batch"] <= micro_batch
             order = (is_in_time, row["micro_batch"] if is_in_time else -row["micro_batch"], row["seen_at"])
             before = newest.get(description.topic_id)
             if before is None or before[0] <= order:
                 newest[description.topic_id] = (order, description)
         return {topic_id: description for topic_id, (_, description) in newest.items()}
+
+    def history(self) -> list[SeenTopic]:
+        """Return every description, in no order."""
+        return [SeenTopic(ms_of(row["seen_at"]), _description(row)) for row in self._table.read((), None)]
 
     def described(self, topic_ids: Mapping[str, str], micro_batch: int) -> dict[str, TopicDescription]:
         """Return the description of each topic as it was at a decision. `topic_ids`: by name. Raises ConfigError without one."""
@@ -95,6 +103,15 @@ class ArchivedTopics:
                 "restore the table from a copy"
             )
         return {topic: known[topic_id] for topic, topic_id in topic_ids.items()}
+
+
+def _description(row: Mapping[str, Any]) -> TopicDescription:
+    return TopicDescription(
+        topic=row["source_topic"],
+        topic_id=row["source_topic_id"],
+        partitions=row["partitions"],
+        configs=_pairs(row["configs"]),
+    )
 
 
 def _pairs(configs: Sequence[tuple[str, str]] | Mapping[str, str]) -> dict[str, str]:

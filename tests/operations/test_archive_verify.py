@@ -268,7 +268,7 @@ def test_the_commands_print_and_end_with_their_exit_codes(tmp_path: Path) -> Non
     objects(archive.config)[0].unlink()
     result = CliRunner().invoke(app, ["archive", "verify", str(file)])
     assert result.exit_code == 1
-    assert "missing: 1 (named by a row, and not in the store)" in result.stdout
+    assert "missing: 1 (in the tables, and not in the store)" in result.stdout
     result = CliRunner().invoke(app, ["archive", "clean", str(file)])
     assert (result.exit_code, result.stdout) == (0, "removed: 0 objects and 0 unfinished files, 0 bytes\n")
 

@@ -16,7 +16,7 @@ from shallow_mirror.object_store.base import READ_BYTES
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.reused_buffers import ReusedBuffers
 from shallow_mirror.types import Segment
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire.batches.crc import crc32c, joined_crc
 
 DAMAGE_REMEDY = "Restore the object from a copy or a former version, or read without these offsets"
 _MOST_KEPT = 1_000
@@ -37,16 +37,15 @@ def checked_runs(
     key = (store.root, stored.object_name, stored.index[0].position, stored.crc32c)
     if key in _known:
         return _known[key]
-    crcs, of_row = list[int](), 0
+    crcs: list[int] = []
     for runs in _gathered(stored.index):
         content = buffers.take(sum(run.size_bytes for run in runs))
         ranges = [(run.position, run.size_bytes) for run in runs]
         store.read_into(stored.object_name, ranges, content, is_read_once=is_read_once)
-        of_row = crc32c(content, of_row)
         for run in runs:
             crcs.append(crc32c(content[: run.size_bytes]))
             content = content[run.size_bytes :]
-    if of_row != stored.crc32c:
+    if joined_crc(crcs, [run.size_bytes for run in stored.index]) != stored.crc32c:
         detail = (
             f"byte {stored.index[0].position}: the checksum of all its batches of this partition does not match; offsets "
             f"{segment.source_start} to {segment.source_end - 1} of {segment.source.topic_partition} lie in it"
