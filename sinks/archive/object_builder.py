@@ -118,9 +118,18 @@ class ObjectBuilder:
         chunks, stored = self._part.pop(source), self._stored[source]
         runs = _index_of(chunks, self._position)
         stored.index += runs
-        stored.run_crc32c += _crcs_of_runs(chunks, runs)
+        crc, number, left = 0, 0, runs[0].size_bytes
         for chunk in chunks:
-            self._writer.write(chunk.data)
+            data = chunk.data
+            # A run may begin inside of a chunk, and the other way round. A piece is written while the processor has it at hand.
+            while len(data):
+                piece, data = data[:left], data[left:]
+                crc, left = crc32c(piece, crc), left - len(piece)
+                self._writer.write(piece)
+                if not left:
+                    stored.run_crc32c.append(crc)
+                    number += 1
+                    crc, left = 0, runs[number].size_bytes if number < len(runs) else 0
             self._position += len(chunk.data)
 
     def close(self, source_cluster_id: str, segments: Sequence[Segment]) -> Mapping[SourcePartition, StoredBatches]:
@@ -172,21 +181,6 @@ def _index_of(chunks: Sequence[_Chunk], position: int) -> list[IndexEntry]:
             strict=True,
         )
     ]
-
-
-def _crcs_of_runs(chunks: Sequence[_Chunk], runs: Sequence[IndexEntry]) -> list[int]:
-    """Return the checksum of each run. The runs have the bytes of all chunks; either may begin inside of the other."""
-    crcs: list[int] = []
-    crc, left = 0, runs[0].size_bytes
-    for chunk in chunks:
-        data = chunk.data
-        while len(data):
-            crc = crc32c(data[:left], crc)
-            data, left = data[left:], left - min(left, len(data))
-            if not left:
-                crcs.append(crc)
-                crc, left = 0, runs[len(crcs)].size_bytes if len(crcs) < len(runs) else 0
-    return crcs
 
 
 def _note_leader_epochs(stored: _StoredPartition, epochs: npt.NDArray[np.int32], base_offsets: npt.NDArray[np.int64]) -> None:
