@@ -104,9 +104,17 @@ class ArchiveTable:
         return ARCHIVE_LAYOUT.positions_of(self._snapshot.batches(columns=list(ARCHIVE_LAYOUT.position_columns)))
 
     def pieces(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Yield rows as Arrow has them, in no order and of every state. `condition` is pushed down to the files."""
+        """Yield rows as Arrow has them, in no order and of every state. `condition` is pushed down to the files.
+
+        Without `columns` also those that the table does not have yet, as null.
+        """
         for piece in self._snapshot.batches(condition, columns):
-            yield pa.Table.from_batches([piece])
+            table = pa.Table.from_batches([piece])
+            missing = () if columns is not None else ARCHIVE_LAYOUT.added_columns.difference(table.column_names)
+            for name in missing:
+                column = ARCHIVE_LAYOUT.schema.field(name)
+                table = table.append_column(column, pa.nulls(len(table), column.type))
+            yield table
 
     def lineages(self, condition: Condition = ()) -> Lineages:
         """Return the lineages of the partitions that have more than one, by the rows that match, of every state.

@@ -79,7 +79,7 @@ class WholeTransactions:
                 if row.segment.source in ranges and row.stored is not None:
                     by_partition.setdefault(row.segment.source, []).append(row)
             for source, of_partition in sorted(by_partition.items()):
-                for batches in SegmentReader(self._store, of_partition, ranges[source].start, verifies=False):
+                for batches in SegmentReader(self._store, of_partition, ranges[source].start, verifies_batches=False):
                     scan.add(batches)
         return scan
 

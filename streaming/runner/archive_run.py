@@ -317,15 +317,16 @@ class _ArchiveRun:
             TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {}))
             for name, topic in listed.items()
         ]
+        at_ms, archived_topics = _now_ms(), ArchivedTopics.of(self._storage)
         if self._topic_objects is None:
             objects = ObjectStore.open(self._config.objects, self._config.storage_options)
             self._topic_objects = TopicObjects(objects, self._owner.map_id)
-        self._topic_objects.record(descriptions, at_ms=_now_ms())
-        ArchivedTopics.of(self._storage).record(
+        self._topic_objects.record(descriptions, at_ms=at_ms, history=archived_topics.seen)
+        archived_topics.record(
             descriptions,
             run_epoch=self._owner.run_epoch,
             micro_batch=self._owner.micro_batch,
-            at_ms=_now_ms(),
+            at_ms=at_ms,
         )
         return {name: topic.topic_id for name, topic in listed.items()}
 

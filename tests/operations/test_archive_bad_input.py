@@ -119,7 +119,7 @@ def test_a_damaged_object_is_named_until_it_is_replaced(commands: Commands) -> N
     first.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     verified = commands.operate("verify")
     assert verified.code == 1
-    assert f"{first.name}: offsets 0 to 9 of orders-0: the checksum of its bytes does not match" in verified.out
+    assert f"{first.name}: offsets 0 to 9 of orders-0: the checksum of its bytes from offset 0 does not match" in verified.out
     first.write_bytes(content)
     commands.require_whole()
 

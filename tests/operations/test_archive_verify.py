@@ -84,7 +84,7 @@ def test_one_changed_byte_damages_the_row_that_has_it_and_no_other(tmp_path: Pat
     content[70] ^= 1
     path.write_bytes(content)
     (found,) = verify_archive(config).findings.named[FindingKind.DAMAGED]
-    assert found.detail == "offsets 0 to 10 of orders-0: the checksum of its bytes does not match"
+    assert found.detail == "offsets 0 to 10 of orders-0: the checksum of its bytes from offset 0 does not match"
     (found,) = verify_archive(config, is_deep=True).findings.named[FindingKind.DAMAGED]
     assert found.detail == "offsets 0 to 10 of orders-0: the batch at offset 0 does not match its own checksum"
 
@@ -114,6 +114,43 @@ def test_an_object_under_the_name_of_another_one_is_found(tmp_path: Path) -> Non
     first.write_bytes(second.read_bytes())
     assert kinds(verify_archive(config)) == {FindingKind.DAMAGED: 2}
     assert kinds(verify_archive(config, is_deep=True)) == {FindingKind.DAMAGED: 3}
+
+
+def test_an_object_that_holds_more_than_its_rows_say_is_found_by_deep_only(tmp_path: Path) -> None:
+    config = written(tmp_path).config
+    path = objects(config)[1]
+    content, size = path.read_bytes(), len(batch(15, 5))
+    path.write_bytes(content[:size] + b"more" + content[size:])
+    assert verify_archive(config).is_equal
+    (found,) = verify_archive(config, is_deep=True).findings.named[FindingKind.DAMAGED]
+    assert found.detail == f"it has {len(content) + 4:,} bytes, {len(content):,} by its footer"
+
+
+def test_an_object_of_another_try_under_the_same_name_is_found_by_deep(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    (of_other_try,) = archive.write({ORDERS: [batch(0, 10)]})
+    (row,) = archive.archive({ORDERS: [batch(0, 10)]})
+    assert row.stored is not None
+    assert of_other_try.stored is not None
+    folder = Path(archive.config.objects)
+    (folder / row.stored.object_name).write_bytes((folder / of_other_try.stored.object_name).read_bytes())
+    assert verify_archive(archive.config).findings.counts == {FindingKind.ORPHAN: 1}
+    (found,) = verify_archive(archive.config, is_deep=True).findings.named[FindingKind.DAMAGED]
+    assert (found.object_name, "it is another object by its footer" in found.detail) == (row.stored.object_name, True)
+
+
+def test_a_row_with_other_checksums_than_runs_is_damaged(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [batch(0, 10)]})
+    (row,) = ArchiveTable.open(archive.config.tables).rows()
+    assert row.stored is not None
+    for crcs, problem in (
+        ((1, 2), "it has 2 checksums for 1 runs"),
+        ((1,), "the checksum of its bytes from offset 0 does not match"),
+    ):
+        wrong = replace(row, row=replace(row.row, stored=replace(row.stored, run_crc32c=crcs)))
+        (found,) = archive_object_check.check_object(archive.store, row.stored.object_name, [wrong], is_deep=False)
+        assert found.detail == f"offsets 0 to 9 of orders-0: {problem}"
 
 
 def test_batches_that_do_not_rise_are_found_by_deep_only(tmp_path: Path) -> None:
@@ -268,7 +305,7 @@ def test_the_commands_print_and_end_with_their_exit_codes(tmp_path: Path) -> Non
     objects(archive.config)[0].unlink()
     result = CliRunner().invoke(app, ["archive", "verify", str(file)])
     assert result.exit_code == 1
-    assert "missing: 1 (named by a row, and not in the store)" in result.stdout
+    assert "missing: 1 (in the tables, and not in the store)" in result.stdout
     result = CliRunner().invoke(app, ["archive", "clean", str(file)])
     assert (result.exit_code, result.stdout) == (0, "removed: 0 objects and 0 unfinished files, 0 bytes\n")
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from shallow_mirror.archive_format.object_footer import ObjectHeader
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE, SegmentState
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
@@ -50,13 +49,13 @@ def archive_config(folder: Path, **settings: Any) -> ArchiveConfig:
     return ArchiveConfig.from_document(archive_document(**settings), folder=folder)
 
 
-def take_over(tables: Tables, archive: str, now_ms: Callable[[], int]) -> OffsetMapOwner:
+def take_over(tables: Tables, archive: str, now_ms: Callable[[], int], source_cluster_id: str = CLUSTER_ID) -> OffsetMapOwner:
     """Return the next owner of the table, or the first one of a new table."""
     owner = OffsetMapOwner.take_over(
         tables,
         layout=ARCHIVE_LAYOUT,
         mirror=archive,
-        source_cluster_id=CLUSTER_ID,
+        source_cluster_id=source_cluster_id,
         target_cluster_id="archive",
         run=RunIdentity.of_this_process(),
         now_ms=now_ms,
@@ -68,9 +67,10 @@ def take_over(tables: Tables, archive: str, now_ms: Callable[[], int]) -> Offset
 class ArchiveOfTest:
     """The owner of a new archive, or the next owner of one that is there."""
 
-    def __init__(self, config: ArchiveConfig, *, now_ms: int = NOW_MS) -> None:
+    def __init__(self, config: ArchiveConfig, *, now_ms: int = NOW_MS, source_cluster_id: str = CLUSTER_ID) -> None:
         self.config, self.now_ms = config, now_ms
-        self.owner = take_over(config.table_location, config.archive, lambda: self.now_ms)
+        self.source_cluster_id = source_cluster_id
+        self.owner = take_over(config.table_location, config.archive, lambda: self.now_ms, source_cluster_id)
         self.store = ObjectStore.open(config.objects, config.storage_options)
 
     def decide(self, *rows: DecidedSegment) -> None:
@@ -102,7 +102,7 @@ class ArchiveOfTest:
             retention_class=retention_class,
             try_id=uuid.uuid4().hex[:8],
         )
-        built = ObjectBuilder(str(name), self.store.writer(str(name)), pattern)
+        built = ObjectBuilder(name, self.store.writer(str(name)), pattern)
         segments: list[Segment] = []
         known = self.owner.positions() if positions is None else {}
         for source, of_partition in batches.items():
@@ -118,14 +118,7 @@ class ArchiveOfTest:
             builder = SegmentBuilder(source, TargetPartition(*source), start, lineage=lineage)
             builder.add_stored(index, 0, len(index))
             segments += builder.build()
-        header = ObjectHeader(
-            archive_id=name.archive_id,
-            source_cluster_id=CLUSTER_ID,
-            run_epoch=name.run_epoch,
-            decision=name.decision,
-            slot=slot,
-        )
-        stored = built.close(header, [*segments, *gaps])
+        stored = built.close(self.source_cluster_id, [*segments, *gaps])
         return [DecidedSegment(segment, None, stored.get(segment.source)) for segment in segments] + [
             DecidedSegment(segment, None) for segment in gaps
         ]
@@ -204,10 +197,8 @@ class SmallArchive:
     ) -> list[DecidedSegment]:
         """Write one object as a task does, and return its rows. `starts`, `ends`: of rows, where they are not their batches'."""
         self._decision += 1
-        name = str(
-            ObjectName(archive_id="backup", run_epoch=1, decision=self._decision, slot=0, retention_class=0, try_id="0123abcd")
-        )
-        builder = ObjectBuilder(name, ObjectStore.open(str(self.objects)).writer(name), "")
+        name = ObjectName(archive_id="backup", run_epoch=1, decision=self._decision, slot=0, retention_class=0, try_id="0123abcd")
+        builder = ObjectBuilder(name, ObjectStore.open(str(self.objects)).writer(str(name)), "")
         positions = dict(starts or {})
         segments: dict[SourcePartition, Segment] = {}
         for response in responses:
@@ -236,8 +227,7 @@ class SmallArchive:
                     max_timestamp_ms=max(int(index.headers["max_timestamp"].max()), (before and before.max_timestamp_ms) or 0),
                     source_leader_epoch=int(index.headers["partition_leader_epoch"][-1]),
                 )
-        header = ObjectHeader(archive_id="backup", source_cluster_id=CLUSTER_ID, run_epoch=1, decision=self._decision, slot=0)
-        stored = builder.close(header, list(segments.values()))
+        stored = builder.close(CLUSTER_ID, list(segments.values()))
         rows = [DecidedSegment(segment, None, stored[source]) for source, segment in segments.items()]
         self.decide(rows)
         return rows

@@ -175,6 +175,7 @@ class ArchiveReader:
                 bounds.end_offset,
                 read_ahead_bytes,
                 min_timestamp_ms=bounds.run_min_timestamp_ms,
+                trusts_old_offsets=True,
             )
             for part in reader:
                 for opened in open_records(part, bounds, includes_aborted=include_aborted):

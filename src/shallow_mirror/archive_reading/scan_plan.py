@@ -153,6 +153,7 @@ def read_part(store: ObjectStore, part: ScanPart, read_ahead_bytes: int = READ_A
             bounds.end_offset,
             read_ahead_bytes,
             min_timestamp_ms=bounds.run_min_timestamp_ms,
+            trusts_old_offsets=True,
         )
 
 

@@ -33,7 +33,7 @@ from shallow_mirror.operations.archive_findings import MOST_SHOWN
 from shallow_mirror.operations.archive_object_check import read_footer
 from shallow_mirror.operations.archive_rebuild_choice import Choice, FooterSummary, Hole, Partitions, choose
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
+from shallow_mirror.sinks.archive.topic_objects import SeenTopics, TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, TargetPartition
 
 FOOTERS_AT_ONCE = 8
@@ -106,10 +106,11 @@ def rebuild(
     rebuilt.decision_count = len(choice.decisions)
     rebuilt.object_count = sum(len(decision) for decision in choice.decisions)
     rebuilt.row_count = choice.row_count + len(choice.holes)
+    seen_topics = TopicObjects(store, archive_id).read()  # nothing is created where they cannot be read
     writer.create(
         table_properties(config.archive, clusters.pop(), _NO_TARGET_CLUSTER, writer.name) | {PROPERTY_MAP_ID: archive_id}
     )
-    _write_topics(storage, TopicObjects(store, archive_id), choice, rebuilt)
+    _write_topics(storage, seen_topics, choice, rebuilt)
     _write(writer, store, choice, rebuilt)
     return rebuilt
 
@@ -168,12 +169,12 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
         raise ConfigError(problems)
 
 
-def _write_topics(storage: MirrorStorage, objects: TopicObjects, choice: Choice, rebuilt: Rebuilt) -> None:
+def _write_topics(storage: MirrorStorage, seen_topics: Sequence[SeenTopics], choice: Choice, rebuilt: Rebuilt) -> None:
     """Write what the capture stored about topics. Decisions are counted again, so times say in front of which one it was seen."""
     decided_at_ms = _decided_at_ms(choice.decisions)
     topics = ArchivedTopics.of(storage)
     described: set[str] = set()
-    for seen in objects.read():
+    for seen in seen_topics:
         micro_batch = bisect_right(decided_at_ms, seen.at_ms)
         topics.record(seen.topics, run_epoch=_highest_epoch(choice), micro_batch=micro_batch, at_ms=seen.at_ms)
         described.update(topic.topic_id for topic in seen.topics)

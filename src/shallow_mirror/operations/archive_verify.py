@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow, SegmentState
 from shallow_mirror.checkpoints.archive_table import VISIBLE, ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import ArchiveConfig
@@ -19,8 +20,10 @@ from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_findings import Finding, FindingKind, Findings
 from shallow_mirror.operations.archive_object_check import check_object
 from shallow_mirror.operations.archive_objects import find_orphans
+from shallow_mirror.operations.archive_topic_check import check_topics
 from shallow_mirror.plurals import counted
 from shallow_mirror.progress import LINES_EVERY_S
+from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.types import SourcePartition
 
 OBJECTS_AT_ONCE = 4
@@ -95,6 +98,9 @@ def verify_archive(
             report.object_count += len(objects)
             report.size_bytes += sum(row.segment.size_bytes for of_object in objects.values() for row in of_object)
             on_progress(report)
+    if is_deep:
+        for finding in check_topics(TopicObjects(store, table.archive_id), ArchivedTopics.of(storage)):
+            report.findings.add(finding)
     newest.refresh()  # what was decided meanwhile is no orphan
     for orphan in find_orphans(newest, store):
         detail = "an unfinished file" if orphan.is_unfinished else "an object of a decision that was never committed"
