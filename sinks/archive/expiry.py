@@ -1,6 +1,9 @@
 """Driver: deletion of expired objects, by the owner of the table: two commits around it, so that every step can be repeated.
 
-DELETE_SEGMENT_STARTED (readers no longer see the rows) -> objects are deleted -> DELETE_SEGMENT_FINISHED
+DELETE_SEGMENT_STARTED (readers no longer see the rows) -> the rows are copied -> objects are deleted -> DELETE_SEGMENT_FINISHED
+
+The copies (`row_copies.py`) are what a rebuild has of these rows. They come behind the first commit, so that a copy proves that
+the deletion was decided, and before the deletion, so that no row is lost with its footer.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from itertools import islice
 
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.config.archive_config import RetentionSettings
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import FencedError, MirrorError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.retention import ExpiredObject, RetainedRow, Retention, RetentionRule
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -112,7 +115,7 @@ class Expiry:
 
     def __init__(
         self,
-        owner: OffsetMapOwner,
+        owner: ArchiveOwner,
         table: ArchiveTable,
         store: ObjectStore,
         retention: Retention,
@@ -152,10 +155,11 @@ class Expiry:
     def run(self) -> Expired:
         """Finish interrupted deletions, then delete what has expired. Safe to repeat after any error.
 
-        Raises DeletionFailedError, and what `OffsetMapOwner.mark` raises.
+        Raises DeletionFailedError, FencedError, and what `OffsetMapOwner.mark` raises.
         """
         expired = Expired()
         self._table.refresh()
+        self._owner.check()
         while objects := tuple(islice(interrupted_objects(self._table), OBJECTS_AT_ONCE)):
             self._delete(objects, expired)
         while objects := tuple(islice(expired_objects(self._table, self._retention, self._now_ms()), OBJECTS_AT_ONCE)):
@@ -167,8 +171,16 @@ class Expiry:
         return expired
 
     def _delete(self, objects: Sequence[ExpiredObject], expired: Expired) -> None:
+        names = [entry.name for entry in objects]
+        self._table.refresh()
         try:
-            self._store.delete([entry.name for entry in objects])
+            self._owner.copies.copy_objects(self._table, names, _micro_batches(objects))
+            self._observer("expire.copied")
+            # The table of another owner may name these objects: its take-over may have come after the commit.
+            self._owner.check()
+            self._store.delete(names)
+        except FencedError:
+            raise
         except MirrorError as error:
             raise DeletionFailedError(str(error)) from error
         self._observer("expire.deleted")
@@ -178,8 +190,12 @@ class Expiry:
         self._table.refresh()
 
     def _mark(self, objects: Sequence[ExpiredObject], state: SegmentState) -> None:
-        numbers = [entry.micro_batch for entry in objects]
-        self._owner.mark([entry.name for entry in objects], state, (min(numbers), max(numbers)))
+        self._owner.table.mark([entry.name for entry in objects], state, _micro_batches(objects))
+
+
+def _micro_batches(objects: Sequence[ExpiredObject]) -> tuple[int, int]:
+    numbers = [entry.micro_batch for entry in objects]
+    return min(numbers), max(numbers)
 
 
 class DeletionFailedError(MirrorError):
