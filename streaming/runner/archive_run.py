@@ -13,6 +13,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
@@ -29,6 +30,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner, check_before_take_over, take_over_archive
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
+from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
@@ -289,6 +291,15 @@ class _ArchiveRun:
                 now_ms=_now_ms,
                 observer=self._observe_deletion,
                 group_notes=GroupNoteExpiry(self._storage.background_tables(), table, config.groups.keep_s, _now_ms),
+                deleted_topics=DeletedTopics(
+                    self._source,
+                    self._source_cluster_id,
+                    ArchiveDeletedTopics.of(self._storage),
+                    config.deleted_topics.keep_s,
+                    run_epoch=self._archive.table.run_epoch,
+                    deadline=self._supervisor.deadline,
+                    now_ms=_now_ms,
+                ),
             )
         self._expiry.run_if_due()
 
