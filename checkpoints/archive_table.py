@@ -17,6 +17,7 @@ from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
     PROPERTY_MIRROR,
     PROPERTY_SOURCE_CLUSTER_ID,
+    PROPERTY_TABLE_ID,
     PROPERTY_TARGET_CLUSTER_ID,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -81,6 +82,15 @@ class ArchiveTable:
     def archive_id(self) -> str:
         """Return what the names of the archive's objects begin with."""
         return self._snapshot.properties[PROPERTY_MAP_ID]
+
+    @property
+    def table_id(self) -> str:
+        """Return the id of this table: another one than that of the archive where the table was rebuilt."""
+        return self._snapshot.properties.get(PROPERTY_TABLE_ID, self.archive_id)
+
+    @property
+    def is_rebuilt(self) -> bool:
+        return self.table_id != self.archive_id
 
     @property
     def source_cluster_id(self) -> str:

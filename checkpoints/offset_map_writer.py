@@ -75,6 +75,8 @@ class OffsetMapOwner:
         self._checked: TableSnapshot | None = None
         """What the next commit may be made on: whatever came into the log since makes it fail, or lose to a higher version."""
         self._row_count = RowCountCheck(layout.title)
+        self.on_decided: Callable[[Sequence[DecidedSegment], Recorded], None] = lambda _rows, _recorded: None
+        """Called after the commit of a decision. If it raises, the decision was made nevertheless."""
 
     @classmethod
     def take_over(
@@ -169,6 +171,7 @@ class OffsetMapOwner:
         table = self._layout.rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
         self._commit(decision, lambda snapshot: self._append(snapshot, table, decision))
         self._positions = moved
+        self.on_decided(rows, decision)
 
     def unsettled(self) -> tuple[DecidedSegment, ...]:
         """Return the rows that a start has to resolve: of the last decision, if it was not settled, and of pending transactions.

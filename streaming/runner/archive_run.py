@@ -13,6 +13,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
@@ -26,8 +27,10 @@ from shallow_mirror.errors import LogTruncatedError, RetriableError, TopicRecrea
 from shallow_mirror.groups.archived_groups import GroupNoting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner, check_before_take_over, take_over_archive
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
+from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
@@ -55,8 +58,8 @@ from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
-_NO_TARGET_CLUSTER = "archive"
-"""In the place of the id of the target cluster, among the properties of the table."""
+CHECK_OWNER_EVERY_S = 60.0
+"""So often a run looks whether the objects have become those of another table. The table itself is checked at each decision."""
 
 
 class Archive:
@@ -101,6 +104,9 @@ class _ArchiveRun:
         self._available_now = available_now
         self._identity = RunIdentity.of_this_process()
         self._source = Cluster(config.source.client)
+        self._objects = ObjectStore.open(config.objects, config.storage_options)
+        self._archive: ArchiveOwner | None = None
+        self._owner_check_at = 0.0
         self._owner: OffsetMapOwner | None = None
         self._expiry: Expiry | None = None
         self._next_lineages: NextLineages | None = None
@@ -121,14 +127,18 @@ class _ArchiveRun:
                     lambda: MirrorStorage.to_write(config.table_location, config.tables_writer, layout=ARCHIVE_LAYOUT),
                 )
                 retry("conditional writes", self._storage.require_conditional_writes)
-                objects = ObjectStore.open(config.objects, config.storage_options)
-                retry("objects", objects.probe)
+                if not self._storage.location.is_read_by_spark:  # in front of the probe, which writes where nothing is mounted
+                    retry(
+                        "objects",
+                        lambda: check_before_take_over(self._storage.to_read(), self._objects, config.archive),
+                    )
+                retry("objects", self._objects.probe)
                 with spark_session.session_of_run(
                     spark,
                     self._storage,
                     name=config.archive,
                     log_file=config.spark_log,
-                    with_references=(config.source.client, objects),
+                    with_references=(config.source.client, self._objects),
                     start_step=self._reporter.start_step,
                 ) as session:
                     self._storage = session.storage
@@ -159,24 +169,27 @@ class _ArchiveRun:
         return GroupNoting(self._config, interval_s, self._storage.best_effort_tables())
 
     def _take_over(self) -> OffsetMapOwner:
-        if self._owner is None:
-            self._owner = OffsetMapOwner.take_over(
+        if self._archive is None:
+            self._archive = take_over_archive(
                 self._storage,
-                layout=ARCHIVE_LAYOUT,
-                mirror=self._config.archive,
+                self._objects,
+                archive=self._config.archive,
                 source_cluster_id=self._source_cluster_id,
-                target_cluster_id=_NO_TARGET_CLUSTER,
                 run=self._identity,
                 now_ms=_now_ms,
             )
+            self._owner = self._archive.table
             _log.info("run epoch %d took over the archive in %s", self._owner.run_epoch, self._config.tables)
-        return self._owner
+        return self._archive.table
 
     def _query(self, owner: OffsetMapOwner, spark: Any) -> None:
         """Do one attempt of the query. A decision that the last one made holds: its objects were complete before it."""
         config = self._config
+        assert self._archive is not None
         owner.check_ownership()
+        self._archive.check()
         owner.settle()
+        self._archive.complete_copies(self._open_table())
         topic_ids = self._register_partitions(owner)
         lineages = self._lineages_of(owner)
         self._expire_if_due()  # behind the first reading of positions, which counts the rows
@@ -263,18 +276,30 @@ class _ArchiveRun:
 
     def _expire_if_due(self) -> None:
         """Between micro-batches: delete what the retention of the archive file does not keep."""
-        assert self._owner is not None
+        assert self._archive is not None
+        if time.monotonic() >= self._owner_check_at:
+            self._archive.check()
+            self._owner_check_at = time.monotonic() + CHECK_OWNER_EVERY_S
         if self._expiry is None:
             config = self._config
-            table = ArchiveTable.open(self._storage, archive=config.archive)
+            table = self._open_table()
             self._expiry = Expiry(
-                self._owner,
+                self._archive,
                 table,
-                ObjectStore.open(config.objects, config.storage_options),
+                self._objects,
                 retention_of(config.retention),
                 now_ms=_now_ms,
                 observer=self._observe_deletion,
                 group_notes=GroupNoteExpiry(self._storage.background_tables(), table, config.groups.keep_s, _now_ms),
+                deleted_topics=DeletedTopics(
+                    self._source,
+                    self._source_cluster_id,
+                    ArchiveDeletedTopics.of(self._storage),
+                    config.deleted_topics.keep_s,
+                    run_epoch=self._archive.table.run_epoch,
+                    deadline=self._supervisor.deadline,
+                    now_ms=_now_ms,
+                ),
             )
         self._expiry.run_if_due()
 
@@ -319,8 +344,7 @@ class _ArchiveRun:
         ]
         at_ms, archived_topics = _now_ms(), ArchivedTopics.of(self._storage)
         if self._topic_objects is None:
-            objects = ObjectStore.open(self._config.objects, self._config.storage_options)
-            self._topic_objects = TopicObjects(objects, self._owner.map_id)
+            self._topic_objects = TopicObjects(self._objects, self._owner.map_id)
         self._topic_objects.record(descriptions, at_ms=at_ms, history=archived_topics.seen)
         archived_topics.record(
             descriptions,

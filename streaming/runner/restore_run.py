@@ -30,6 +30,7 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
@@ -154,7 +155,9 @@ class _RestoreRun:
             self._target.close()
 
     def _open_archive(self) -> ArchiveTable:
-        return self._supervisor.retry_forever("archive", lambda: ArchiveTable.open(self._archive))
+        table = self._supervisor.retry_forever("archive", lambda: ArchiveTable.open(self._archive))
+        self._supervisor.retry_forever("objects", lambda: require_objects(table, self._store))
+        return table
 
     def _id_of_target(self) -> str:
         with named_cluster(self._config.target_cluster_name):

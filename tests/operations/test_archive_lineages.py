@@ -266,7 +266,7 @@ def test_retention_deletes_the_oldest_objects_first_and_clean_leaves_what_rows_n
     archive.now_ms += 4 * 3_600_000
     archive.begin_lineage(ORDERS, 14, 3)
     archive.archive({ORDERS: batches("b", 14, 24, 5)})
-    assert clean(archive.config).object_count == 0
+    assert clean(archive.config, older_than_s=0).object_count == 0
     assert expire(archive.config, takes_over=True, now_ms=lambda: archive.now_ms + 2 * 3_600_000).object_count == 1
     assert read(archive) == ONE[14:]
     assert read(archive, lineage=0) == []

@@ -209,10 +209,14 @@ def test_clean_removes_what_interrupted_runs_left_and_nothing_else(tmp_path: Pat
     assert (found.is_unfinished, old.rpartition("/")[2] in found.info.name) == (True, True)
 
     next_run = ArchiveOfTest(archive.config)
-    (in_progress,) = next_run.write({ORDERS: [batch(20, 3)]})
+    orphans |= {row.stored.object_name for row in next_run.write({ORDERS: [batch(20, 3)]}) if row.stored}
     report = verify_archive(archive.config)
     assert (report.is_equal, kinds(report)) == (True, {FindingKind.ORPHAN: 3})
-    assert clean(archive.config, is_dry_run=True).object_count == 2
+    assert clean(archive.config, is_dry_run=True, older_than_s=0).object_count == 0  # no row has offset 20 yet: an only copy
+    next_run.archive({ORDERS: [batch(20, 3)]})
+    (in_progress,) = next_run.write({ORDERS: [batch(23, 3)]})
+    assert clean(archive.config, is_dry_run=True).object_count == 0  # too young
+    assert clean(archive.config, is_dry_run=True, older_than_s=0).object_count == 3
     found_names = {orphan.info.name: orphan.is_unfinished for orphan in _cleaned(archive.config)}
     assert {name for name, is_unfinished in found_names.items() if not is_unfinished} == orphans
     assert [new.rpartition("/")[2] in name for name, is_unfinished in found_names.items() if is_unfinished] == [True]
@@ -221,12 +225,12 @@ def test_clean_removes_what_interrupted_runs_left_and_nothing_else(tmp_path: Pat
     assert archive.store.size(in_progress.stored.object_name) is not None
     assert foreign.read_bytes() == b"another archive's"
     report = verify_archive(archive.config, is_deep=True)
-    assert (report.is_equal, kinds(report), report.object_count) == (True, {}, 3)
+    assert (report.is_equal, kinds(report), report.object_count) == (True, {}, 4)
 
 
 def _cleaned(config: ArchiveConfig) -> list[Orphan]:
     found: list[Orphan] = []
-    clean(config, on_orphan=found.append)
+    clean(config, on_orphan=found.append, older_than_s=0)
     return found
 
 

@@ -11,14 +11,17 @@ from deltalake import DeltaTable
 
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE, SegmentState
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.sinks.archive.archive_owner import take_over_archive
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
@@ -70,8 +73,19 @@ class ArchiveOfTest:
     def __init__(self, config: ArchiveConfig, *, now_ms: int = NOW_MS, source_cluster_id: str = CLUSTER_ID) -> None:
         self.config, self.now_ms = config, now_ms
         self.source_cluster_id = source_cluster_id
-        self.owner = take_over(config.table_location, config.archive, lambda: self.now_ms, source_cluster_id)
         self.store = ObjectStore.open(config.objects, config.storage_options)
+        storage = MirrorStorage(config.table_location)
+        self.archive_owner = take_over_archive(
+            storage,
+            self.store,
+            archive=config.archive,
+            source_cluster_id=source_cluster_id,
+            run=RunIdentity.of_this_process(),
+            now_ms=lambda: self.now_ms,
+        )
+        self.owner = self.archive_owner.table
+        self.owner.settle()
+        self.archive_owner.complete_copies(ArchiveTable.open(storage))
 
     def decide(self, *rows: DecidedSegment) -> None:
         self.owner.next_decision()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.object_store.base import ObjectInfo
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.operations.archive_object_check import read_footer
+from shallow_mirror.types import SourcePartition
 
 _UNFINISHED_TAIL = len(".01234567.unfinished")
 
@@ -30,18 +34,27 @@ class NamedObjects:
     @classmethod
     def of_table(cls, table: ArchiveTable) -> NamedObjects:
         """Take all rows but those that say that their object was deleted."""
-        return cls(
-            name
-            for piece in table.pieces(columns=["object_name", "state"])
-            for name in pc.unique(
-                piece.filter(pc.not_equal(piece["state"], SegmentState.DELETE_SEGMENT_FINISHED.value))["object_name"]
-            ).to_pylist()
-            if name is not None
-        )
+        return cls(name for names in _named(table) for name in pc.unique(names).to_pylist() if name is not None)
 
     def __contains__(self, name: str) -> bool:
         at = int(np.searchsorted(self._hashes, np.uint64(_hash(name))))
         return at < len(self._hashes) and int(self._hashes[at]) == _hash(name)
+
+
+def named_of(table: ArchiveTable, names: Collection[str]) -> set[str]:
+    """Return those of these objects that a row of the table names."""
+    wanted = pa.array(sorted(names), pa.string())
+    return {
+        name
+        for column in _named(table)
+        for name in column.filter(pc.is_in(column, value_set=wanted)).to_pylist()
+        if name is not None
+    }
+
+
+def _named(table: ArchiveTable) -> Iterator[pa.ChunkedArray]:
+    for piece in table.pieces(columns=["object_name", "state"]):
+        yield piece.filter(pc.not_equal(piece["state"], SegmentState.DELETE_SEGMENT_FINISHED.value))["object_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,8 @@ def find_orphans(table: ArchiveTable, store: ObjectStore) -> Iterator[Orphan]:
     """Yield what a run left: objects and unfinished files of decisions that are over, which no row of `table` names.
 
     A decision is over when the table records its version, or a higher one: it cannot be committed any more. So this is safe
-    beside a running archive: what it writes now is for a decision above the recorded one.
+    beside a running archive: what it writes now is for a decision above the recorded one. The objects have to be those of this
+    table: versions of another table say nothing.
     """
     recorded = table.recorded()
     if recorded is None:
@@ -70,6 +84,40 @@ def find_orphans(table: ArchiveTable, store: ObjectStore) -> Iterator[Orphan]:
         name = _name_of_unfinished(info.name)
         if name is not None and name.version <= recorded.version:
             yield Orphan(info, is_unfinished=True)
+
+
+class Coverage:
+    """The ends of all partitions and lineages of a table, and whether an object has offsets behind them."""
+
+    def __init__(self, table: ArchiveTable) -> None:
+        self._ends: dict[tuple[SourcePartition, int], int] = {}
+        keys = ["source_topic", "source_topic_id", "source_partition", "lineage"]
+        for piece in table.pieces(columns=[*keys, "source_end"]):
+            ends = piece.group_by(keys, use_threads=False).aggregate([("source_end", "max")])
+            for *source, lineage, end in zip(*(ends[name].to_pylist() for name in (*keys, "source_end_max")), strict=True):
+                key = SourcePartition(*source), lineage
+                self._ends[key] = max(end, self._ends.get(key, end))
+
+    def problem_of(self, store: ObjectStore, name: str) -> str | None:
+        """Return why an object may be the only copy of offsets; None where rows have all that is in it.
+
+        Raises what the store raises. An object that is gone has no problem.
+        """
+        try:
+            rows = read_footer(store, name).rows
+        except ArchiveFormatError as error:
+            return f"{name}: {error.detail}"
+        except ObjectMissingError:
+            return None
+        for row in rows:
+            segment = row.segment
+            end = self._ends.get((segment.source, segment.lineage), segment.source_start)
+            if row.stored is not None and segment.source_end > end:
+                first = max(end, segment.source_start)
+                return (
+                    f"{name} has offsets {first} to {segment.source_end - 1} of {segment.source.topic_partition}, and no row has"
+                )
+        return None
 
 
 def _name_of_unfinished(name: str) -> ObjectName | None:

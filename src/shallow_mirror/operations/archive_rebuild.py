@@ -1,4 +1,4 @@
-"""Driver, for the cli: a new table of archived segments from the footers of the objects, where the table is lost.
+"""Driver, for the cli: a new table of archived segments from the footers of the objects and copies of rows.
 
 Footers are read twice: first what the choice needs of each (`archive_rebuild_choice.py`), then those that were chosen, by
 decisions, while one commit writes their rows.
@@ -6,8 +6,9 @@ decisions, while one commit writes their rows.
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,10 +18,17 @@ import pyarrow as pa
 
 from shallow_mirror.archive_format.object_footer import ObjectFooter
 from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, archive_rows_to_arrow
+from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow, decided_segment_of
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity, version_of
-from shallow_mirror.checkpoints.schema import PROPERTY_MAP_ID, DecidedSegment, in_source_order, table_properties
+from shallow_mirror.checkpoints.schema import (
+    PROPERTY_MAP_ID,
+    PROPERTY_TABLE_ID,
+    DecidedSegment,
+    in_source_order,
+    ms_of,
+    table_properties,
+)
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.checkpoints.table_location import TableLocation
@@ -31,14 +39,23 @@ from shallow_mirror.object_store.base import ObjectInfo
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_findings import MOST_SHOWN
 from shallow_mirror.operations.archive_object_check import read_footer
-from shallow_mirror.operations.archive_rebuild_choice import Choice, FooterSummary, Hole, Partitions, choose
+from shallow_mirror.operations.archive_rebuild_choice import (
+    Choice,
+    CopiedDecision,
+    FooterSummary,
+    Hole,
+    Partitions,
+    choose,
+)
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.archive_owner import NO_TARGET_CLUSTER
+from shallow_mirror.sinks.archive.row_copies import RowCopies
 from shallow_mirror.sinks.archive.topic_objects import SeenTopics, TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, TargetPartition
 
 FOOTERS_AT_ONCE = 8
-_NO_TARGET_CLUSTER = "archive"
 _GATHERED_ROWS = 20_000
+_VISIBLE = SegmentState.COPY_SEGMENT_FINISHED
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -54,6 +71,8 @@ class Rebuilt:
     topic_count: int = 0
     damaged: list[str] = field(default_factory=list)
     uncommitted: list[str] = field(default_factory=list)
+    unproven: list[str] = field(default_factory=list)
+    has_copies: bool = True
     accepted_holes: list[Hole] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
@@ -66,17 +85,29 @@ class Rebuilt:
             "topics": self.topic_count,
             "damaged": self.damaged,
             "uncommitted": self.uncommitted,
+            "unproven": self.unproven,
+            "row_copies": self.has_copies,
             "gaps": [hole.sentence() for hole in self.accepted_holes],
         }
 
     def sentences(self) -> list[str]:
         lines = [f"not used, its footer cannot be read: {text}" for text in _shown(self.damaged)]
         lines += [f"not used, it was never committed: {name}" for name in _shown(self.uncommitted)]
+        lines += [f"used, and nothing says whether it was committed: {name}" for name in _shown(self.unproven)]
         lines += [f"recorded as a gap: {text}" for text in _shown([hole.sentence() for hole in self.accepted_holes])]
         if not self.topic_count:
             lines.append("no description of topics is beside the objects: run `shallow-mirror archive run` before a restore")
+        if not self.has_copies:
+            lines.append(
+                "no copies of rows are beside the objects, because an older release wrote them: what has expired is not known, "
+                "and objects that were never committed may be used"
+            )
         counts = f"{counted(self.row_count, 'row')} of {counted(self.object_count, 'object')}"
-        return [*lines, f"{self.tables}: rebuilt archive {self.archive_id} with {counts}. Set `tables` to it, and verify"]
+        return [
+            *lines,
+            f"{self.tables}: rebuilt archive {self.archive_id} with {counts}. Set `tables` to it, and verify. The objects still "
+            "belong to the former table: `shallow-mirror archive adopt FILE` before the archive runs with this one",
+        ]
 
 
 def rebuild(
@@ -99,19 +130,26 @@ def rebuild(
     rebuilt = Rebuilt(tables, archive_id)
     partitions = Partitions()
     clusters: set[str] = set()
-    choice = choose(_summaries(store, archive_id, partitions, clusters, rebuilt), partitions)
+    copies = _Copies(RowCopies(store, archive_id).read())
+    rebuilt.has_copies = bool(copies)
+    summaries = list(_summaries(store, archive_id, partitions, clusters, rebuilt, copies))
+    names = {str(summary.name) for summary in summaries}
+    summaries += copies.deleted_objects(names, partitions)
+    choice = choose(summaries, partitions, copies.without_object, has_copies=rebuilt.has_copies)
     _require_certain(choice, clusters, accepts_holes=accepts_holes)
-    rebuilt.uncommitted = choice.uncommitted
+    rebuilt.uncommitted = [name for name in choice.uncommitted if name in names]
+    rebuilt.unproven = choice.unproven
     rebuilt.accepted_holes = choice.holes
     rebuilt.decision_count = len(choice.decisions)
-    rebuilt.object_count = sum(len(decision) for decision in choice.decisions)
+    rebuilt.object_count = sum(str(summary.name) in names for decision in choice.decisions for summary in decision)
     rebuilt.row_count = choice.row_count + len(choice.holes)
     seen_topics = TopicObjects(store, archive_id).read()  # nothing is created where they cannot be read
     writer.create(
-        table_properties(config.archive, clusters.pop(), _NO_TARGET_CLUSTER, writer.name) | {PROPERTY_MAP_ID: archive_id}
+        table_properties(config.archive, clusters.pop(), NO_TARGET_CLUSTER, writer.name)
+        | {PROPERTY_MAP_ID: archive_id, PROPERTY_TABLE_ID: str(uuid.uuid4())}
     )
     _write_topics(storage, seen_topics, choice, rebuilt)
-    _write(writer, store, choice, rebuilt)
+    _write(writer, _Rows(store, copies, names), choice, rebuilt)
     return rebuilt
 
 
@@ -127,7 +165,7 @@ def _only_archive_id(config: ArchiveConfig, store: ObjectStore) -> str:
 
 
 def _summaries(
-    store: ObjectStore, archive_id: str, partitions: Partitions, clusters: set[str], rebuilt: Rebuilt
+    store: ObjectStore, archive_id: str, partitions: Partitions, clusters: set[str], rebuilt: Rebuilt, copies: _Copies
 ) -> Iterator[FooterSummary]:
     """Yield what the choice needs of every object; note those whose footer cannot be read."""
 
@@ -146,7 +184,13 @@ def _summaries(
             rebuilt.damaged.append(str(footer))
             continue
         clusters.add(footer.header.source_cluster_id)
-        yield FooterSummary.of(name, info.last_modified_ms, footer.rows, partitions)
+        yield FooterSummary.of(
+            name,
+            copies.decided_at_ms(info.name) or info.last_modified_ms,
+            footer.rows,
+            partitions,
+            is_proven=info.name in copies.numbers_of_object,
+        )
 
 
 def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool) -> None:
@@ -163,7 +207,7 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
         )
     if len(clusters) > 1:
         problems.append(f"the objects are of several source clusters: {', '.join(sorted(clusters))}")
-    if not choice.decisions:
+    if not choice.row_count:
         problems.append("no object can be used: restore the objects from a copy of the store")
     if problems:
         raise ConfigError(problems)
@@ -171,7 +215,7 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
 
 def _write_topics(storage: MirrorStorage, seen_topics: Sequence[SeenTopics], choice: Choice, rebuilt: Rebuilt) -> None:
     """Write what the capture stored about topics. Decisions are counted again, so times say in front of which one it was seen."""
-    decided_at_ms = _decided_at_ms(choice.decisions)
+    decided_at_ms = _decided_at_ms(choice)
     topics = ArchivedTopics.of(storage)
     described: set[str] = set()
     for seen in seen_topics:
@@ -182,24 +226,28 @@ def _write_topics(storage: MirrorStorage, seen_topics: Sequence[SeenTopics], cho
 
 
 def _highest_epoch(choice: Choice) -> int:
-    return max(summary.name.run_epoch for decision in choice.decisions for summary in decision)
+    return max(_epoch_of(decision) for decision in choice.in_order())
 
 
-def _write(writer: TableWriter, store: ObjectStore, choice: Choice, rebuilt: Rebuilt) -> None:
+def _epoch_of(decision: tuple[FooterSummary, ...] | CopiedDecision) -> int:
+    return decision.run_epoch if isinstance(decision, CopiedDecision) else decision[0].name.run_epoch
+
+
+def _write(writer: TableWriter, rows_of: _Rows, choice: Choice, rebuilt: Rebuilt) -> None:
     """Write all rows in one commit: it is there as a whole or not at all. Its version is above those of all objects."""
     snapshot = writer.snapshot()
     if snapshot is None:
         raise OffsetMapConflictError(f"{rebuilt.tables}: the table that was created no longer exists")
-    decided_at_ms = _decided_at_ms(choice.decisions)
+    decided_at_ms = _decided_at_ms(choice)
     record = Recorded(
         version=version_of(_highest_epoch(choice) + 1, 1),
         run=RunIdentity.of_this_process(),
-        micro_batch=len(choice.decisions),
+        micro_batch=len(decided_at_ms),
         decided_at_ms=decided_at_ms[-1],
-        compacted_micro_batch=len(choice.decisions),
+        compacted_micro_batch=len(decided_at_ms),
         row_count=rebuilt.row_count,
     )
-    pieces = (batch.cast(ARCHIVE_SEGMENTS) for table in _tables(store, choice, decided_at_ms) for batch in table.to_batches())
+    pieces = (batch.cast(ARCHIVE_SEGMENTS) for table in _tables(rows_of, choice, decided_at_ms) for batch in table.to_batches())
     reader = pa.RecordBatchReader.from_batches(ARCHIVE_SEGMENTS, pieces)
     rows: Any = reader.read_all() if writer.name == "spark" else reader
     writer.append(snapshot, rows, record.version, record.metadata())
@@ -211,24 +259,29 @@ def _write(writer: TableWriter, store: ObjectStore, choice: Choice, rebuilt: Reb
         )
 
 
-def _tables(store: ObjectStore, choice: Choice, decided_at_ms: Sequence[int]) -> Iterator[pa.Table]:
-    """Yield the rows of the chosen objects, by decisions."""
+def _tables(rows_of: _Rows, choice: Choice, decided_at_ms: Sequence[int]) -> Iterator[pa.Table]:
+    """Yield the rows of all decisions, in order."""
     holes: dict[str, list[Hole]] = {}
     for hole in choice.holes:
         holes.setdefault(hole.before, []).append(hole)
 
-    def read(decision: tuple[FooterSummary, ...]) -> list[DecidedSegment]:
-        rows = []
-        for summary in decision:
-            name = str(summary.name)
-            rows += [DecidedSegment(row.segment, None, row.stored) for row in read_footer(store, name).rows]
-            rows += [_gap(hole) for hole in holes.get(name, [])]
-        return sorted(rows, key=in_source_order)
+    def read(decision: tuple[FooterSummary, ...] | CopiedDecision) -> list[tuple[DecidedSegment, SegmentState]]:
+        if isinstance(decision, CopiedDecision):
+            rows = [(row, _VISIBLE) for row in decision.segments]
+            before = [hole for hole in holes.get("", []) if any(_is_in_front(hole, row) for row in decision.segments)]
+        else:
+            rows = [row for summary in decision for row in rows_of.object(summary)]
+            before = [hole for summary in decision for hole in holes.get(str(summary.name), [])]
+        rows += [(_gap(hole), _VISIBLE) for hole in before]
+        return sorted(rows, key=lambda row: in_source_order(row[0]))
 
     gathered, row_count = list[pa.Table](), 0
-    for number, rows in enumerate(_in_parallel(read, choice.decisions), 1):
-        run_epoch = choice.decisions[number - 1][0].name.run_epoch
-        gathered.append(archive_rows_to_arrow(rows, run_epoch, number, decided_at_ms[number - 1]))
+    decisions = list(choice.in_order())
+    for number, rows in enumerate(_in_parallel(read, decisions), 1):
+        run_epoch = _epoch_of(decisions[number - 1])
+        table = archive_rows_to_arrow([row for row, _ in rows], run_epoch, number, decided_at_ms[number - 1])
+        at = table.schema.get_field_index("state")
+        gathered.append(table.set_column(at, "state", pa.array([state.value for _, state in rows], pa.string())))
         row_count += len(rows)
         if row_count >= _GATHERED_ROWS:
             yield pa.concat_tables(gathered).combine_chunks()
@@ -237,13 +290,80 @@ def _tables(store: ObjectStore, choice: Choice, decided_at_ms: Sequence[int]) ->
         yield pa.concat_tables(gathered).combine_chunks()
 
 
-def _decided_at_ms(decisions: Sequence[Sequence[FooterSummary]]) -> list[int]:
-    """Return about when each decision was made: after its objects, and not before the ones before it."""
+def _is_in_front(hole: Hole, row: DecidedSegment) -> bool:
+    segment = row.segment
+    return (segment.source, segment.lineage, segment.source_start) == (*hole.partition, hole.end)
+
+
+class _Rows:
+    """The rows of chosen objects with their states. `names`: of the objects that are in the store."""
+
+    def __init__(self, store: ObjectStore, copies: _Copies, names: Set[str]) -> None:
+        self._store, self._copies, self._names = store, copies, names
+
+    def object(self, summary: FooterSummary) -> list[tuple[DecidedSegment, SegmentState]]:
+        name = str(summary.name)
+        if name not in self._names:
+            return [(row, SegmentState.DELETE_SEGMENT_FINISHED) for row in self._copies.of_object(name)]
+        # A copy says that the deletion has begun: the next owner of the table finishes it.
+        state = SegmentState.DELETE_SEGMENT_STARTED if name in self._copies.numbers_of_object else _VISIBLE
+        return [
+            (DecidedSegment(row.segment, None, row.stored), _VISIBLE if row.stored is None else state)
+            for row in read_footer(self._store, name).rows
+        ]
+
+
+class _Copies:
+    """Copies of rows, by the objects that they name. False where there is none."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self.numbers_of_object: dict[str, list[int]] = {}
+        without_object: dict[tuple[int, int, int], list[int]] = {}
+        decisions = (rows["run_epoch"].to_pylist(), rows["micro_batch"].to_pylist(), rows["decided_at"].to_pylist())
+        self._decided_at_ms = [ms_of(at) for at in decisions[2]]
+        for number, name in enumerate(rows["object_name"].to_pylist()):
+            if name is not None:
+                self.numbers_of_object.setdefault(name, []).append(number)
+            else:
+                decision = decisions[0][number], decisions[1][number], self._decided_at_ms[number]
+                without_object.setdefault(decision, []).append(number)
+        self.without_object = [
+            CopiedDecision(*decision, tuple(self._segments(numbers))) for decision, numbers in without_object.items()
+        ]
+
+    def __bool__(self) -> bool:
+        return len(self._rows) > 0
+
+    def decided_at_ms(self, name: str) -> int | None:
+        numbers = self.numbers_of_object.get(name)
+        return None if numbers is None else self._decided_at_ms[numbers[0]]
+
+    def of_object(self, name: str) -> list[DecidedSegment]:
+        return self._segments(self.numbers_of_object[name])
+
+    def deleted_objects(self, names: Set[str], partitions: Partitions) -> Iterator[FooterSummary]:
+        """Yield the objects that are not in the store. `names`: of those that are."""
+        for name, numbers in self.numbers_of_object.items():
+            parsed = ObjectName.parse(name)
+            if name not in names and parsed is not None:
+                at_ms = self._decided_at_ms[numbers[0]]
+                yield FooterSummary.of(parsed, at_ms, self._segments(numbers), partitions, is_proven=True)
+
+    def _segments(self, numbers: Sequence[int]) -> list[DecidedSegment]:
+        # An object that is gone has no index.
+        return [decided_segment_of(row | {"index": []}) for row in self._rows.take(numbers).to_pylist()]
+
+
+def _decided_at_ms(choice: Choice) -> list[int]:
+    """Return about when each decision was made: as copies say, or after its objects; and not before the ones before it."""
     times: list[int] = []
-    for decision in decisions:
-        times.append(max(summary.last_modified_ms for summary in decision))
-        if len(times) > 1:
-            times[-1] = max(times[-2:])
+    for decision in choice.in_order():
+        if isinstance(decision, CopiedDecision):
+            at_ms = decision.decided_at_ms
+        else:
+            at_ms = max(summary.last_modified_ms for summary in decision)
+        times.append(max([at_ms, *times[-1:]]))
     return times
 
 

@@ -6,7 +6,7 @@ The table is read before the source is queried: an archive that runs meanwhile c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics, TopicIncarnation
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.lineages import Lineages
@@ -115,6 +116,17 @@ class ArchivedTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """A topic that a running archive missed at the source. `kept_until_ms`: None: without a limit of `deleted_topics`."""
+
+    topic: str
+    topic_id: str
+    missed_since_ms: int
+    kept_until_ms: int | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
     """`source_problem`: why lags are missing. `deleting_bytes`: of rows whose deletion began and is not recorded as finished."""
 
@@ -125,6 +137,7 @@ class ArchiveStatus:
     micro_batch: int
     decided_at_ms: int | None
     topics: tuple[ArchivedTopic, ...]
+    deleted_topics: tuple[DeletedTopic, ...]
     deleting_bytes: int
     source_problem: str | None
     waiting_for: str | None
@@ -150,6 +163,7 @@ def gather_archive_status(
     planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
     is_over = run is None or run.is_over
     ends, problem = _ends_of_source(config)
+    topics = _topics(positions, measured, lineages, ends)
     return ArchiveStatus(
         archive=config.archive,
         archive_id=table.archive_id,
@@ -157,11 +171,29 @@ def gather_archive_status(
         run=run,
         micro_batch=0 if recorded is None else recorded.micro_batch,
         decided_at_ms=None if recorded is None or not recorded.decided_at_ms else recorded.decided_at_ms,
-        topics=_topics(positions, measured, lineages, ends),
+        topics=topics,
+        deleted_topics=_deleted_topics(config, ArchiveDeletedTopics.of(storage), topics),
         deleting_bytes=deleting_bytes,
         source_problem=problem,
         waiting_for=None if planned is None or is_over else planned.waiting_for,
         left_out=() if is_over else read_left_out(planner_state.left_out_path(config.checkpoint)),
+    )
+
+
+def _deleted_topics(
+    config: ArchiveConfig, table: ArchiveDeletedTopics, topics: Sequence[ArchivedTopic]
+) -> tuple[DeletedTopic, ...]:
+    size_bytes = {TopicIncarnation(topic.topic, topic.topic_id): topic.size_bytes for topic in topics}
+    keep_s = config.deleted_topics.keep_s
+    return tuple(
+        DeletedTopic(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            missed_since_ms=since_ms,
+            kept_until_ms=None if keep_s is None else since_ms + int(keep_s * 1000),
+            size_bytes=size_bytes.get(topic, 0),
+        )
+        for topic, since_ms in sorted(table.since_ms().items())
     )
 
 

@@ -20,6 +20,7 @@ from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.restore_fillers import FillerCount
 from shallow_mirror.operations.restore_target_check import TargetCheck, TopicToRestore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.streaming.planning.restore_planner import (
     OtherLineages,
@@ -133,6 +134,7 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
     storage = MirrorStorage(config.table_location, spark)
     table = ArchiveTable.open(archive_storage)
     store = ObjectStore.open(config.archive.objects, config.storage_options)
+    require_objects(table, store)
     planner = RestorePlanner(config, table, store, archive_storage)
     decided = RestoreRangesTable.of(storage).read()
     is_begun = decided is not None

@@ -85,7 +85,7 @@ def test_the_second_of_two_archive_runs_fences_the_first(
         TopicPartition(topic_name, partition): high_watermark(source, topic_name, partition) for partition in range(PARTITIONS)
     }
     assert archive_runs.covered(settings) == ends
-    assert clean(settings).object_count == 1
+    assert clean(settings, older_than_s=0).object_count == 1
     assert verify_archive(settings, is_deep=True).findings.counts == {}
 
 
