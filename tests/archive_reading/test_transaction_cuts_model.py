@@ -8,6 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.archive_reading.test_transaction_cuts import A, B, C, scanned
+from tests.support.examples import examples
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_format.archived_batches import AbortedTxn
@@ -64,6 +65,13 @@ class Model:
     def __init__(self, versions: list[bool]) -> None:
         self.logs = {source: Log() for source in PARTITIONS}
         self.producers = [Producer(number, has_version_2) for number, has_version_2 in enumerate(versions)]
+
+    def run(self, random: Random, steps: int) -> None:
+        for _ in range(steps):
+            self.step(random.randint(0, 12), random.randint(0, 2), random.choice(PARTITIONS))
+        for source in PARTITIONS:
+            if random.random() < 0.5:
+                self.archive(source)
 
     def step(self, action: int, number: int, source: SourcePartition) -> None:
         producer, log = self.producers[number % len(self.producers)], self.logs[source]
@@ -167,17 +175,13 @@ def highest_whole(
             lowered[source] = min(lowered[source], start)
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000))
 @given(st.integers(0, (1 << 32) - 1))
 def test_random_cuts_are_the_highest_that_tear_no_transaction(seed: int) -> None:
     """The seed gives many steps that fit together, which lists of drawn steps rarely do."""
     random = Random(seed)
     model = Model([random.random() < 0.7 for _ in range(random.randint(1, 3))])
-    for _ in range(random.randint(5, 80)):
-        model.step(random.randint(0, 12), random.randint(0, 2), random.choice(PARTITIONS))
-    for source in PARTITIONS:
-        if random.random() < 0.5:
-            model.archive(source)
+    model.run(random, steps=random.randint(5, 80))
     cut = {source: random.randint(0, log.archived_end) for source, log in model.logs.items()}
     ends = whole_ends(cut, model.scan().parts())
     assert ends == highest_whole(cut, model.parts())
