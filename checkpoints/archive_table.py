@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow, SegmentState, whole_archive_rows_from_arrow
 from shallow_mirror.checkpoints.commit_metadata import Recorded, check_table, read_recorded
-from shallow_mirror.checkpoints.lineages import Lineages, PartitionLineages
+from shallow_mirror.checkpoints.lineages import Lineages, PartitionLineages, TxnKey
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
@@ -112,6 +112,22 @@ class ArchiveTable:
     def positions(self) -> dict[SourcePartition, Position]:
         """Return how far each partition is archived, whatever has expired since."""
         return ARCHIVE_LAYOUT.positions_of(self._snapshot.batches(columns=list(ARCHIVE_LAYOUT.position_columns)))
+
+    def unended_aborts(self) -> dict[SourcePartition, frozenset[TxnKey]]:
+        """Return, by partition, the aborted transactions of its last row whose markers lie behind it, if there are any."""
+        positions = self.positions()
+        unended: dict[SourcePartition, frozenset[TxnKey]] = {}
+        for piece in self.pieces((), [*_KEYS, "lineage", "source_end", "aborted"]):
+            is_unended = pc.list_parent_indices(piece["aborted"]).filter(
+                pc.is_null(pc.struct_field(pc.list_flatten(piece["aborted"]), "last_offset"))
+            )
+            for row in piece.take(pc.unique(is_unended)).to_pylist():
+                source = SourcePartition(*(row[key] for key in _KEYS))
+                position = positions[source]
+                if (row["lineage"], row["source_end"]) == (position.lineage, position.offset):
+                    txns = (txn for txn in row["aborted"] if txn["last_offset"] is None)
+                    unended[source] = frozenset(TxnKey(txn["producer_id"], txn["first_offset"]) for txn in txns)
+        return unended
 
     def pieces(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.Table]:
         """Yield rows as Arrow has them, in no order and of every state. `condition` is pushed down to the files.

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         TopicAccessError,
         TopicRecreatedError,
         TransactionBlockedError,
+        TxnOutcomeChangedError,
     )
     from shallow_mirror.groups.sync_once import sync_groups
     from shallow_mirror.local_kafka.jars import delta_jars
@@ -117,6 +118,7 @@ __all__ = [
     "TopicPartition",
     "TopicRecreatedError",
     "TransactionBlockedError",
+    "TxnOutcomeChangedError",
     "TxnState",
     "TxnStateError",
     "VerifyReport",
@@ -182,6 +184,7 @@ _MODULES = {
     "TopicAccessError": "shallow_mirror.errors",
     "TopicRecreatedError": "shallow_mirror.errors",
     "TransactionBlockedError": "shallow_mirror.errors",
+    "TxnOutcomeChangedError": "shallow_mirror.errors",
     "sync_groups": "shallow_mirror.groups.sync_once",
     "delta_jars": "shallow_mirror.local_kafka.jars",
     "StatusReport": "shallow_mirror.operations.status",

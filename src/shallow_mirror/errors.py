@@ -103,6 +103,14 @@ class LogTruncatedError(DataLossError):
         return type(self), (self.topic_partition, self.expected_offset, self.detail, *evidence)
 
 
+class TxnOutcomeChangedError(LogTruncatedError):
+    """A transaction was archived with one outcome, and has the other one at the source.
+
+    Its marker, behind the position of the archive, was lost in a truncation. `divergent_offset`: its first offset, from which on
+    the log is to be archived again.
+    """
+
+
 class TopicRecreatedError(DataLossError):
     """The source topic was deleted and created again with the same name: its offsets belong to other records."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.broker.fetch.empty_ranges import topic_storage
 from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
@@ -34,6 +35,7 @@ from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
+from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
@@ -207,7 +209,9 @@ class _ArchiveRun:
             config, archive_id=owner.map_id, source_cluster_id=self._source_cluster_id, observer=self._observer
         )
         sink = MicroBatchSink(
-            ArchiveSink(job=job, owner=owner, observer=self._observer, expire=self._expire_if_due),
+            ArchiveSink(
+                job=job, owner=owner, observer=self._observer, read_outcomes=self._txn_outcomes, expire=self._expire_if_due
+            ),
             source=self._source,
             slot_time=self._slot_time,
             report=self._report,
@@ -270,6 +274,13 @@ class _ArchiveRun:
                 observer=self._observer,
             )
         return self._next_lineages
+
+    def _txn_outcomes(self) -> TxnOutcomes:
+        def is_compacted(topic: str) -> bool:
+            storage = topic_storage(self._source, topic, self._supervisor.deadline())
+            return storage.is_compacted or bool(storage.refusal)
+
+        return TxnOutcomes(self._open_table().unended_aborts(), is_compacted)
 
     def _open_table(self) -> ArchiveTable:
         return ArchiveTable.open(self._storage, archive=self._config.archive)
