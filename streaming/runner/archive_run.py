@@ -22,7 +22,13 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import LogTruncatedError, RetriableError, TopicRecreatedError
+from shallow_mirror.errors import (
+    LogTruncatedError,
+    RetriableError,
+    StoreRefusedError,
+    StoreUnreachableError,
+    TopicRecreatedError,
+)
 from shallow_mirror.groups.archived_groups import GroupNoting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
@@ -145,7 +151,7 @@ class _ArchiveRun:
             owner = self._supervisor.retry_forever("take-over", self._take_over)
             self._reporter.on_takeover(owner, self._storage.background_tables())
             with raising_lost_jvm(session.log_file), self._group_noting() as noting:
-                self._supervisor.retry_forever("query", lambda: self._query(owner, session.spark))
+                self._supervisor.retry_forever("query", lambda: self._attempt(owner, session.spark))
                 if noting is not None:
                     noting.is_last_wanted = True
             end.outcome = "stopped" if self._supervisor.is_over() else "done"
@@ -172,8 +178,17 @@ class _ArchiveRun:
             _log.info("run epoch %d took over the archive in %s", self._owner.run_epoch, self._config.tables)
         return self._owner
 
+    def _attempt(self, owner: OffsetMapOwner, spark: Any) -> None:
+        """Do one attempt of the query. The start has tested the store; from then on its refusals are waited for."""
+        try:
+            self._query(owner, spark)
+        except StoreRefusedError as refused:
+            raise StoreUnreachableError(
+                refused.operation, refused.store, refused.reason, refused.remedy, is_refused=True
+            ) from refused
+
     def _query(self, owner: OffsetMapOwner, spark: Any) -> None:
-        """Do one attempt of the query. A decision that the last one made holds: its objects were complete before it."""
+        """Run the query. A decision that the last attempt made holds: its objects were complete before it."""
         config = self._config
         owner.check_ownership()
         owner.settle()
