@@ -75,6 +75,13 @@ class RunningArchive:
         self.wait_for("a report", lambda: bool(lines()))
         assert all(re.search(f"{message}.*Remedy: ", line) for line in lines()), self.log()[seen:]
         assert self.archived() == self.written - 1
+        assert (self.committed() or 0) < self.written
+
+    def committed(self) -> int | None:
+        """Return the position that Kafka's tools see at the source; None where there is none."""
+        with self.cluster.lock:
+            found = self.cluster.groups.offsets.get((f"{self.config.archive}.archived", (TOPIC, 0)))
+        return None if found is None else found.offset
 
     def stop(self) -> None:
         self.process.terminate()
@@ -128,13 +135,18 @@ def test_an_archive_decides_nothing_that_the_store_does_not_have_and_continues_w
         (Harm.FORGET, "did not keep .* it confirmed that the object is complete, and there is no such object now"),
         (Harm.ANSWER_403, "the store refuses to write .*403 AccessDenied"),
     ]
-    with source() as cluster, running(cluster, tmp_path, **settings_on(store, tmp_path)) as archive:
+    settings = settings_on(store, tmp_path, groups={"archived_position": "100 ms"})
+    with source() as cluster, running(cluster, tmp_path, **settings) as archive:
         for harm, message in cases:
             with store.proxy.faulty(StoreFault(harm=harm, method="PUT", path=r"\.batches")):
                 archive.write()
                 archive.wait_for_report(message)
             archive.wait_until_archived()
+            archive.wait_for("the position as an offset of a group", lambda: archive.committed() == archive.written)
+        archive.write()
+        archive.wait_until_archived()
         archive.stop()
+        assert archive.committed() == archive.written
     clean(archive.config)
     require_every_record(archive)
 
