@@ -26,6 +26,23 @@ class ConfigError(MirrorError):
         return type(self), (self.problems,)
 
 
+class StoreRefusedError(ConfigError):
+    """A store refuses an operation on objects: credentials, permissions, a missing bucket, a read-only folder.
+
+    It ends a start. A run that has begun waits (`StoreUnreachableError`): credentials may be renewed while it runs.
+    """
+
+    def __init__(self, operation: str, store: str, reason: str, remedy: str) -> None:
+        self.operation = operation
+        self.store = store
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{store}: the store refuses to {operation}: {reason}. Remedy: {remedy}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.operation, self.store, self.reason, self.remedy)
+
+
 class TopicAccessError(ConfigError):
     """A cluster denies access to single topics, most often because an ACL was revoked. `topics`: their names on that cluster."""
 

@@ -19,13 +19,21 @@ from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import LogTruncatedError, RetriableError, TopicRecreatedError
+from shallow_mirror.errors import (
+    LogTruncatedError,
+    RetriableError,
+    StoreRefusedError,
+    StoreUnreachableError,
+    TopicRecreatedError,
+)
 from shallow_mirror.groups.archived_groups import GroupNoting
+from shallow_mirror.groups.archived_position import PositionCommitting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner, check_before_take_over, take_over_archive
@@ -113,6 +121,7 @@ class _ArchiveRun:
         self._expiry: Expiry | None = None
         self._next_lineages: NextLineages | None = None
         self._topic_objects: TopicObjects | None = None
+        self._committing: PositionCommitting | None = None
         self._has_begun = False
         self._copied = CopiedBytes({})
         self._reporter = RunReporter(ReportedRun.of_archive(config), self._identity)
@@ -156,10 +165,15 @@ class _ArchiveRun:
         with self._reporter.recording_end() as end:
             owner = self._supervisor.retry_forever("take-over", self._take_over)
             self._reporter.on_takeover(owner, self._storage.background_tables())
-            with raising_lost_jvm(session.log_file), self._group_noting() as noting:
-                self._supervisor.retry_forever("query", lambda: self._query(owner, session.spark))
-                if noting is not None:
-                    noting.is_last_wanted = True
+            with (
+                raising_lost_jvm(session.log_file),
+                self._group_noting() as noting,
+                self._position_committing() as self._committing,
+            ):
+                self._supervisor.retry_forever("query", lambda: self._attempt(owner, session.spark))
+                for thread in (noting, self._committing):
+                    if thread is not None:
+                        thread.is_last_wanted = True
             end.outcome = "stopped" if self._supervisor.is_over() else "done"
             if self._available_now and end.outcome == "done":
                 self._reporter.on_caught_up(owner.positions())
@@ -169,6 +183,16 @@ class _ArchiveRun:
         if interval_s is None:
             return nullcontext()
         return GroupNoting(self._config, interval_s, self._storage.best_effort_tables())
+
+    def _position_committing(self) -> AbstractContextManager[PositionCommitting | None]:
+        interval_s = self._config.groups.archived_position_s
+        return nullcontext() if interval_s is None else PositionCommitting(self._config, interval_s)
+
+    def _publish(self, positions: Mapping[SourcePartition, Position]) -> None:
+        """Pass on the positions of a decision that is committed. One whose log was truncated holds nothing of the new log yet."""
+        if self._committing is not None:
+            held = {} if self._next_lineages is None else self._next_lineages.held
+            self._committing.publish({source: at.offset for source, at in positions.items() if source not in held})
 
     def _take_over(self) -> OffsetMapOwner:
         if self._archive is None:
@@ -184,8 +208,17 @@ class _ArchiveRun:
             _log.info("run epoch %d took over the archive in %s", self._owner.run_epoch, self._config.tables)
         return self._archive.table
 
+    def _attempt(self, owner: OffsetMapOwner, spark: Any) -> None:
+        """Do one attempt of the query. The start has tested the store; from then on its refusals are waited for."""
+        try:
+            self._query(owner, spark)
+        except StoreRefusedError as refused:
+            raise StoreUnreachableError(
+                refused.operation, refused.store, refused.reason, refused.remedy, is_refused=True
+            ) from refused
+
     def _query(self, owner: OffsetMapOwner, spark: Any) -> None:
-        """Do one attempt of the query. A decision that the last one made holds: its objects were complete before it."""
+        """Run the query. A decision that the last attempt made holds: its objects were complete before it."""
         config = self._config
         assert self._archive is not None
         owner.check_ownership()
@@ -223,6 +256,7 @@ class _ArchiveRun:
         )
         positions = owner.positions()
         self._reporter.set_positions(positions)
+        self._publish(positions)
         # A recreated topic keeps its old positions: the query begins with those of the topics that exist.
         initial = {source: at.offset for source, at in positions.items() if topic_ids.get(source.topic) == source.topic_id}
         self._reporter.left_out.on_query_start(initial)
@@ -369,6 +403,7 @@ class _ArchiveRun:
         """Record a finished micro-batch, and pass measurements to the planner."""
         assert self._owner is not None
         self._reporter.on_micro_batch(report, self._owner)
+        self._publish(self._owner.positions())
         self._owner.compact_if_due()
         segments = [row.segment for row in report.rows]
         self._copied.add(segments)

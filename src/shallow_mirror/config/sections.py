@@ -209,10 +209,14 @@ class GroupSettings(NamePatterns):
 
 
 class ArchiveGroupSettings(NamePatterns):
-    """Consumer groups of the source. `interval`: how often a running archive notes their offsets. `keep`: age of every note."""
+    """Consumer groups of the source. `interval`: how often a running archive notes their offsets. `keep`: age of every note.
+
+    `archived_position`: how often its own position is committed as offsets of the group `<archive>.archived` of the source.
+    """
 
     interval: SyncInterval = "60 seconds"
     keep: Interval = "30 days"
+    archived_position: SyncInterval = "off"
 
     @property
     def keep_s(self) -> float:
@@ -221,6 +225,10 @@ class ArchiveGroupSettings(NamePatterns):
     @property
     def interval_s(self) -> float | None:
         return values.parse_sync(self.interval)
+
+    @property
+    def archived_position_s(self) -> float | None:
+        return values.parse_sync(self.archived_position)
 
 
 class RestoreGroupSettings(NamePatterns):

@@ -16,6 +16,7 @@ from shallow_mirror.plurals import counted
 _MOST_LEFT_OUT = 10
 _MOST_LINEAGES = 10
 _MOST_DELETED = 10
+_MOST_THREATS = 10
 
 
 def show(status: ArchiveStatus, console: Console, *, as_json: bool = False) -> None:
@@ -50,6 +51,7 @@ def render(status: ArchiveStatus) -> RenderableType:
     if len(status.left_out) > _MOST_LEFT_OUT:
         lines.append(f"and {len(status.left_out) - _MOST_LEFT_OUT:,} more partitions: --json has all")
     lines += _deleted_lines(status)
+    lines += _retention_lines(status)
     lines += _lineage_lines(status)
     parts: list[RenderableType] = [Text(line) for line in lines]
     if status.topics:
@@ -69,6 +71,19 @@ def _deleted_lines(status: ArchiveStatus) -> list[str]:
 
 def _until(topic: DeletedTopic) -> str:
     return "(deleted_topics.keep: forever)" if topic.kept_until_ms is None else f"until {_time(topic.kept_until_ms)}"
+
+
+def _retention_lines(status: ArchiveStatus) -> list[str]:
+    if status.retention_problem is not None:
+        return [
+            f"whether retention at the source deletes records before they are archived is not known: {status.retention_problem}"
+        ]
+    lines = [threat.sentence() for threat in status.retention_threats[:_MOST_THREATS]]
+    if len(status.retention_threats) > _MOST_THREATS:
+        lines.append(f"and {len(status.retention_threats) - _MOST_THREATS:,} more threatened partitions: --json has all")
+    if lines:
+        lines.append("raise retention.ms or retention.bytes of these topics at the source until the archive has caught up")
+    return lines
 
 
 def _lineage_lines(status: ArchiveStatus) -> list[str]:
