@@ -271,7 +271,7 @@ class RestorePlanner:
                 others = state_at_cut.other_incarnations_with(incarnations, source.topic_id, source.topic_partition, wanted)
                 problems.append(
                     f"until.offsets: {source.topic_partition}: {wanted} is not in the archive, which has {start} to {end}"
-                    f"{_named(source.topic, others)}"
+                    f"{_other_lineages_with(incarnations, source, wanted)}{_named(source.topic, others)}"
                 )
                 return None
         end = end if wanted is None else wanted
@@ -389,6 +389,14 @@ def _behind_expired(rows: Sequence[ArchiveRow], start: int) -> int:
             break
         start = max(start, row.segment.source_end)
     return start
+
+
+def _other_lineages_with(incarnations: Sequence[Incarnation], source: SourcePartition, offset: int) -> str:
+    """Return which lineages of the same topic have an offset, newer ones last; nothing where none has."""
+    of_topic = next(each for each in incarnations if each.topic_id == source.topic_id)
+    lineages = of_topic.partitions[source.partition]
+    having = [str(number) for number, trace in sorted(lineages.items()) if trace.start < offset <= trace.end]
+    return f"; lineage {', '.join(having)} has it (until.lineage)" if having and len(lineages) > 1 else ""
 
 
 def _named(topic: str, others: Sequence[Incarnation]) -> str:

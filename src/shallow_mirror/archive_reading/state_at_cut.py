@@ -174,11 +174,13 @@ class StateAtCut:
         first_ms = incarnation.first_ms_of(partition)
         if first_ms <= max(self._time_ms, began_ms):
             return True
-        if began_ms > self._time_ms:
-            # Without a description the first rows of a partition may only say that it had no records before.
-            return not incarnation.seen
+        # Without a description the first rows of a partition may only say that it had no records before.
+        if began_ms > self._time_ms and not incarnation.seen:
+            return True
+        if min(trace.start for trace in incarnation.partitions[partition].values()) > 0:
+            return True  # a new partition begins at 0: this one was there before the archive could read it
         without_ms = self._last_decided_before(first_ms)
-        if self._time_ms <= without_ms:
+        if began_ms > self._time_ms or self._time_ms <= without_ms:
             return False
         source = SourcePartition(incarnation.topic, incarnation.topic_id, partition)
         shown = self._first_until_cut(of_partition(source), without_ms)

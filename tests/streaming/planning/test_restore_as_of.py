@@ -299,6 +299,12 @@ def test_a_cut_by_time_takes_the_log_that_was_there_then(
     assert Planned(truncated, tmp_path, time=at(time_ms), lineage=0).ranges[ORDERS][2] == 0
 
 
+def test_an_offset_that_only_a_former_lineage_has_is_refused_with_that_lineage(truncated: ArchiveOfTest, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"orders-0: 9 is not .* which has 0 to 8; lineage 0 has it \(until.lineage\)$"):
+        planned(truncated, tmp_path, offsets={"orders": {0: 9}})
+    assert planned(truncated, tmp_path, offsets={"orders": {0: 9}}, lineage=0) == {ORDERS: (0, 9, 0)}
+
+
 def test_records_that_both_logs_have_do_not_show_that_the_next_lineage_had_begun(tmp_path: Path) -> None:
     """The divergent offset may be too low: the lineage then begins with what was archived before."""
     archive = ArchiveOfTest(archive_config(tmp_path), now_ms=T + 10)
@@ -378,6 +384,15 @@ def test_partitions_that_were_added_after_the_cut_are_named(grown: ArchiveOfTest
     ]
     (choice,) = Planned(grown, tmp_path, time=at(T + 9_500)).choices
     assert choice.startswith("orders-1 was added between 2023-11-14T22:13:21.000+00:00 and 2023-11-14T22:13:30.000+00:00")
+
+
+def test_a_partition_that_the_archive_could_not_read_at_first_was_there(grown: ArchiveOfTest, tmp_path: Path) -> None:
+    """It begins above offset 0: what it had at the cut was lost before."""
+    late = ORDERS._replace(partition=2)
+    grown.decide(*first_rows_at({late: 7}, lambda source: TargetPartition(*source)))
+    grown.archive({late: [timed(7, T + 20_000)]})
+    with pytest.raises(ConfigError, match="orders-2: the archive began after the cut; it has offsets 7 to 8"):
+        planned(grown, tmp_path, time=at(T + 1_000))
 
 
 def test_a_description_that_is_recorded_again_later_does_not_hide_the_one_of_the_cut(
