@@ -18,9 +18,8 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config, archive_document
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.schema import PROPERTY_SCHEMA_VERSION
-from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import StoreUnreachableError
 from shallow_mirror.object_store.object_store import ObjectStore
@@ -61,9 +60,7 @@ class Commands:
         self.archive.archive({ORDERS: [batch(10, 10, timestamp=2_000)]})
         self.archive.archive({ORDERS: [batch(20, 10, timestamp=3_000)]})
         self._write("archive.yaml", archive_document(retention=retention))
-        topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
-        description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs={})
-        topics.record([description], run_epoch=1, micro_batch=1, at_ms=NOW_MS)
+        self.archive.describe(TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs={}))
 
     def __call__(self, *arguments: str) -> Ended:
         self._capsys.readouterr()

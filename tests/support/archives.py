@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE, SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -23,6 +24,7 @@ from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.sinks.archive.archive_owner import take_over_archive
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
+from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
@@ -149,6 +151,12 @@ class ArchiveOfTest:
             lineage=self.owner.positions()[source].lineage + 1,
         )
         self.decide(DecidedSegment(first_row, None))
+
+    def describe(self, *topics: TopicDescription) -> None:
+        """Record topics beside the objects and in the table, as a run does."""
+        described = ArchivedTopics.of(MirrorStorage(self.config.table_location))
+        TopicObjects(self.store, self.owner.map_id).record(topics, at_ms=self.now_ms, history=described.history)
+        described.record(topics, run_epoch=1, micro_batch=1, at_ms=self.now_ms)
 
     def archive(self, batches: Mapping[SourcePartition, Sequence[bytes]], **options: Any) -> list[DecidedSegment]:
         """Write one object and decide it."""
