@@ -24,9 +24,10 @@ _VISIBLE = Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value)
 
 
 def adopt(config: ArchiveConfig, spark: Any = None, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> str:
-    """Record the table as the owner. A run with the table that was it ends with FencedError. Return a sentence.
+    """Record the table as the owner, and copy its rows that have no copy. Return a sentence.
 
-    Raise ConfigError where the objects have more than the table: it was rebuilt before they were written or deleted.
+    A run with the table that was the owner ends with FencedError. Raise ConfigError where the objects have more than the table:
+    it was rebuilt before they were written or deleted. Raise FencedError where a run takes over at the same time.
     """
     table = ArchiveTable.open(MirrorStorage(config.table_location, spark), archive=config.archive)
     store = ObjectStore.open(config.objects, config.storage_options)
@@ -35,6 +36,7 @@ def adopt(config: ArchiveConfig, spark: Any = None, *, now_ms: Callable[[], int]
     if recorded is None:
         raise ConfigError("the table has no decision and no rows: start the archive with `shallow-mirror archive run FILE`")
     if newest is not None and newest.table_id == table.table_id and newest.run_epoch <= recorded.run_epoch:
+        RowCopies(store, table.archive_id).complete(table, is_whole=True)
         return f"the objects belong to this table already: {newest}"
     problems = _newer_objects(table, store)
     if problems:
@@ -54,6 +56,7 @@ def adopt(config: ArchiveConfig, spark: Any = None, *, now_ms: Callable[[], int]
     )
     if not owners.put(entry):
         raise FencedError(str(owners.newest()))
+    RowCopies(store, table.archive_id).complete(table, is_whole=True)
     former = "" if newest is None else f", and to {newest} no longer"
     return f"the objects of the archive {table.archive} belong to the table in {config.tables} now{former}"
 

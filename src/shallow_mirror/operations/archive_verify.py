@@ -22,6 +22,7 @@ from shallow_mirror.operations.archive_objects import find_orphans
 from shallow_mirror.plurals import counted
 from shallow_mirror.progress import LINES_EVERY_S
 from shallow_mirror.sinks.archive.object_owner import ObjectOwners
+from shallow_mirror.sinks.archive.row_copies import RowCopies
 from shallow_mirror.types import SourcePartition
 
 OBJECTS_AT_ONCE = 4
@@ -100,6 +101,9 @@ def verify_archive(
             report.object_count += len(objects)
             report.size_bytes += sum(row.segment.size_bytes for of_object in objects.values() for row in of_object)
             on_progress(report)
+    if is_deep:
+        for error in RowCopies(store, table.archive_id).damaged():
+            report.findings.add(Finding(FindingKind.DAMAGED, error.object_name, error.detail))
     newest.refresh()  # what was decided meanwhile is no orphan
     try:
         ObjectOwners(store, table.archive_id).require_table(newest)
