@@ -16,6 +16,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
     PROPERTY_MIRROR,
+    PROPERTY_REBUILT_FROM,
     PROPERTY_SOURCE_CLUSTER_ID,
     PROPERTY_TABLE_ID,
     PROPERTY_TARGET_CLUSTER_ID,
@@ -91,6 +92,11 @@ class ArchiveTable:
     @property
     def is_rebuilt(self) -> bool:
         return self.table_id != self.archive_id
+
+    @property
+    def rebuilt_from(self) -> str | None:
+        """Return the fingerprint of the objects from which the table was rebuilt."""
+        return self._snapshot.properties.get(PROPERTY_REBUILT_FROM)
 
     @property
     def source_cluster_id(self) -> str:

@@ -26,6 +26,8 @@ PROPERTY_TARGET_CLUSTER_ID = "shallow_mirror.target_cluster_id"
 PROPERTY_WRITER = "shallow_mirror.writer"
 PROPERTY_TABLE_ID = "shallow_mirror.table_id"
 """Of a rebuilt table of an archive, which has the id of the archive in common with the table that it was rebuilt from."""
+PROPERTY_REBUILT_FROM = "shallow_mirror.rebuilt_from"
+"""Of such a table: which objects there were."""
 PROPERTY_MAP_ID = "shallow_mirror.map_id"
 """Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id can be distinguished."""
 

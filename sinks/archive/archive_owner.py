@@ -65,19 +65,7 @@ def take_over_archive(
     table = ArchiveTable.open(storage, archive=archive)
     owners = ObjectOwners(store, owner.map_id)
     newest = owners.require_table(table)
-    if newest is not None and newest.run_id == run.run_id:
-        entry = newest
-    else:
-        number = 1 if newest is None else newest.number + 1
-        entry = ObjectOwner(
-            number=number,
-            table_id=table.table_id,
-            tables=storage.location.root,
-            run_epoch=owner.run_epoch,
-            run_id=run.run_id,
-            at_ms=now_ms(),
-        )
-        owners.add(entry)
+    entry = owners.add(table, tables=storage.location.root, run_epoch=owner.run_epoch, run_id=run.run_id, at_ms=now_ms())
     copies = RowCopies(store, owner.map_id, now_ms=now_ms)
     owner.on_decided = copies.copy_decided
     is_known = newest is not None and before is not None and newest.run_id == before.run.run_id

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -41,7 +40,7 @@ _VISIBLE_DATA: Condition = (
     Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value),
     Comparison("kind", "=", "data"),
 )
-_READ_ATTEMPTS = 5
+_ATTEMPTS = 5
 _REMEDY = "Restore it from a copy or a former version, or move it out of the store and run `shallow-mirror archive adopt FILE`"
 
 
@@ -51,6 +50,7 @@ class ObjectOwner:
 
     number: int
     table_id: str
+    source_cluster_id: str
     tables: str
     run_epoch: int
     run_id: str
@@ -69,49 +69,84 @@ class ObjectOwners:
 
     def newest(self) -> ObjectOwner | None:
         """Return None where no run has recorded itself: the archive is new, or an older release wrote it."""
-        for attempt in range(1, _READ_ATTEMPTS + 1):
-            numbers = self._numbers()
-            if not numbers:
+        for attempt in range(1, _ATTEMPTS + 1):
+            number = max(self._numbers(), default=None)
+            if number is None:
                 return None
-            name = max(numbers)
+            while self._store.size(self._name(number + 1)) is not None:  # a store may list late
+                number += 1
             try:
-                return _parse(name, numbers[name], self._store.tail(name, 1 << 16))
+                return _parse(self._name(number), number, self._store.tail(self._name(number), 1 << 16))
             except ObjectMissingError:  # deleted by later take-overs since it was listed
-                if attempt == _READ_ATTEMPTS:
+                if attempt == _ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
 
-    def add(self, owner: ObjectOwner) -> None:
-        """Add the next entry. Raise FencedError where another one has its number: of two take-overs one wins."""
-        document = {"format": FORMAT, **asdict(owner)}
+    def add(self, table: ArchiveTable, *, tables: str, run_epoch: int, run_id: str, at_ms: int) -> ObjectOwner:
+        """Add an entry for a run with `table`, and return it, or the one that an earlier call has added.
+
+        Raise ConfigError where the objects belong to another table, FencedError where a later run has added one.
+        """
+        for _ in range(_ATTEMPTS):
+            newest = self.require_table(table)
+            if newest is not None and newest.run_id == run_id:
+                return newest
+            if newest is not None and newest.run_epoch > run_epoch:
+                raise FencedError(str(newest))
+            entry = ObjectOwner(
+                number=1 if newest is None else newest.number + 1,
+                table_id=table.table_id,
+                source_cluster_id=table.source_cluster_id,
+                tables=tables,
+                run_epoch=run_epoch,
+                run_id=run_id,
+                at_ms=at_ms,
+            )
+            if self.put(entry):
+                return entry
+        raise FencedError(str(self.newest()))
+
+    def put(self, entry: ObjectOwner) -> bool:
+        """Return False where another run has added an entry of this number first."""
+        document = {"format": FORMAT, **asdict(entry)}
         del document["number"]
-        name = f"{self._archive_id}/owners/{owner.number:010d}.json"
-        with self._store.writer(name) as writer:
+        with self._store.writer(self._name(entry.number)) as writer:
             try:
                 writer.write(json.dumps(document, sort_keys=True).encode())
                 writer.close()
-            except ObjectExistsError as error:
-                raise FencedError(str(self.newest())) from error
-        old = [name for name, number in self._numbers().items() if number <= owner.number - KEPT_OWNERS]
+            except ObjectExistsError:
+                return False
+        old = [self._name(number) for number in self._numbers() if number <= entry.number - KEPT_OWNERS]
         try:
             self._store.delete(old)
         except MirrorError as error:  # nothing needs them to be gone
             _log.info("old entries of owners were not deleted: %s", error)
+        return True
 
-    def require(self, owner: ObjectOwner) -> None:
-        """Raise FencedError where another run, of this table or of another one, has taken over since."""
+    def require(self, entry: ObjectOwner) -> None:
+        """Raise FencedError where another run, of this table or of another one, has added an entry since.
+
+        Raise ConfigError where the entry is gone, and no other one is there.
+        """
+        if self._store.size(self._name(entry.number + 1)) is None and self._store.size(self._name(entry.number)) is not None:
+            return
         newest = self.newest()
-        if newest != owner:
-            raise FencedError(str(newest) if newest is not None else "the objects are no longer where they were")
+        if newest is None:
+            raise ConfigError(
+                f"objects: {self._store.root} no longer holds the objects of this archive: {self._name(entry.number)} is gone. "
+                "Check that the folder is mounted, then start again"
+            )
+        raise FencedError(str(newest))
 
     def require_table(self, table: ArchiveTable) -> ObjectOwner | None:
-        """Return the newest entry. Raise ConfigError where the objects belong to another table."""
+        """Return the newest entry. Raise ConfigError where the objects belong to another table. May refresh the table."""
         newest = self.newest()
         if newest is None and not table.is_rebuilt:
             return None
         if newest is not None and newest.table_id == table.table_id:
-            recorded = table.recorded()
-            if recorded is None or newest.run_epoch > recorded.run_epoch:
+            if newest.run_epoch > _epoch_of(table):
+                table.refresh()  # the entry follows the commit of its take-over
+            if newest.run_epoch > _epoch_of(table):
                 raise ConfigError(
                     f"{newest} is newer than this copy of it: set `tables` to it. If it is lost, rebuild it from the objects"
                 )
@@ -125,9 +160,22 @@ class ObjectOwners:
             "Otherwise set `tables` to that table"
         )
 
-    def _numbers(self) -> Mapping[str, int]:
+    def _name(self, number: int) -> str:
+        return f"{self._archive_id}/owners/{number:010d}.json"
+
+    def _numbers(self) -> list[int]:
         names = (info.name for info in self._store.list(f"{self._archive_id}/owners"))
-        return {name: int(match[1]) for name in names if (match := _NAME.fullmatch(name)) is not None}
+        return [int(match[1]) for name in names if (match := _NAME.fullmatch(name)) is not None]
+
+
+def _epoch_of(table: ArchiveTable) -> int:
+    recorded = table.recorded()
+    return -1 if recorded is None else recorded.run_epoch
+
+
+def archive_id_of_entry(name: str) -> str | None:
+    """Return the archive of an object that is an entry; None for any other object."""
+    return name.rsplit("/", 2)[0] if _NAME.fullmatch(name) else None
 
 
 def require_objects(table: ArchiveTable, store: ObjectStore) -> None:
@@ -172,6 +220,7 @@ def _parse(name: str, number: int, content: bytes) -> ObjectOwner:
         return ObjectOwner(
             number=number,
             table_id=str(document["table_id"]),
+            source_cluster_id=str(document["source_cluster_id"]),
             tables=str(document["tables"]),
             run_epoch=int(document["run_epoch"]),
             run_id=str(document["run_id"]),

@@ -45,7 +45,10 @@ KEY_COLUMNS = ["source_topic", "source_topic_id", "source_partition", "lineage",
 _TABLE_COLUMNS = [*COPIED_ROWS.names, "state"]
 _GATHERED_ROWS = 200_000
 _READ_ATTEMPTS = 5
-_REMEDY = "Restore it from a copy or a former version, or move it out of the store: a rebuild then misses its rows"
+_REMEDY = (
+    "Restore it from a copy or a former version. Or move it out of the store, and run `shallow-mirror archive adopt FILE`, which "
+    "copies the rows of the table again"
+)
 
 
 class RowCopies:
@@ -106,9 +109,15 @@ class RowCopies:
                     raise
         raise AssertionError("unreachable")
 
-    def is_empty(self) -> bool:
-        """Return whether there is no copy at all: only releases before copies were made have written this archive."""
-        return next(self._objects(), None) is None
+    def damaged(self) -> Iterator[ArchiveFormatError]:
+        """Read all copies, and yield what is wrong with each object."""
+        for info in self._objects():
+            try:
+                self._read(info, None)
+            except ArchiveFormatError as error:
+                yield error
+            except ObjectMissingError:  # merged into another one since it was listed
+                continue
 
     def _objects(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list(f"{self._archive_id}/rows") if _NAME.fullmatch(info.name))

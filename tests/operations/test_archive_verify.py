@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from deltalake import DeltaTable
 from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 from typer.testing import CliRunner
@@ -22,10 +23,10 @@ from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.operations import archive_object_check, archive_verify
+from shallow_mirror.operations import archive_clean, archive_object_check, archive_verify
 from shallow_mirror.operations.archive_clean import clean
 from shallow_mirror.operations.archive_findings import FindingKind
-from shallow_mirror.operations.archive_objects import Orphan
+from shallow_mirror.operations.archive_objects import Orphan, find_orphans
 from shallow_mirror.operations.archive_verify import ArchiveVerification, ProgressLines, verify_archive
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import crc32c
@@ -226,6 +227,42 @@ def test_clean_removes_what_interrupted_runs_left_and_nothing_else(tmp_path: Pat
     assert foreign.read_bytes() == b"another archive's"
     report = verify_archive(archive.config, is_deep=True)
     assert (report.is_equal, kinds(report), report.object_count) == (True, {}, 4)
+
+
+def test_an_object_with_data_that_rows_have_as_a_gap_is_kept(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    (orphan,) = archive.write({ORDERS: [batch(20, 3)]})
+    expired = Segment(source=ORDERS, source_start=20, source_end=30, kind=SegmentKind.EXPIRED, target=TargetPartition(*ORDERS))
+    ArchiveOfTest(archive.config).decide(DecidedSegment(expired, None))
+    cleaned = clean(archive.config, older_than_s=0)
+    assert orphan.stored is not None
+    name = orphan.stored.object_name
+    assert (cleaned.object_count, cleaned.kept) == (0, {name: f"{name} has offset 20 of orders-0, and no row has"})
+    assert cleaned.sentences()[1].startswith("kept 1 object that may be the only copy: remove them yourself")
+    assert archive.store.size(name) is not None
+
+
+def test_what_a_row_names_since_it_was_listed_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = written(tmp_path)
+    rows = archive.write({ORDERS: [batch(20, 3)]})
+    ArchiveOfTest(archive.config).archive({ORDERS: [batch(20, 3)]})
+    refresh = ArchiveTable.refresh
+
+    def name_it(self: ArchiveTable) -> None:
+        """Replace the object of the row of these offsets, as no run does."""
+        refresh(self)
+        if rows:
+            table = DeltaTable(f"{archive.config.tables}/archive_segments")
+            (stored,) = (row.stored for row in [rows.pop()] if row.stored is not None)
+            table.update(predicate="source_start = 20", new_values={"object_name": stored.object_name})
+            refresh(self)
+
+    def listed_first(table: ArchiveTable, store: ObjectStore) -> Iterator[Orphan]:
+        yield from list(find_orphans(table, store))
+        monkeypatch.setattr(ArchiveTable, "refresh", name_it)
+
+    monkeypatch.setattr(archive_clean, "find_orphans", listed_first)
+    assert clean(archive.config, older_than_s=0).object_count == 0
 
 
 def _cleaned(config: ArchiveConfig) -> list[Orphan]:

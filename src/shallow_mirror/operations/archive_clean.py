@@ -14,7 +14,7 @@ from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.base import DELETE_PAGE
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.operations.archive_objects import Coverage, Orphan, find_orphans, named_of
+from shallow_mirror.operations.archive_objects import OnlyCopies, Orphan, find_orphans, named_of
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.object_owner import ObjectOwners, require_objects
 
@@ -25,7 +25,7 @@ _SHOWN = 20
 
 @dataclass(slots=True)
 class Cleaned:
-    """`kept`: objects that no row names, by name, and why they were kept: rows do not have all of their offsets."""
+    """`kept`: objects that no row names, by name, and why they were kept: no row of data has all of their offsets."""
 
     object_count: int = 0
     unfinished_count: int = 0
@@ -70,7 +70,7 @@ def clean(
         )
     latest_ms = now_ms() - int(older_than_s * 1000)
     cleaned = Cleaned(is_dry_run=is_dry_run)
-    coverage = Coverage(table)
+    only_copies = OnlyCopies(table)
     orphans = (orphan for orphan in find_orphans(table, store) if orphan.info.last_modified_ms <= latest_ms)
     while found := tuple(islice(orphans, DELETE_PAGE)):
         # Right before the deletion: another table may have become the owner since, and a row may name an object.
@@ -81,7 +81,7 @@ def clean(
         for orphan in found:
             if orphan.info.name in named:
                 continue
-            problem = None if orphan.is_unfinished else coverage.problem_of(store, orphan.info.name)
+            problem = None if orphan.is_unfinished else only_copies.problem_of(store, orphan.info.name)
             if problem is None:
                 page.append(orphan)
             else:

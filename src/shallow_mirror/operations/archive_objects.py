@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import SegmentState
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archive_table import ArchiveTable, of_partition
+from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.object_store.base import ObjectInfo
 from shallow_mirror.object_store.object_store import ObjectStore
@@ -86,22 +87,18 @@ def find_orphans(table: ArchiveTable, store: ObjectStore) -> Iterator[Orphan]:
             yield Orphan(info, is_unfinished=True)
 
 
-class Coverage:
-    """The ends of all partitions and lineages of a table, and whether an object has offsets behind them."""
+class OnlyCopies:
+    """Whether an object has offsets that no row of data has. Reads the rows of its partitions once."""
 
     def __init__(self, table: ArchiveTable) -> None:
-        self._ends: dict[tuple[SourcePartition, int], int] = {}
-        keys = ["source_topic", "source_topic_id", "source_partition", "lineage"]
-        for piece in table.pieces(columns=[*keys, "source_end"]):
-            ends = piece.group_by(keys, use_threads=False).aggregate([("source_end", "max")])
-            for *source, lineage, end in zip(*(ends[name].to_pylist() for name in (*keys, "source_end_max")), strict=True):
-                key = SourcePartition(*source), lineage
-                self._ends[key] = max(end, self._ends.get(key, end))
+        self._table = table
+        self._spans: dict[tuple[SourcePartition, int], list[tuple[int, int]]] = {}
 
     def problem_of(self, store: ObjectStore, name: str) -> str | None:
         """Return why an object may be the only copy of offsets; None where rows have all that is in it.
 
-        Raises what the store raises. An object that is gone has no problem.
+        Rows of expired data count. Those of gaps and of offsets that had expired at the source do not: the object would have
+        them. Raises what the store raises. An object that is gone has no problem.
         """
         try:
             rows = read_footer(store, name).rows
@@ -111,13 +108,37 @@ class Coverage:
             return None
         for row in rows:
             segment = row.segment
-            end = self._ends.get((segment.source, segment.lineage), segment.source_start)
-            if row.stored is not None and segment.source_end > end:
-                first = max(end, segment.source_start)
-                return (
-                    f"{name} has offsets {first} to {segment.source_end - 1} of {segment.source.topic_partition}, and no row has"
-                )
+            if row.stored is None:
+                continue
+            at = segment.source_start
+            for start, end in self._spans_of(segment.source, segment.lineage):
+                if start <= at < end:
+                    at = end
+            if at < segment.source_end:
+                return f"{name} has offset {at} of {segment.source.topic_partition}, and no row has"
         return None
+
+    def _spans_of(self, source: SourcePartition, lineage: int) -> list[tuple[int, int]]:
+        """Return the adjacent offsets of data, rising."""
+        key = source, lineage
+        if key not in self._spans:
+            condition = (*of_partition(source), Comparison("kind", "=", "data"), Comparison("lineage", "=", lineage))
+            spans: list[tuple[int, int]] = []
+            pieces = self._table.pieces(condition, ["source_start", "source_end"])
+            rows = [row for piece in pieces for row in zip(*(column.to_pylist() for column in piece.columns), strict=True)]
+            for start, end in sorted(rows):
+                if spans and spans[-1][1] >= start:
+                    spans[-1] = spans[-1][0], max(end, spans[-1][1])
+                else:
+                    spans.append((start, end))
+            self._spans[key] = spans
+        return self._spans[key]
+
+
+def fingerprint_of(names: Iterable[str]) -> str:
+    """Return the number of objects and a sum over their names, in any order, which another set of objects has not."""
+    hashes = [_hash(name) for name in names]
+    return f"{len(hashes)}-{sum(hashes) % (1 << 64):016x}"
 
 
 def _name_of_unfinished(name: str) -> ObjectName | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,15 +18,15 @@ import pyarrow as pa
 
 from shallow_mirror.archive_format.object_footer import ObjectFooter
 from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow, decided_segment_of
+from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.commit_metadata import Recorded, RunIdentity, version_of
 from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
+    PROPERTY_REBUILT_FROM,
     PROPERTY_TABLE_ID,
     DecidedSegment,
     in_source_order,
-    ms_of,
     table_properties,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -39,6 +39,7 @@ from shallow_mirror.object_store.base import ObjectInfo
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_findings import MOST_SHOWN
 from shallow_mirror.operations.archive_object_check import read_footer
+from shallow_mirror.operations.archive_objects import fingerprint_of
 from shallow_mirror.operations.archive_rebuild_choice import (
     Choice,
     CopiedDecision,
@@ -47,15 +48,16 @@ from shallow_mirror.operations.archive_rebuild_choice import (
     Partitions,
     choose,
 )
+from shallow_mirror.operations.archive_rebuild_rows import VISIBLE_STATE, CopiesByObject, RebuiltRows
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_owner import NO_TARGET_CLUSTER
+from shallow_mirror.sinks.archive.object_owner import ObjectOwners, archive_id_of_entry
 from shallow_mirror.sinks.archive.row_copies import RowCopies
 from shallow_mirror.sinks.archive.topic_objects import SeenTopics, TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, TargetPartition
 
 FOOTERS_AT_ONCE = 8
 _GATHERED_ROWS = 20_000
-_VISIBLE = SegmentState.COPY_SEGMENT_FINISHED
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -130,11 +132,14 @@ def rebuild(
     rebuilt = Rebuilt(tables, archive_id)
     partitions = Partitions()
     clusters: set[str] = set()
-    copies = _Copies(RowCopies(store, archive_id).read())
+    copies = CopiesByObject(RowCopies(store, archive_id).read())
     rebuilt.has_copies = bool(copies)
-    summaries = list(_summaries(store, archive_id, partitions, clusters, rebuilt, copies))
+    listed: set[str] = set()
+    summaries = list(_summaries(store, archive_id, partitions, clusters, rebuilt, copies, listed))
     names = {str(summary.name) for summary in summaries}
     summaries += copies.deleted_objects(names, partitions)
+    if not clusters and (owner := ObjectOwners(store, archive_id).newest()) is not None:
+        clusters.add(owner.source_cluster_id)  # every object has expired
     choice = choose(summaries, partitions, copies.without_object, has_copies=rebuilt.has_copies)
     _require_certain(choice, clusters, accepts_holes=accepts_holes)
     rebuilt.uncommitted = [name for name in choice.uncommitted if name in names]
@@ -146,15 +151,24 @@ def rebuild(
     seen_topics = TopicObjects(store, archive_id).read()  # nothing is created where they cannot be read
     writer.create(
         table_properties(config.archive, clusters.pop(), NO_TARGET_CLUSTER, writer.name)
-        | {PROPERTY_MAP_ID: archive_id, PROPERTY_TABLE_ID: str(uuid.uuid4())}
+        | {
+            PROPERTY_MAP_ID: archive_id,
+            PROPERTY_TABLE_ID: str(uuid.uuid4()),
+            PROPERTY_REBUILT_FROM: fingerprint_of(listed),
+        }
     )
     _write_topics(storage, seen_topics, choice, rebuilt)
-    _write(writer, _Rows(store, copies, names), choice, rebuilt)
+    _write(writer, RebuiltRows(store, copies, names), choice, rebuilt)
     return rebuilt
 
 
 def _only_archive_id(config: ArchiveConfig, store: ObjectStore) -> str:
-    ids = sorted({name.archive_id for info in store.list() if (name := ObjectName.parse(info.name)) is not None})
+    found: set[str] = set()
+    for info in store.list():
+        name = ObjectName.parse(info.name)
+        archive_id = archive_id_of_entry(info.name) if name is None else name.archive_id
+        found.update([] if archive_id is None else [archive_id])
+    ids = sorted(found)
     if not ids:
         raise ConfigError(f"objects: {config.objects} holds no objects of an archive: check `objects`")
     if len(ids) > 1:
@@ -165,9 +179,15 @@ def _only_archive_id(config: ArchiveConfig, store: ObjectStore) -> str:
 
 
 def _summaries(
-    store: ObjectStore, archive_id: str, partitions: Partitions, clusters: set[str], rebuilt: Rebuilt, copies: _Copies
+    store: ObjectStore,
+    archive_id: str,
+    partitions: Partitions,
+    clusters: set[str],
+    rebuilt: Rebuilt,
+    copies: CopiesByObject,
+    listed: set[str],
 ) -> Iterator[FooterSummary]:
-    """Yield what the choice needs of every object; note those whose footer cannot be read."""
+    """Yield what the choice needs of every object; note those whose footer cannot be read. Add all names to `listed`."""
 
     def read(info: ObjectInfo) -> tuple[ObjectInfo, ObjectFooter | str]:
         try:
@@ -180,6 +200,7 @@ def _summaries(
     objects = (info for info in store.list(archive_id) if ObjectName.parse(info.name) is not None)
     for info, footer in _in_parallel(read, objects):
         name = ObjectName.parse(info.name)
+        listed.add(info.name)
         if isinstance(footer, str) or name is None:
             rebuilt.damaged.append(str(footer))
             continue
@@ -207,7 +228,7 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
         )
     if len(clusters) > 1:
         problems.append(f"the objects are of several source clusters: {', '.join(sorted(clusters))}")
-    if not choice.row_count:
+    if not choice.row_count or not clusters:
         problems.append("no object can be used: restore the objects from a copy of the store")
     if problems:
         raise ConfigError(problems)
@@ -233,7 +254,7 @@ def _epoch_of(decision: tuple[FooterSummary, ...] | CopiedDecision) -> int:
     return decision.run_epoch if isinstance(decision, CopiedDecision) else decision[0].name.run_epoch
 
 
-def _write(writer: TableWriter, rows_of: _Rows, choice: Choice, rebuilt: Rebuilt) -> None:
+def _write(writer: TableWriter, rows_of: RebuiltRows, choice: Choice, rebuilt: Rebuilt) -> None:
     """Write all rows in one commit: it is there as a whole or not at all. Its version is above those of all objects."""
     snapshot = writer.snapshot()
     if snapshot is None:
@@ -259,7 +280,7 @@ def _write(writer: TableWriter, rows_of: _Rows, choice: Choice, rebuilt: Rebuilt
         )
 
 
-def _tables(rows_of: _Rows, choice: Choice, decided_at_ms: Sequence[int]) -> Iterator[pa.Table]:
+def _tables(rows_of: RebuiltRows, choice: Choice, decided_at_ms: Sequence[int]) -> Iterator[pa.Table]:
     """Yield the rows of all decisions, in order."""
     holes: dict[str, list[Hole]] = {}
     for hole in choice.holes:
@@ -267,12 +288,12 @@ def _tables(rows_of: _Rows, choice: Choice, decided_at_ms: Sequence[int]) -> Ite
 
     def read(decision: tuple[FooterSummary, ...] | CopiedDecision) -> list[tuple[DecidedSegment, SegmentState]]:
         if isinstance(decision, CopiedDecision):
-            rows = [(row, _VISIBLE) for row in decision.segments]
+            rows = [(row, VISIBLE_STATE) for row in decision.segments]
             before = [hole for hole in holes.get("", []) if any(_is_in_front(hole, row) for row in decision.segments)]
         else:
             rows = [row for summary in decision for row in rows_of.object(summary)]
             before = [hole for summary in decision for hole in holes.get(str(summary.name), [])]
-        rows += [(_gap(hole), _VISIBLE) for hole in before]
+        rows += [(_gap(hole), VISIBLE_STATE) for hole in before]
         return sorted(rows, key=lambda row: in_source_order(row[0]))
 
     gathered, row_count = list[pa.Table](), 0
@@ -293,66 +314,6 @@ def _tables(rows_of: _Rows, choice: Choice, decided_at_ms: Sequence[int]) -> Ite
 def _is_in_front(hole: Hole, row: DecidedSegment) -> bool:
     segment = row.segment
     return (segment.source, segment.lineage, segment.source_start) == (*hole.partition, hole.end)
-
-
-class _Rows:
-    """The rows of chosen objects with their states. `names`: of the objects that are in the store."""
-
-    def __init__(self, store: ObjectStore, copies: _Copies, names: Set[str]) -> None:
-        self._store, self._copies, self._names = store, copies, names
-
-    def object(self, summary: FooterSummary) -> list[tuple[DecidedSegment, SegmentState]]:
-        name = str(summary.name)
-        if name not in self._names:
-            return [(row, SegmentState.DELETE_SEGMENT_FINISHED) for row in self._copies.of_object(name)]
-        # A copy says that the deletion has begun: the next owner of the table finishes it.
-        state = SegmentState.DELETE_SEGMENT_STARTED if name in self._copies.numbers_of_object else _VISIBLE
-        return [
-            (DecidedSegment(row.segment, None, row.stored), _VISIBLE if row.stored is None else state)
-            for row in read_footer(self._store, name).rows
-        ]
-
-
-class _Copies:
-    """Copies of rows, by the objects that they name. False where there is none."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-        self.numbers_of_object: dict[str, list[int]] = {}
-        without_object: dict[tuple[int, int, int], list[int]] = {}
-        decisions = (rows["run_epoch"].to_pylist(), rows["micro_batch"].to_pylist(), rows["decided_at"].to_pylist())
-        self._decided_at_ms = [ms_of(at) for at in decisions[2]]
-        for number, name in enumerate(rows["object_name"].to_pylist()):
-            if name is not None:
-                self.numbers_of_object.setdefault(name, []).append(number)
-            else:
-                decision = decisions[0][number], decisions[1][number], self._decided_at_ms[number]
-                without_object.setdefault(decision, []).append(number)
-        self.without_object = [
-            CopiedDecision(*decision, tuple(self._segments(numbers))) for decision, numbers in without_object.items()
-        ]
-
-    def __bool__(self) -> bool:
-        return len(self._rows) > 0
-
-    def decided_at_ms(self, name: str) -> int | None:
-        numbers = self.numbers_of_object.get(name)
-        return None if numbers is None else self._decided_at_ms[numbers[0]]
-
-    def of_object(self, name: str) -> list[DecidedSegment]:
-        return self._segments(self.numbers_of_object[name])
-
-    def deleted_objects(self, names: Set[str], partitions: Partitions) -> Iterator[FooterSummary]:
-        """Yield the objects that are not in the store. `names`: of those that are."""
-        for name, numbers in self.numbers_of_object.items():
-            parsed = ObjectName.parse(name)
-            if name not in names and parsed is not None:
-                at_ms = self._decided_at_ms[numbers[0]]
-                yield FooterSummary.of(parsed, at_ms, self._segments(numbers), partitions, is_proven=True)
-
-    def _segments(self, numbers: Sequence[int]) -> list[DecidedSegment]:
-        # An object that is gone has no index.
-        return [decided_segment_of(row | {"index": []}) for row in self._rows.take(numbers).to_pylist()]
 
 
 def _decided_at_ms(choice: Choice) -> list[int]:

@@ -24,6 +24,7 @@ from shallow_mirror.operations.archive_topic_check import check_topics
 from shallow_mirror.plurals import counted
 from shallow_mirror.progress import LINES_EVERY_S
 from shallow_mirror.sinks.archive.object_owner import ObjectOwners
+from shallow_mirror.sinks.archive.row_copies import RowCopies
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.types import SourcePartition
 
@@ -106,6 +107,8 @@ def verify_archive(
     if is_deep:
         for finding in check_topics(TopicObjects(store, table.archive_id), ArchivedTopics.of(storage)):
             report.findings.add(finding)
+        for error in RowCopies(store, table.archive_id).damaged():
+            report.findings.add(Finding(FindingKind.DAMAGED, error.object_name, error.detail))
     newest.refresh()  # what was decided meanwhile is no orphan
     try:
         ObjectOwners(store, table.archive_id).require_table(newest)

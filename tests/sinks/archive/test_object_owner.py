@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,11 +56,62 @@ def test_each_take_over_adds_an_entry_and_fences_the_run_before(tmp_path: Path) 
 def test_of_two_entries_of_one_number_the_first_counts(tmp_path: Path) -> None:
     archive = written(tmp_path)
     owners = ObjectOwners(archive.store, archive.owner.map_id)
-    other = ObjectOwner(number=2, table_id="other", tables="/other", run_epoch=9, run_id="r", at_ms=NOW_MS)
-    owners.add(other)
-    with pytest.raises(FencedError, match="the table in /other"):
-        owners.add(ObjectOwner(number=2, table_id="third", tables="/third", run_epoch=9, run_id="s", at_ms=NOW_MS))
+    other = ObjectOwner(
+        number=2, table_id="other", source_cluster_id=CLUSTER_ID, tables="/other", run_epoch=9, run_id="r", at_ms=NOW_MS
+    )
+    assert owners.put(other)
+    assert not owners.put(replace(other, table_id="third"))
     assert owners.newest() == other
+
+
+def test_of_two_runs_that_add_an_entry_at_once_the_later_one_owns_the_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has taken over the table, and adds its entry when the second one has taken over as well."""
+    config = written(tmp_path).config
+    put, held, first = ObjectOwners.put, threading.Event(), list[BaseException]()
+
+    def run_first() -> None:
+        try:
+            ArchiveOfTest(config)
+        except FencedError as error:
+            first.append(error)
+
+    def late(self: ObjectOwners, entry: ObjectOwner) -> bool:
+        if entry.run_epoch == 2:
+            assert held.wait(10)
+        elif entry.run_epoch == 3:
+            held.set()
+            thread.join(10)  # its entry has the number that this one was to have
+        return put(self, entry)
+
+    monkeypatch.setattr(ObjectOwners, "put", late)
+    thread = threading.Thread(target=run_first)
+    thread.start()
+    while (recorded := ArchiveTable.open(config.tables).recorded()) is None or recorded.run_epoch < 2:
+        time.sleep(0.01)
+    second = ArchiveOfTest(config)
+    second.archive_owner.check()
+    assert [type(error) for error in first] in ([], [FencedError])
+    assert entries(config) == [1, 2, 3]
+
+
+def test_an_entry_that_is_listed_late_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = written(tmp_path)
+    ArchiveOfTest(archive.config)
+    monkeypatch.setattr(ObjectOwners, "_numbers", lambda _self: [1])
+    newest = ObjectOwners(archive.store, archive.owner.map_id).newest()
+    assert newest is not None
+    assert newest.number == 2
+    with pytest.raises(FencedError):
+        archive.archive_owner.check()
+
+
+def test_a_folder_that_is_unmounted_under_a_run_is_not_another_run(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    (tmp_path / "objects").rename(tmp_path / "aside")
+    with pytest.raises(ConfigError, match=r"no longer holds the objects of this archive: .* that the folder is mounted"):
+        archive.archive_owner.check()
 
 
 def test_an_older_copy_of_the_table_is_refused(tmp_path: Path) -> None:

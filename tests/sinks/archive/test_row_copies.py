@@ -14,7 +14,10 @@ from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
+from shallow_mirror.operations.archive_adopt import adopt
 from shallow_mirror.operations.archive_expire import expire
+from shallow_mirror.operations.archive_findings import FindingKind
+from shallow_mirror.operations.archive_verify import verify_archive
 from shallow_mirror.sinks.archive import row_copies
 from shallow_mirror.sinks.archive.row_copies import RowCopies
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
@@ -113,6 +116,21 @@ def test_every_changed_bit_is_found(archive: ArchiveOfTest) -> None:
         path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         with pytest.raises(ArchiveFormatError, match="its bytes do not match the checksum in its name"):
             copied(archive)
+
+
+def test_damaged_copies_are_found_and_made_again(archive: ArchiveOfTest) -> None:
+    archive.decide(gap(10, 12))
+    damaged, *_ = files(archive)
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert verify_archive(archive.config).is_equal
+    report = verify_archive(archive.config, is_deep=True)
+    (found,) = report.findings.named[FindingKind.DAMAGED]
+    assert found.object_name.endswith(damaged.name)
+    damaged.rename(archive.config.objects + "-aside")
+    adopt(archive.config)
+    assert copied(archive) == [(0, 0), (5, 5), (10, 12)]
+    archive.archive_owner.check()
 
 
 def test_copies_of_a_newer_release_need_that_release(archive: ArchiveOfTest) -> None:
