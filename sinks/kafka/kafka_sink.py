@@ -300,16 +300,17 @@ class KafkaSink:
     def _delete_leading_fillers(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
         """Let the logs of partitions with preserved offsets begin where the source's began, once their first records are there.
 
-        Before the decision that names the records: after it, no other run would do it.
+        Before the decision that names the records: after it, no other run would do it. The position is no such begin: earlier
+        decisions may have accounted for offsets without a record.
         """
         positions = self._owner.positions()
         starts = {
-            row.segment.target.topic_partition: positions[row.segment.source].offset
+            row.segment.target.topic_partition: positions[row.segment.source].start
             for row in rows
             if row.shared_producer_id is not None and row.segment.kind is SegmentKind.DATA and row.segment.source in positions
         }
         written = {
-            position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.offset == 0
+            position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.start == 0
         }
         starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition not in written}
         if starts:

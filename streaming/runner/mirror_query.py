@@ -47,6 +47,7 @@ from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
+from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import Supervisor
@@ -99,7 +100,8 @@ class MirrorQuery:
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         planned_path = temp_dirs.temp_dir() / f"planned-{self.identity.run_id}.json"
         kafka = self._kafka_sink(performer, targets, planned_path)
-        sink = self._micro_batch_sink(kafka, self._registrar(registration, targets))
+        filling = self._log_filling(targets)
+        sink = self._micro_batch_sink(kafka, self._registrar(registration, targets), filling)
         positions = self.owner.positions()
         self.reporter.set_positions(positions)
         paused_path = temp_dirs.temp_dir() / f"paused-{self.identity.run_id}.json"
@@ -117,6 +119,8 @@ class MirrorQuery:
             raise RetriableError("TOPIC_RECREATED", f"{recreated}; what it holds now is mirrored from its start") from recreated
         finally:
             registration.discard()
+        if filling is not None:
+            filling.fill()
         self.owner.settle()
 
     def _prepare_preserved_offsets(self) -> None:
@@ -189,18 +193,43 @@ class MirrorQuery:
             planned_ranges=functools.partial(planner_state.read_planned_ranges, planned_path),
         )
 
-    def _micro_batch_sink(self, kafka: KafkaSink, registrar: PartitionRegistrar) -> MicroBatchSink:
+    def _log_filling(self, targets: TargetTopics) -> LogFilling | None:
+        """Fill the logs of preserved topics up to the positions. Return what does so later; None where no topic is preserved."""
+        if self.guard_times is None:
+            return None
+        job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        filling = LogFilling(
+            self.owner,
+            self.target,
+            replace(job, guard_times=self.guard_times),
+            lambda: targets.routes,
+            self.supervisor.deadline,
+        )
+        filling.fill()
+        return filling
+
+    def _micro_batch_sink(self, kafka: KafkaSink, registrar: PartitionRegistrar, filling: LogFilling | None) -> MicroBatchSink:
+        def register() -> None:
+            registrar.register()
+            if filling is not None:
+                filling.fill()
+
+        def report(report: MicroBatchReport) -> None:
+            self._report(report)
+            if filling is not None:
+                filling.note(report.rows)
+
         return MicroBatchSink(
             kafka,
             source=self.source,
             slot_time=self.slot_time,
-            report=self._report,
+            report=report,
             observer=self.observer,
             continues_after_data_loss=self.config.read.continues_after_data_loss,
             quarantine=QuarantineTable.open(self.storage),
             quarantine_limits=self.config.write.quarantine_limits or UNLIMITED_QUARANTINE,
             left_out=self.reporter.left_out.on_micro_batch,
-            register=registrar.register,
+            register=register,
         )
 
     def _source_options(

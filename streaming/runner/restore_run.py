@@ -55,6 +55,7 @@ from shallow_mirror.streaming.planning.restore_planner import (
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
+from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.streaming.runner.reported_run import ReportedRun
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
@@ -334,6 +335,10 @@ class _RestoreRun:
         starts = {source: offsets.start for source, offsets in decided.ranges.items() if source not in positions}
         if starts:
             decide_first_rows(owner, self._preserved.with_producers(rows_at(starts, targets), deadline))
+        if self._preserved.guard_times is not None:
+            job = KafkaSlotJob.of_mirror(self._config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
+            job = replace(job, guard_times=self._preserved.guard_times)
+            LogFilling(owner, self._target, job, lambda: targets.routes, self._supervisor.deadline).fill()
 
     def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> None:
         """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
