@@ -20,6 +20,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
@@ -85,11 +86,12 @@ class KafkaSink:
         planned_ranges: Callable[[], Sequence[PlannedRange]] = tuple,
         target_speeds: PathSpeeds = _NOT_MEASURED,
         clock: Callable[[], float] = time.monotonic,
+        guard: RunGuard | None = None,
     ) -> None:
         """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read.
 
         `planned_ranges`: return what the slots of the next round read, as far as it is known. `target_speeds`: of the paths to
-        the target, as an earlier sink has seen them.
+        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it.
         """
         self._job = job
         self._slots = slots
@@ -104,6 +106,9 @@ class KafkaSink:
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
         self._stable_ends: Mapping[TopicPartition, int] = {}
         self._planned_ranges = planned_ranges
+        self._guard = guard
+        self._prepared: frozenset[SlotTxn] = frozenset()
+        """The transactions of this round whose producer epochs were taken before the guard was asked for."""
         self._source_speeds, self._target_speeds = _NOT_MEASURED, target_speeds
         self._recent: deque[_Used] = deque(maxlen=RECENT_ROUNDS)
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
@@ -150,6 +155,9 @@ class KafkaSink:
         deadline = Deadline.after_ms(round_.time_left_ms, self._clock)
         next_round = self._performer.next_round
         epochs = next_round.take_epochs(deadline)
+        self._prepared = frozenset(epochs.values())
+        if self._guard is not None and epochs:
+            self._guard.begin(deadline)
         names = [transactional_id(self._job.mirror, number) for number in numbers]
         known_target = next_round.take_target(names, self._target_speeds, deadline)
         additions = self._additions([epochs.get(name) for name in names], known_target, round_)
@@ -272,7 +280,10 @@ class KafkaSink:
             case actions.RunSlots(decision):
                 began = self._clock()
                 results = self._run_slots(run_slots, decision)
-                self._performer.next_round.require_added([result.txn for result in results if result.txn is not None], deadline)
+                txns = [result.txn for result in results if result.txn is not None]
+                self._performer.next_round.require_added(txns, deadline)
+                if self._guard is not None and txns:
+                    self._guard.require(deadline, is_begun_enough=self._prepared.issuperset(txns))
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
                 self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), _NOT_MEASURED)
                 self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), _NOT_MEASURED)
