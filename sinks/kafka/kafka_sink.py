@@ -162,12 +162,13 @@ class KafkaSink:
         known_target = next_round.take_target(names, self._target_speeds, deadline)
         additions = self._additions([epochs.get(name) for name in names], known_target, round_)
         next_round.begin_additions(additions, deadline)
+        positions = self._positions_of_targets()
         job = replace(
             self._job,
             decision=round_.decision,
             positions=CompactDict(round_.positions, SourcePartition, int),
             epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
-            target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
+            target_ends=CompactDict(target_ends_of(positions), TopicPartition, int),
             routes=dict(self._targets.routes),
             id_numbers=numbers,
             held=self._performer.availability.held_partitions(),
@@ -175,7 +176,7 @@ class KafkaSink:
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
             shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
-            origins={at.target.topic_partition: at.origin for at in self._owner.positions().values() if at.origin},
+            origins={at.target.topic_partition: at.origin for at in positions if at.origin},
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
             responses_in_flight=FAR_RESPONSES if self._is_target_far() else NEAR_RESPONSES,
             follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,
@@ -184,6 +185,15 @@ class KafkaSink:
             known_source=next_round.take_source(self._source_speeds, deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
+
+    def _positions_of_targets(self) -> list[Position]:
+        """Return the positions in target topics as they are now: former ones of the same names were deleted."""
+        routes = self._targets.routes
+        return [
+            position
+            for source, position in self._owner.positions().items()
+            if source.topic not in routes or routes[source.topic].target_topic_id == position.target.topic_id
+        ]
 
     def _additions(
         self, txns: Sequence[SlotTxn | None], known: KnownCluster | None, round_: SlotRound
