@@ -46,6 +46,7 @@ from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.ended_preservation import EndedPreservation
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.query import run_query
@@ -266,7 +267,12 @@ class MirrorQuery:
         self.cycles.require_no_cycles(listed)
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
+        targets.leave_former({name: topic.topic_id for name, topic in listed.items()})
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
+        if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
+            self.reporter.start_step("accounting for what preserved topics hold", "")
+            decide_first_rows(self.owner, undecided)
         rows = self._first_rows(targets, starts, deadline)
         if rows:
             self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")
