@@ -341,6 +341,25 @@ class RecoverNeededError(MirrorError):
         return type(self), (self.what,)
 
 
+class OlderTablesError(MirrorError):
+    """The target has receipts of decisions that the tables do not have: older tables were put back, or a copy of them was used.
+
+    `known`: the newest decision of the tables. `evidence`: a newer one of which the target knows, and `version` its version.
+    """
+
+    def __init__(self, known: str, evidence: str, version: int) -> None:
+        self.known, self.evidence, self.version = known, evidence, version
+        super().__init__(
+            f"the tables are older than the target: their newest decision is {known}, but {evidence}. Nothing was written: it "
+            "would copy again what was copied in between. Put the newest tables back (all of the folder or prefix of `tables`), "
+            "or leave it to the run that has them; with `shallow-mirror recover CONF --accept-repeats` the mirror continues from "
+            "these tables, and copies those records a second time"
+        )
+
+    def __reduce__(self) -> tuple[type[OlderTablesError], tuple[str, str, int]]:
+        return type(self), (self.known, self.evidence, self.version)
+
+
 class CopiesDifferError(MirrorError):
     """A migration found a difference between the clusters in what was copied. `sentences`: what `verify` says of it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY
+from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, RUN_SUPERSEDED
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -14,6 +14,7 @@ from shallow_mirror.errors import (
     FencedError,
     LogTruncatedError,
     MirrorError,
+    OlderTablesError,
     RecoverNeededError,
     RetriableError,
     StoreUnreachableError,
@@ -52,6 +53,7 @@ _RETRIABLE = {
     "the topic",
     SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): check the brokers "
     "that hold its replicas",
+    RUN_SUPERSEDED: "run this mirror once: another run has a copy of its tables, and of the two, one ends with OlderTablesError",
     "TOPIC_RECREATED": "none needed: read.on_data_loss is continue",
 }
 
@@ -208,7 +210,7 @@ def problem_of_end(error: MirrorError) -> Problem:
             remedy = _REMEDY_OF_LOSS
         case FencedError():
             remedy = "another run is active: do not start this one again"
-        case RecoverNeededError():
+        case RecoverNeededError() | OlderTablesError():
             remedy = "shallow-mirror recover CONF"
         case RetriableError():
             remedy = _RETRIABLE.get(error.error_name, "start the mirror again")

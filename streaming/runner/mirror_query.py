@@ -30,6 +30,7 @@ from shallow_mirror.sinks.kafka.preserved.shared_producers import (
     require_agreed,
     with_shared_producers,
 )
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
@@ -45,6 +46,7 @@ from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.ended_preservation import EndedPreservation
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
@@ -92,14 +94,15 @@ class MirrorQuery:
 
     def recover_and_run(self, spark: Any) -> None:
         """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
-        performer = self._recover()
+        guard = RunGuard(self.target, self.config.mirror, self.config.write.transaction_timeout_ms)
+        performer = self._recover(guard)
         if self.config.topics.preserves_offsets and self.guard_times is None:
             self._prepare_preserved_offsets()
         targets = self._target_topics()
         topic_ids = self._register_partitions(targets)
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         planned_path = temp_dirs.temp_dir() / f"planned-{self.identity.run_id}.json"
-        kafka = self._kafka_sink(performer, targets, planned_path)
+        kafka = self._kafka_sink(performer, guard, targets, planned_path)
         filling = self._log_filling(targets)
         sink = self._micro_batch_sink(kafka, self._registrar(registration, targets), filling)
         positions = self.owner.positions()
@@ -130,7 +133,7 @@ class MirrorQuery:
         require_preserved_offsets(self.config.target.client, self.target, self.config.mirror, deadline)
         self.guard_times = read_guard_times(self.target, self.config.write.transaction_timeout_ms, deadline)
 
-    def _recover(self) -> TxnPerformer:
+    def _recover(self, guard: RunGuard) -> TxnPerformer:
         """Resolve the last decision. Return the performer of this attempt's transactions, with every slot fenced."""
         performer = TxnPerformer(
             self.owner,
@@ -142,7 +145,7 @@ class MirrorQuery:
         self.owner.check_ownership()
         count = counted(self.owner.highest_slot + 1, "transactional id")
         self.reporter.start_step("resolving the transactions of the last run", f", fencing {count}")
-        recover(self.owner, performer, mirror=self.config.mirror, deadline=self.supervisor.deadline())
+        recover(self.owner, performer, mirror=self.config.mirror, deadline=self.supervisor.deadline(), guard=guard)
         return performer
 
     def _target_topics(self) -> TargetTopics:
@@ -175,7 +178,7 @@ class MirrorQuery:
         rows = existing.with_existing(first_rows(targets, self.source, starts, deadline))
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline)
 
-    def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics, planned_path: Path) -> KafkaSink:
+    def _kafka_sink(self, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics, planned_path: Path) -> KafkaSink:
         job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         return KafkaSink(
             job=replace(
@@ -191,6 +194,7 @@ class MirrorQuery:
             targets=targets,
             observer=self.observer,
             planned_ranges=functools.partial(planner_state.read_planned_ranges, planned_path),
+            guard=guard,
         )
 
     def _log_filling(self, targets: TargetTopics) -> LogFilling | None:
@@ -292,7 +296,12 @@ class MirrorQuery:
         self.cycles.require_no_cycles(listed)
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
+        targets.leave_former({name: topic.topic_id for name, topic in listed.items()})
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
+        if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
+            self.reporter.start_step("accounting for what preserved topics hold", "")
+            decide_first_rows(self.owner, undecided)
         rows = self._first_rows(targets, starts, deadline)
         if rows:
             self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")

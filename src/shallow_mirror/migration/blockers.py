@@ -135,7 +135,10 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
     ends = passage.other_log_ends()
     while True:
         copied = {
-            TopicPartition(passage.target_topic(name.topic), name.partition): end.target_end
+            # Of a preserved topic every offset below the position is the mirror's, also where it has fillers only (aborted data).
+            TopicPartition(passage.target_topic(name.topic), name.partition): end.offset
+            if passage.mirror.topics.is_preserved(name.topic)
+            else end.target_end
             for name, end in passage.mapped_ends().items()
         }
         foreign = sorted(name for name, log in ends.items() if log.stable > 0 and not copied.get(name))
