@@ -1,9 +1,15 @@
-"""Driver: the table `restore_ranges`: what a restore copies of each partition, decided at its first start and kept."""
+"""Driver: the table `restore_ranges`: what a restore copies of each partition, decided at its first start and kept.
+
+A later start whose file includes more topics adds rows for them, in one commit. The rows of one commit are a decision of the run
+that wrote them. Of two decisions that were made at once, as by a run that was fenced meanwhile, that of the later run counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,8 +30,50 @@ RESTORE_RANGES = pa.schema(
         ("lineage", pa.int32()),
         ("source_start", pa.int64()),
         ("source_end", pa.int64()),
+        ("target_topic", pa.string()),
+        ("is_preserved", pa.bool_()),
+        ("settings", pa.string()),
+        ("run_epoch", pa.int32()),
+        ("extends_epoch", pa.int32()),
     ]
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreSettings:
+    """What a restore file says, beside the cut, that decides what is in the target when the restore is complete."""
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    isolation_level: str
+    log_append_time: str
+    configs: str
+    """`topics.configs`."""
+    groups_commit: str
+    groups_include: tuple[str, ...]
+    groups_exclude: tuple[str, ...]
+
+    def document(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def parse(cls, text: str) -> RestoreSettings:
+        """Return the settings. Those that only a newer release knows are left out."""
+        document: dict[str, Any] = json.loads(text)
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in document.items()
+            if name in cls.__dataclass_fields__
+        }
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTopic:
+    """How an archived topic is restored."""
+
+    target_topic: str
+    is_preserved: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +88,26 @@ class RestoreRanges:
     last_decision: int
     ranges: Mapping[SourcePartition, OffsetRange]
     lineages: Mapping[SourcePartition, int]
+    settings: RestoreSettings | None = None
+    """None: the restore was begun by a release that did not record them."""
+    topics: Mapping[str, RestoredTopic] | None = None
+    """By archived topic; None as `settings`."""
+    run_epoch: int = 0
+    """Of the run that decided, or added the last topics."""
+
+    @property
+    def topic_names(self) -> frozenset[str]:
+        return frozenset(source.topic for source in self.ranges)
+
+    def with_more(self, added: RestoreRanges) -> RestoreRanges:
+        """Return the ranges of both, with the settings of the first start."""
+        return replace(
+            self,
+            ranges={**self.ranges, **added.ranges},
+            lineages={**self.lineages, **added.lineages},
+            topics={**(self.topics or {}), **(added.topics or {})},
+            run_epoch=added.run_epoch,
+        )
 
 
 class RestoreRangesTable:
@@ -53,30 +121,30 @@ class RestoreRangesTable:
         return cls(storage.durable_table(RESTORE_RANGES_TABLE))
 
     def read(self) -> RestoreRanges | None:
-        """Return what the first start decided; None before it."""
-        rows = self._table.read((), None)
-        if not rows:
-            return None
-        return RestoreRanges(
-            archive_id=rows[0]["archive_id"],
-            until=rows[0]["until"],
-            last_decision=rows[0]["last_decision"],
-            ranges={
-                SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]): OffsetRange(
-                    row["source_start"], row["source_end"]
-                )
-                for row in rows
-            },
-            lineages={
-                SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]): row["lineage"]
-                for row in rows
-            },
-        )
+        """Return what the first start decided, with the topics that later ones added; None before it."""
+        decisions: dict[tuple[int, int | None], list[dict[str, Any]]] = {}
+        for row in self._table.read((), None):
+            # Rows of earlier releases have neither column.
+            decisions.setdefault((row.get("run_epoch") or 0, row.get("extends_epoch")), []).append(row)
+        decided: RestoreRanges | None = None
+        while True:
+            before = None if decided is None else decided.run_epoch
+            # A run that lost the map to a later one may have written all the same.
+            last = -1 if before is None else before
+            run_epoch = max((epoch for epoch, extends in decisions if extends == before and epoch > last), default=None)
+            if run_epoch is None:
+                return decided
+            of_run = _ranges_of(decisions[run_epoch, before], run_epoch)
+            decided = of_run if decided is None else decided.with_more(of_run)
 
-    def write(self, decided: RestoreRanges) -> None:
-        """Append all in one commit. Raises ConfigError for a cut that holds no partition."""
+    def write(self, decided: RestoreRanges, extends: RestoreRanges | None = None) -> None:
+        """Append all in one commit. Raises ConfigError for a cut that holds no partition.
+
+        `extends`: the decision to which these ranges are added. The run must own the offset map.
+        """
         if not decided.ranges:
             raise ConfigError("nothing to restore: the archive has no segment of these topics before the cut")
+        topics = decided.topics or {}
         rows = [
             {
                 "archive_id": decided.archive_id,
@@ -88,7 +156,32 @@ class RestoreRangesTable:
                 "lineage": decided.lineages[source],
                 "source_start": offsets.start,
                 "source_end": offsets.end,
+                "target_topic": topics[source.topic].target_topic if source.topic in topics else None,
+                "is_preserved": topics[source.topic].is_preserved if source.topic in topics else None,
+                "settings": None if decided.settings is None else decided.settings.document(),
+                "run_epoch": decided.run_epoch,
+                "extends_epoch": None if extends is None else extends.run_epoch,
             }
             for source, offsets in sorted(decided.ranges.items())
         ]
         self._table.append(pa.Table.from_pylist(rows, schema=RESTORE_RANGES))
+
+
+def _ranges_of(rows: Iterable[Mapping[str, Any]], run_epoch: int) -> RestoreRanges:
+    """Return one decision."""
+    rows = list(rows)
+    first = rows[0]
+    sources = [SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]) for row in rows]
+    is_recorded = first.get("settings") is not None
+    return RestoreRanges(
+        archive_id=first["archive_id"],
+        until=first["until"],
+        last_decision=first["last_decision"],
+        ranges={source: OffsetRange(row["source_start"], row["source_end"]) for source, row in zip(sources, rows, strict=True)},
+        lineages={source: row["lineage"] for source, row in zip(sources, rows, strict=True)},
+        settings=RestoreSettings.parse(first["settings"]) if is_recorded else None,
+        topics={row["source_topic"]: RestoredTopic(row["target_topic"], row["is_preserved"]) for row in rows}
+        if is_recorded
+        else None,
+        run_epoch=run_epoch,
+    )

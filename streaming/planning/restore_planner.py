@@ -28,10 +28,11 @@ from shallow_mirror.checkpoints.lineages import Lineages, LineageView
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.config.restore_changes import restored_topics, settings_of
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.plurals import counted
+from shallow_mirror.plurals import counted, listed
 from shallow_mirror.streaming.planning.kept_segments import FirstRecord, KeptSegments, nothing_in_front_of
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep
 from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
@@ -40,6 +41,8 @@ from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, Topi
 _log = logging.getLogger(__name__)
 
 _SHOWN_TOPICS = 10
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""An element of `topics.include` that names one topic. A dot is in names more often than it is meant to match anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +72,8 @@ class OtherLineages:
         )
 
 
-def require_same_restore(decided: RestoreRanges, config: RestoreConfig, archive_id: str) -> None:
-    """Raise ConfigError where the file has another archive or cut than at the first start."""
-    problems = []
-    if decided.archive_id != archive_id:
-        problems.append(f"archive: this restore began from archive {decided.archive_id}, here is {archive_id}")
-    if Cut.model_validate_json(decided.until) != config.until:
-        problems.append(f"until: this restore began with {decided.until}")
-    if problems:
-        raise ConfigError([f"{problem}: for another one give another `restore` name and other `tables`" for problem in problems])
+def unmatched_sentence(pattern: str) -> str:
+    return f"topics.include: the archive has no topic that matches {pattern}: correct or remove the pattern"
 
 
 def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:
@@ -137,23 +133,52 @@ class RestorePlanner:
         """A sentence for each choice that `decide_ranges` made between topic ids, lineages or numbers of partitions."""
         self._lineages: dict[int, Lineages] = {}
         """Up to a decision: their rows are read once."""
+        self.unmatched_patterns: tuple[str, ...] = ()
+        """Patterns of `topics.include` that match no topic of the archive, once ranges were decided."""
 
-    def decide_ranges(self) -> RestoreRanges:
-        """Return what to copy of each partition. Raises ConfigError with every problem, StoreUnreachableError."""
+    def added_ranges(self, begun: RestoreRanges) -> RestoreRanges | None:
+        """Return what to copy of topics that the file includes in addition, at the cut of the first start; None without any.
+
+        Raises as `decide_ranges`, and where they cannot be added.
+        """
+        added = self.decide_ranges(begun)
+        if not added.ranges:
+            return None
+        names = listed(sorted(added.topic_names))
+        instead = "restore them with another `restore` name and other `tables`, or leave them out"
+        if begun.settings is None:
+            raise ConfigError(f"topics.include: {names} cannot be added to a restore of an earlier release: {instead}")
+        if self._config.until.whole_transactions:
+            # Parts of a transaction in the topics of the first start may be restored already.
+            raise ConfigError(
+                f"topics.include: {names} cannot be added to a restore with whole_transactions, whose ends were lowered for the "
+                f"other topics: {instead}"
+            )
+        return added
+
+    def decide_ranges(self, begun: RestoreRanges | None = None) -> RestoreRanges:
+        """Return what to copy of each partition. Raises ConfigError with every problem, StoreUnreachableError.
+
+        `begun`: only of topics that it lacks, up to its last decision.
+        """
         until, recorded = self._config.until, self._table.recorded()
         newest = 0 if recorded is None else recorded.micro_batch
         if until.decision is not None and until.decision > newest:
             raise ConfigError(f"until.decision: {until.decision} is not in the archive, its newest decision is {newest}")
         last_decision = newest if until.decision is None else until.decision
-        state = self._state_at_cut()
+        if begun is not None:
+            last_decision = begun.last_decision
+        # What was archived behind the first start is no part of the restore, also for topics that are added.
+        state = self._state_at_cut(until.decision if begun is None else last_decision)
         history, problems = self._history(state, last_decision), list[str]()
-        topics = self._topics_at_cut(state, history)
+        known = frozenset[str]() if begun is None else begun.topic_names
+        topics = self._topics_at_cut(state, history, known)
         self.choices = [note for topic in topics.values() for note in topic.notes]
         lineages = self._lineages_up_to(last_decision)
         ranges: dict[SourcePartition, OffsetRange] = {}
         chosen: dict[SourcePartition, int] = {}
         archived: dict[TopicPartition, KeptSegments | None] = {}
-        rows = self._table.segments(topics.keys(), EVERY_STATE)
+        rows = self._table.segments(topics.keys(), EVERY_STATE) if topics else ()
         for source, archived_rows in groupby(rows, key=lambda row: row.segment.source):
             every_row = list(archived_rows)
             is_in_cut = any(row.micro_batch <= last_decision for row in every_row)
@@ -169,14 +194,15 @@ class RestorePlanner:
             if offsets is not None:
                 ranges[source], chosen[source] = offsets, view.lineage
         problems += [problem for topic in topics.values() if (problem := _expired_problem(topic, history, archived)) is not None]
-        problems += self._unknown_partitions(archived, history)
-        problems += _unknown_lineages(until, archived, [number for source in ranges for number in lineages.numbers(source)])
-        if not problems and until.time_ms is not None:
+        if begun is None:  # the first start has looked for the partitions that `until` names
+            problems += self._unknown_partitions(archived, history)
+            problems += _unknown_lineages(until, archived, [number for source in ranges for number in lineages.numbers(source)])
+        if not problems and archived and until.time_ms is not None:
             nothing = self._nothing_in_front_of(until.time_ms, archived, ranges)
             problems += [] if nothing is None else [nothing]
         if problems:
             raise ConfigError(problems)
-        if until.whole_transactions:
+        if until.whole_transactions and begun is None:
             ranges = WholeTransactions(self._table, self._store, chosen).lower(ranges)
         return RestoreRanges(
             archive_id=self._table.archive_id,
@@ -184,6 +210,8 @@ class RestorePlanner:
             last_decision=last_decision,
             ranges=ranges,
             lineages=chosen,
+            settings=settings_of(self._config),
+            topics=restored_topics(self._config, sorted({source.topic for source in ranges})),
         )
 
     def other_lineages(self, decided: RestoreRanges) -> list[OtherLineages]:
@@ -210,13 +238,11 @@ class RestorePlanner:
             self._lineages[last_decision] = self._table.lineages((Comparison("micro_batch", "<=", last_decision),))
         return self._lineages[last_decision]
 
-    def _state_at_cut(self) -> StateAtCut:
+    def _state_at_cut(self, decision: int | None) -> StateAtCut:
         until = self._config.until
         seen = [] if self._storage is None else ArchivedTopics.of(self._storage).seen()
         isolation = self._config.read.isolation_level
-        return StateAtCut(
-            self._table, self._store, time_ms=until.time_ms, decision=until.decision, seen=seen, isolation=isolation
-        )
+        return StateAtCut(self._table, self._store, time_ms=until.time_ms, decision=decision, seen=seen, isolation=isolation)
 
     def _history(self, state: StateAtCut, last_decision: int) -> dict[str, list[Incarnation]]:
         """Return the incarnations of each included topic. Raise ConfigError where there is none."""
@@ -225,8 +251,13 @@ class RestorePlanner:
         self._require_topics(included.keys(), history.keys() - included.keys(), last_decision)
         return included
 
-    def _topics_at_cut(self, state: StateAtCut, history: Mapping[str, Sequence[Incarnation]]) -> dict[str, TopicAtCut]:
-        """Return the state of each topic at the cut. Raise ConfigError for topic ids that the archive does not have."""
+    def _topics_at_cut(
+        self, state: StateAtCut, history: Mapping[str, Sequence[Incarnation]], known: Collection[str]
+    ) -> dict[str, TopicAtCut]:
+        """Return the state of each topic at the cut, without those that are `known`.
+
+        Raise ConfigError for topic ids that the archive does not have.
+        """
         wanted = self._config.until.topic_ids
         problems = []
         for topic, topic_id in sorted(wanted.items()):
@@ -237,21 +268,30 @@ class RestorePlanner:
         if problems:
             raise ConfigError(problems)
         lineage_of = self._config.until.lineage_of
-        return {topic: state.topic(history[topic], wanted.get(topic), partial(lineage_of, topic)) for topic in sorted(history)}
+        return {
+            topic: state.topic(history[topic], wanted.get(topic), partial(lineage_of, topic))
+            for topic in sorted(history.keys() - known)
+        }
 
     def _require_topics(self, included: Collection[str], others: Collection[str], last_decision: int) -> None:
-        """Raise ConfigError where the archive has no topic to restore; warn of each pattern that matches none."""
-        patterns = self._config.topics.include
-        if not included:
-            shown = ", ".join(sorted(others)[:_SHOWN_TOPICS]) or "none"
-            more = f" and {len(others) - _SHOWN_TOPICS:,} more" if len(others) > _SHOWN_TOPICS else ""
-            raise ConfigError(
-                f"topics.include: the archive has no topic that matches {', '.join(patterns)} and is not excluded; its topics up "
-                f"to decision {last_decision} are: {shown}{more}"
-            )
-        for pattern in patterns:
-            if not any(re.fullmatch(pattern, topic) for topic in (*included, *others)):
-                _log.warning("topics.include: the archive has no topic that matches %s", pattern)
+        """Raise ConfigError where the archive has no topic to restore, or none of a name that is given."""
+        patterns, known = self._config.topics.include, (*included, *others)
+        unmatched = [pattern for pattern in patterns if not any(re.fullmatch(pattern, topic) for topic in known)]
+        missing = [pattern for pattern in unmatched if _TOPIC_NAME.fullmatch(pattern)]
+        if included and not missing:
+            self.unmatched_patterns = tuple(unmatched)
+            return
+        named = sorted(known if included else others)
+        shown = ", ".join(named[:_SHOWN_TOPICS]) or "none"
+        more = f" and {len(named) - _SHOWN_TOPICS:,} more" if len(named) > _SHOWN_TOPICS else ""
+        problem = (
+            f"no topic {', '.join(missing)} (correct the name, or remove it)"
+            if included
+            else f"no topic that matches {', '.join(patterns)} and is not excluded"
+        )
+        raise ConfigError(
+            f"topics.include: the archive has {problem}; its topics up to decision {last_decision} are: {shown}{more}"
+        )
 
     def _range_of(self, kept: KeptSegments, incarnations: Sequence[Incarnation], problems: list[str]) -> OffsetRange | None:
         """Return [start, end) of a partition; None, with a problem, where the archive does not have it without a hole."""

@@ -63,12 +63,13 @@ def sentence(observed: MicroBatchObservation) -> str:
         f"micro-batch {observed.micro_batch}: {counted(observed.record_count, 'record')}, "
         f"{counted(observed.batch_count, 'batch')} "
         f"({raw:,} raw, {observed.rebuilt_batch_count:,} rebuilt), {size} in {seconds:.2f} s"
-        f"{f', dropped {dropped}' if dropped else ''}; {offsets_left(observed.lag_offsets)}"
+        f"{f', dropped {dropped}' if dropped else ''}{offsets_left(observed.lag_offsets)}"
     )
 
 
 def offsets_left(lag_offsets: int | None) -> str:
-    return f"{counted(lag_offsets, 'offset')} left"
+    """Return the end of a line about progress; nothing where the ends of the source are unknown."""
+    return "" if lag_offsets is None else f"; {counted(lag_offsets, 'offset')} left"
 
 
 def problems_of(report: MicroBatchReport, segments: list[Segment]) -> list[Problem]:

@@ -20,16 +20,17 @@ from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
+from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable, undescribed_entries
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
+from shallow_mirror.config.restore_changes import accepted_changes, refused_changes, require_same_restore
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.plurals import counted
+from shallow_mirror.plurals import counted, listed
 from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
@@ -50,7 +51,7 @@ from shallow_mirror.streaming.planning.restore_planner import (
     RestorePlanner,
     described_topics,
     group_times,
-    require_same_restore,
+    unmatched_sentence,
 )
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
 from shallow_mirror.streaming.runner import spark_session
@@ -58,6 +59,7 @@ from shallow_mirror.streaming.runner.partition_registration import decide_first_
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.streaming.runner.reported_run import ReportedRun
+from shallow_mirror.streaming.runner.restored_retention import RestoredRetention
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
 from shallow_mirror.streaming.sources.stream_reader import ranges_by_slot
@@ -85,17 +87,19 @@ class Restore:
         """Request an end at the next micro-batch boundary. Safe in a signal handler."""
         self._stop.set()
 
-    def run(self, spark: Any = None) -> None:
+    def run(self, spark: Any = None) -> tuple[str, ...]:
         """Restore up to the cut. A later call continues where this one ended.
 
-        Use `spark`, or build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise
-        FencedError, ConfigError, BatchRefusedError, CorruptBatchError, ArchiveFormatError, ObjectMissingError, SparkLostError.
+        Return a sentence for everything that the file includes and that was left out; nothing after a stop. Use `spark`, or
+        build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise FencedError,
+        ConfigError, BatchRefusedError, CorruptBatchError, ArchiveFormatError, ObjectMissingError, SparkLostError.
         """
         try:
             with raising_lost_jvm(self.config.spark_log if spark is None else None):
-                _RestoreRun(self.config, self._observer, self._stop).run(spark)
+                return _RestoreRun(self.config, self._observer, self._stop).run(spark)
         except StoppedError as stopped:
             _log.warning("stopped while waiting: %s", stopped)
+            return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,15 @@ class _Copying:
     @property
     def parallelism(self) -> int:
         return int(self.spark.sparkContext.defaultParallelism)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """What is restored. `unwritten`: what of it is yet to be written, which adds to `extends`."""
+
+    decided: RestoreRanges
+    unwritten: RestoreRanges | None = None
+    extends: RestoreRanges | None = None
 
 
 class _RestoreRun:
@@ -128,8 +141,10 @@ class _RestoreRun:
         self._preserved = PreservedRestore(config, self._target)
         self._left_out: tuple[UnfinishedRange, ...] = ()
         self._has_written = False
+        self._omissions: tuple[str, ...] = ()
+        """What the file includes and the restore has left out, once it is complete."""
 
-    def run(self, spark: Any) -> None:
+    def run(self, spark: Any) -> tuple[str, ...]:
         config, retry = self._config, self._supervisor.retry_forever
         try:
             with self._reporter.serve_metrics():
@@ -152,6 +167,7 @@ class _RestoreRun:
                     if self._archive.location.is_read_by_spark:
                         self._table = self._open_archive()
                     self._supervise(session)
+            return self._omissions
         finally:
             self._target.close()
 
@@ -170,7 +186,10 @@ class _RestoreRun:
             self._reporter.on_takeover(owner, self._storage.background_tables())
             with raising_lost_jvm(session.log_file):
                 is_done = self._supervisor.retry_forever("restore", lambda: self._copy(owner, session.spark))
-            end.outcome = "done" if is_done else "stopped"
+            for omission in self._omissions:
+                _log.warning("left out: %s", omission)
+            outcome = f"done, {counted(len(self._omissions), 'thing')} left out" if self._omissions else "done"
+            end.outcome = outcome if is_done else "stopped"
 
     def _take_over(self) -> OffsetMapOwner:
         config = self._config
@@ -200,17 +219,25 @@ class _RestoreRun:
         )
         owner.check_ownership()
         recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline())
+        self._table.refresh()
+        planner = RestorePlanner(config, self._table, self._store, self._archive)
+        decision = self._ranges(owner, planner)
+        decided = decision.decided
         if config.topics.preserves_offsets:
             self._reporter.start_step("trying preserved offsets", " with a topic of the target")
             self._preserved.prepare(self._supervisor.deadline())
-        self._table.refresh()
-        planner = RestorePlanner(config, self._table, self._store, self._archive)
-        decided = self._ranges(planner)
+        self._reporter.ends = {source: offsets.end for source, offsets in decided.ranges.items()}
         topics = described_topics(self._archive, decided)
+        retention = RestoredRetention(config, self._target, self._storage, owner)
         targets = TargetTopics(
-            config, _ConfigsOfArchive(topics), self._target, positions=owner.positions(), route=config.target_topic
+            config,
+            _ConfigsOfArchive(topics),
+            self._target,
+            positions=owner.positions(),
+            route=config.target_topic,
+            adjust_new=retention.pause_new,
         )
-        self._register(owner, targets, topics, decided)
+        self._register(owner, targets, topics, decision, retention)
         kafka = self._kafka_sink(owner, performer, targets)
         copying = _Copying(spark, self._micro_batch_sink(kafka), kafka)
         positions = {source: position.offset for source, position in owner.positions().items()}
@@ -220,7 +247,9 @@ class _RestoreRun:
             is_done = self._fill_logs(copying, owner, decided)
         owner.settle()
         if is_done:
-            self._commit_groups(decided)
+            left_groups = self._commit_groups(decided)
+            self._omissions = (*self._left_out_records(planner), *left_groups)
+            retention.log_paused(self._supervisor.deadline())
         return is_done
 
     def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
@@ -299,38 +328,64 @@ class _RestoreRun:
         preserved.delete_leading_fillers(decided.ranges, owner.positions(), self._supervisor.deadline())
         return True
 
-    def _ranges(self, planner: RestorePlanner) -> RestoreRanges:
-        """Return what the first start decided. Raise ConfigError where the file has another archive or cut by now."""
-        table = RestoreRangesTable.of(self._storage)
-        decided = table.read()
-        if decided is None:
+    def _ranges(self, owner: OffsetMapOwner, planner: RestorePlanner) -> _Decision:
+        """Return what the first start decided, with topics that the file includes by now. Write nothing yet.
+
+        Raise ConfigError where the file would lead to another result than that of the first start.
+        """
+        decided, positions = RestoreRangesTable.of(self._storage).read(), owner.positions()
+        # Where nothing was registered nothing is restored, so that the file may be another one.
+        if decided is None or (not positions and refused_changes(decided, self._config)):
             self._reporter.start_step("deciding what to restore")
-            decided = planner.decide_ranges()
+            first = replace(planner.decide_ranges(), run_epoch=owner.run_epoch)
             for choice in planner.choices:
                 _log.warning("%s", choice)
-            table.write(decided)
+            decision = _Decision(decided=first, unwritten=first)
         else:
-            require_same_restore(decided, self._config, self._table.archive_id)
-        for others in planner.other_lineages(decided):
+            require_same_restore(decided, self._config, self._table.archive_id, positions)
+            for change in accepted_changes(decided, self._config):
+                _log.warning("%s", change)
+            added = planner.added_ranges(decided)
+            decision = _Decision(decided=decided)
+            if added is not None:
+                for choice in planner.choices:
+                    _log.warning("%s", choice)
+                added = replace(added, run_epoch=owner.run_epoch)
+                _log.info("added to the restore, up to decision %d: %s", decided.last_decision, listed(sorted(added.topic_names)))
+                decision = _Decision(decided=decided.with_more(added), unwritten=added, extends=decided)
+        for pattern in planner.unmatched_patterns:
+            _log.warning("%s", unmatched_sentence(pattern))
+        for others in planner.other_lineages(decision.decided):
             _log.warning("%s", others.sentence())
-        return decided
+        return decision
 
     def _register(
-        self, owner: OffsetMapOwner, targets: TargetTopics, topics: Mapping[str, TopicDescription], decided: RestoreRanges
+        self,
+        owner: OffsetMapOwner,
+        targets: TargetTopics,
+        topics: Mapping[str, TopicDescription],
+        decision: _Decision,
+        retention: RestoredRetention,
     ) -> None:
-        """Create the target topics, and write the first row of every partition. Raise ConfigError.
+        """Create the target topics, and write the decision and the first row of every partition. Raise ConfigError.
 
         A topic without such rows was never written by this restore: it has to be empty.
         """
-        deadline = self._supervisor.deadline()
+        deadline, decided = self._supervisor.deadline(), decision.decided
         problems = changed_offsets_problems(owner.positions(), self._config.topics.is_preserved)
         if problems:
             raise ConfigError(problems)
         begun = {source.topic for source in owner.positions()}
         self._preserved.require_possible(decided.ranges, begun, deadline)
         refuse_filled_topics(self._target, {topic: self._config.target_topic(topic) for topic in topics.keys() - begun}, deadline)
+        retention.require_kept(self._table, decided, deadline)
         self._reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
         targets.prepare({name: description.partitions for name, description in topics.items()}, deadline)
+        retention.require_kept(self._table, decided, deadline)  # a cluster may give new topics other settings than requested
+        if decision.unwritten is not None:
+            # Only now: a remedy of a problem above may be another file, which could not be used once this is written.
+            owner.check_ownership()
+            RestoreRangesTable.of(self._storage).write(decision.unwritten, decision.extends)
         positions = owner.positions()
         starts = {source: offsets.start for source, offsets in decided.ranges.items() if source not in positions}
         if starts:
@@ -353,24 +408,28 @@ class _RestoreRun:
             )
         _log.info("restored: %s up to the cut", counted(len(decided.ranges), "partition"))
 
-    def _commit_groups(self, decided: RestoreRanges) -> None:
-        """Commit the offsets of groups at the cut. A failure is raised: the next start tries again."""
+    def _left_out_records(self, planner: RestorePlanner) -> list[str]:
+        """Return a sentence for records that the file includes and that are not in the target."""
+        omissions = [unmatched_sentence(pattern) for pattern in planner.unmatched_patterns]
+        offset_map = OffsetMap.open(self._storage.to_read(), mirror=self._config.mirror)
+        quarantined = sum(not entry.is_released for entry in undescribed_entries(offset_map))
+        if quarantined:
+            omissions.append(f"{counted(quarantined, 'batch')} in quarantine (`shallow-mirror quarantine list FILE`)")
+        return omissions
+
+    def _commit_groups(self, decided: RestoreRanges) -> list[str]:
+        """Commit the offsets of groups at the cut. Return a sentence for each that was left out: the next start tries again."""
         config = self._config
         if config.groups.commit == "off":
-            return
+            return []
         self._reporter.start_step("committing the offsets of consumer groups")
         tables = self._archive.best_effort_tables()
         times = group_times(self._table, self._archive, decided, config.until, datetime.now(UTC))
-        positions = [
-            position
-            for at in sorted(set(times.values()))
-            for position in noted_positions(tables, at)
-            if times.get(position.source.topic) == at
-        ]
+        positions = noted_positions(tables, times)
         offset_map = OffsetMap.open(self._storage.to_read(), mirror=config.mirror)
         with closing(GroupClient(config.target.client, config.target_cluster_name, REQUEST_S)) as target:
             groups = restore_groups(config, positions, decided.ranges, offset_map, target)
-        report_groups(groups)
+        return report_groups(groups)
 
     def _report(self, report: MicroBatchReport) -> None:
         assert self._owner is not None

@@ -81,6 +81,8 @@ class RunReporter:
         self._micro_batch_count = 0
         self._logged_steps: set[str] = set()
         self._early_ends_in_a_row = 0
+        self.ends: Mapping[SourcePartition, int] | None = None
+        """Where a restore ends in each partition; None: a planner writes the ends of the source."""
         left_out_path = temp_dirs.temp_dir() / f"left-out-{identity.run_id}.json"
         self.left_out = LeftOutReporter(
             left_out_path, planner_state.left_out_path(run.checkpoint), report=self.record_problem, count=self._count_left_out
@@ -267,9 +269,11 @@ class RunReporter:
         count = self._micro_batch_count
         what = counted(count, "micro-batch") if count else "nothing new"
         left = f"; not copied: {counted(len(not_copied), 'paused topic')}" if not_copied else ""
-        _log.info("caught up: %s; %s%s", what, offsets_left(self._lag(positions)), left)
+        _log.info("caught up: %s%s%s", what, offsets_left(self._lag(positions)), left)
 
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:
+        if self.ends is not None:
+            return sum(max(0, end - positions[source].offset) for source, end in self.ends.items() if source in positions)
         state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
         offsets = {source: positions[source].offset for source in (() if state is None else state.ends) if source in positions}
         return planner_state.lag_behind(state, offsets, self._identity.started_at_ms)

@@ -28,7 +28,7 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.groups import archived_groups
 from shallow_mirror.groups.archived_groups import GroupNotes, GroupNoting
 from shallow_mirror.groups.report import Step
-from shallow_mirror.groups.restored_groups import clamped, noted_positions, report_groups, restore_groups
+from shallow_mirror.groups.restored_groups import clamped, noted_positions, planned_groups, report_groups, restore_groups
 from shallow_mirror.streaming.planning.restore_planner import time_of_cut
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, TargetPartition, TopicPartition
 
@@ -193,8 +193,12 @@ def test_offsets_are_clamped_to_the_range_translated_and_committed_for_groups_wi
     reached = {name: [offset.offset for offset in of_group] for name, of_group in target.offsets_of.items()}
     assert reached == {"inside": [50], "before": [0], "behind": [100], "further": [90], "active": [1]}
     with caplog.at_level("INFO"):
-        report_groups(groups.values())
+        (left_out,) = report_groups(groups.values())
     assert "group active: orders-0 was not committed: the group is active there" in caplog.text
+    assert left_out.startswith("the offset of group active in orders-0: the group is active there")
+    planned = planned_groups(config, positions, ranges, client)
+    assert {each.group: each.is_free for each in planned if not each.is_free} == {"active": False}
+    assert "is left out while it has members there" in planned[0].sentence()
 
 
 def test_with_preserved_offsets_groups_keep_their_numbers_also_where_no_record_follows(tmp_path: Path) -> None:
@@ -224,7 +228,7 @@ def test_a_position_is_clamped_to_what_was_restored() -> None:
 
 
 def test_an_archive_without_notes_is_a_warning(tables: BestEffortTables, caplog: pytest.LogCaptureFixture) -> None:
-    assert noted_positions(tables, T0) == ()
+    assert noted_positions(tables, {"orders": T0}) == ()
     assert "the archive has recorded no offsets of groups at or before 2026-05-01T14:00:00+00:00" in caplog.text
 
 

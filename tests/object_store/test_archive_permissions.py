@@ -82,7 +82,7 @@ DELETE = "POST .*delete"
         ("run --available-now", PUT, 2, ""),
         ("run --available-now", LIST, 2, ""),
         ("run --available-now", DELETE, 2, ""),
-        ("restore", "HEAD ", 2, "nothing stands against it"),
+        ("restore", "HEAD ", 2, "checked without a problem"),
     ],
 )
 def test_an_operation_that_the_bucket_refuses_is_named_with_its_remedy(

@@ -226,8 +226,11 @@ def test_topics_that_the_archive_does_not_have_are_named(commands: Commands) -> 
     assert "the archive has no topic that matches paymnts, refunds and is not excluded" in planned.problem
     assert "its topics up to decision 3 are: orders" in planned.problem
     planned = commands.plan_restore(topics={"include": ["orders", "refunds"]})
+    assert planned.code == 2
+    assert "the archive has no topic refunds (correct the name, or remove it); its topics up to decision 3 are" in planned.problem
+    planned = commands.plan_restore(topics={"include": ["orders", "refund.*"]})
     assert planned.code == 0
-    assert "topics.include: the archive has no topic that matches refunds" in planned.error
+    assert "topics.include: the archive has no topic that matches refund.*: correct or remove the pattern" in planned.out
     planned = commands.plan_restore(until={"offsets": {"refunds": {0: 1}}})
     assert planned.code == 2
     assert "the archive has no partition refunds-0" in planned.problem

@@ -1,19 +1,21 @@
-"""A dry run says what a restore would create, copy and rebuild, and what stands against it. It writes nothing."""
+"""A dry run says what a restore would create, copy and rebuild, and what prevents it. It writes nothing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fakes.strict_broker import StrictCluster
 from tests.support import restore_runs
-from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
+from tests.support.archives import NOW_MS, ORDERS, PAYMENTS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, record_pass
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
@@ -57,13 +59,13 @@ def test_topics_ranges_bytes_and_micro_batches_are_reported_and_nothing_is_writt
     (topic,) = report.topics
     assert (topic.target, topic.partitions, topic.exists) == ("east.orders", 2, False)
     assert topic.created_with is not None
-    assert topic.created_with["retention.ms"] == "77"
+    assert (topic.created_with["retention.ms"], topic.paused["retention.ms"]) == ("-1", "77")
     assert topic.created_with["compression.type"] == "producer"
     ranges = [(each.partition, each.position, each.end, each.record_count, each.is_exact) for each in report.partitions]
     assert ranges == [(0, 0, 30, 30, True), (1, 0, 5, 5, True)]
     assert report.size_bytes == len(batch(0, 10)) * 3 + len(batch(0, 5))
     assert (report.object_count, report.micro_batches) == (2, 1)
-    assert "nothing stands against it" in report.sentences()
+    assert report.sentences()[-1].startswith("checked without a problem")
     assert not (archived.folder / "restore").exists()
     assert archived.dry_run() == report
 
@@ -90,7 +92,8 @@ def test_a_partition_with_several_lineages_is_named_with_what_is_not_restored(ar
 
 
 def test_a_target_topic_that_holds_records_is_refused_with_the_remedy(archived: Archived) -> None:
-    archived.target.create_topic("east.orders", 2)
+    keeps: dict[str, Any] = {"retention.ms": "-1"}
+    archived.target.create_topic("east.orders", 2, **keeps)
     assert archived.dry_run().is_fine
     archived.target.seed(("east.orders", 1), batch(0, 1))
     report = archived.dry_run()
@@ -129,6 +132,26 @@ def test_the_command_prints_it_and_its_options_override_the_cut_of_the_file(
         main(["restore", str(file), "--dry-run", "--until", "yesterday"])
     assert ended.value.code == 2
     assert "--until" in capsys.readouterr().err
+
+
+def test_groups_are_named_with_the_positions_that_will_be_committed(archived: Archived) -> None:
+    assert "none will be committed: the archive has recorded none" in archived.dry_run().groups_note
+    tables = MirrorStorage(archived.archive.config.table_location).best_effort_tables()
+    observed_at = datetime.fromtimestamp(NOW_MS / 1000, UTC)
+    positions = [
+        GroupPosition(group="app", source=ORDERS, offset=12),
+        GroupPosition(group="app", source=OTHER, offset=99),
+        GroupPosition(group="other", source=ORDERS, offset=3),
+        GroupPosition(group="elsewhere", source=PAYMENTS, offset=3),
+    ]
+    record_pass(tables, GroupSyncPass(observed_at=observed_at, is_whole=True), positions)
+    report = archived.dry_run(groups={"exclude": ["other"]})
+    (group,) = report.groups
+    assert (group.group, group.offsets, group.state) == ("app", {"orders-0": 12, "orders-1": 5}, "not there")
+    assert "group app: orders-0 at 12, orders-1 at 5; at the target it is not there" in report.sentences()
+    assert "offsets of 1 group will be committed once everything is restored" in "\n".join(report.sentences())
+    assert json.loads(json.dumps(report.document()))["groups"][0]["offsets"] == {"orders-0": 12, "orders-1": 5}
+    assert archived.dry_run(groups={"commit": "off"}).groups_note == "no offsets will be committed (groups.commit: off)"
 
 
 PRESERVED: dict[str, Any] = {"topics": {"offsets": {".*": "preserved"}}}

@@ -155,7 +155,7 @@ class ArchiveOfTest:
     def describe(self, *topics: TopicDescription) -> None:
         """Record topics beside the objects and in the table, as a run does."""
         described = ArchivedTopics.of(MirrorStorage(self.config.table_location))
-        TopicObjects(self.store, self.owner.map_id).record(topics, at_ms=self.now_ms, history=described.history)
+        TopicObjects(self.store, self.owner.map_id).record(topics, at_ms=self.now_ms, history=described.seen)
         described.record(topics, run_epoch=1, micro_batch=1, at_ms=self.now_ms)
 
     def archive(self, batches: Mapping[SourcePartition, Sequence[bytes]], **options: Any) -> list[DecidedSegment]:

@@ -171,14 +171,20 @@ STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; r
 
 def config_warnings(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
     """Return what makes the copy differ from its source, or slower for some batches, given both topics' settings."""
-    doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else _time_doubts(settings)
+    limits = [] if is_stamping(settings) else _time_doubts(settings)
+    return record_doubts(settings, source) + limits + _cleaning_doubts(settings, source)
+
+
+def record_doubts(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
+    """Return what changes records or batches when they are written, given both topics' settings."""
+    doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else []
     most, source_most = (int(configs.get("max.message.bytes", 0)) for configs in (settings, source))
     if most < source_most:
         doubts.append(
             f"has max.message.bytes={most}, below the source topic's {source_most}: a larger batch cannot be copied as it is. "
             f"Set max.message.bytes={source_most}"
         )
-    return doubts + _cleaning_doubts(settings, source)
+    return doubts
 
 
 def _time_doubts(settings: Mapping[str, str]) -> list[str]:

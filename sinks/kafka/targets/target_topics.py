@@ -51,13 +51,16 @@ class TargetTopics:
         route: Callable[[str], str],
         announce: Callable[[Mapping[str, str]], None] = lambda _: None,
         stamping: LogAppendTimeTopics | None = None,
+        adjust_new: Callable[[Mapping[str, TopicSpec]], Mapping[str, TopicSpec]] = lambda specs: specs,
     ) -> None:
         """Read no cluster yet: `prepare` does.
 
         `positions`: those of the offset map, with the target topics that hold what was copied. `route` returns the name of a
         target topic by source topic. `announce` is called with all names when there are new ones, before anything is copied to
-        them. `stamping` is kept up to date; None: its problems are logged.
+        them. `stamping` is kept up to date; None: its problems are logged. `adjust_new` is called right before topics are
+        created, with their specifications by source topic, and returns what is created.
         """
+        self._adjust_new = adjust_new
         self._announce = announce
         self.stamping = LogAppendTimeTopics() if stamping is None else stamping
         self._config = config
@@ -227,15 +230,16 @@ class TargetTopics:
     def _create_missing(self, missing: Mapping[str, str], partitions: Mapping[str, int], deadline: Deadline) -> None:
         settings = self._source.topic_configs(sorted(missing), deadline) if self._config.topics.configs != "off" else {}
         replicas = self._replicas(deadline)
-        specs = [
-            TopicSpec(
+        by_source = {
+            source: TopicSpec(
                 target,
                 partitions[source],
                 replicas,
                 target_topic_policy.configs_of_new(settings.get(source, {}), is_preserved=self.is_preserved(source)),
             )
             for source, target in sorted(missing.items())
-        ]
+        }
+        specs = list(self._adjust_new(by_source).values())
         _log.info(
             "creating target topics: %s", ", ".join(f"{spec.name} ({counted(spec.partitions, 'partition')})" for spec in specs)
         )

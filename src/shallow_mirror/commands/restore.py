@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shallow_mirror.commands import sessions
-from shallow_mirror.commands.exit_codes import EXIT_REFUSED
+from shallow_mirror.commands.exit_codes import EXIT_LEFT, EXIT_REFUSED
 from shallow_mirror.commands.file_kinds import load_restore
 from shallow_mirror.commands.options import LogFormatOption
 from shallow_mirror.commands.run_logging import logging_as
@@ -40,17 +40,30 @@ def restore(
             "--offsets", metavar="preserved|translated", help="Of the records of all topics. Overrides `topics.offsets`."
         ),
     ] = None,
+    lifts_retention: Annotated[
+        bool,
+        typer.Option(
+            "--lift-retention",
+            help="Of a complete restore: give the topics that it created their archived retention. With --dry-run: show it.",
+        ),
+    ] = False,
     is_dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be restored. Nothing is written, and Spark is not started.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run or --lift-retention: print JSON.")] = False,
     log_format: LogFormatOption = "text",
 ) -> None:
-    """Restore an archive up to the cut of the file. Ctrl-C stops it at a micro-batch boundary; the next call continues there."""
+    """Restore an archive up to the cut of the file. Ctrl-C stops it at a micro-batch boundary; the next call continues there.
+
+    Exit code 1 where something that the file includes was left out.
+    """
     config = load_restore(file, "restore").with_cut(time=until, decision=at_decision, is_whole_transactions=whole_transactions)
     config = config.with_offsets(offsets)
-    if as_json and not is_dry_run:
-        raise ConfigError("--json requires --dry-run: a restore prints no result, it logs")
+    if as_json and not (is_dry_run or lifts_retention):
+        raise ConfigError("--json requires --dry-run or --lift-retention: a restore prints no result, it logs")
+    if lifts_retention:
+        _lift_retention(config, is_applied=not is_dry_run, as_json=as_json)
+        return
     if is_dry_run:
         _show_dry_run(config, as_json=as_json)
         return
@@ -60,7 +73,19 @@ def restore(
         running = Restore(config)
         logging.getLogger(__name__).info("restore %s: from %s, tables %s", config.restore, config.archive.tables, config.tables)
         stop_on_signals(running)
-        running.run(sessions.submitted_session())
+        omissions = running.run(sessions.submitted_session())
+    if omissions:
+        raise typer.Exit(EXIT_LEFT)
+
+
+def _lift_retention(config: RestoreConfig, *, is_applied: bool, as_json: bool) -> None:
+    from shallow_mirror.operations.restore_retention import lift_retention
+
+    with interruptible("what was set stays set: the same command sets the rest"), sessions.session_for(config) as spark:
+        report = lift_retention(config, spark, is_applied=is_applied)
+    print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
+    if not report.is_fine:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 def _show_dry_run(config: RestoreConfig, *, as_json: bool) -> None:

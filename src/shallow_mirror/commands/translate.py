@@ -29,6 +29,7 @@ def translate(
 ) -> None:
     """Translate a source offset to the target, or with --reverse back."""
     from shallow_mirror.checkpoints.offset_map import OffsetMap
+    from shallow_mirror.config import RestoreConfig
     from shallow_mirror.errors import ConfigError
 
     at, config = parse_time(as_of), load_mirror_or_restore(conf, "translate")
@@ -37,7 +38,9 @@ def translate(
         look_up = offset_map.reverse if reverse else offset_map.translate
         translation = look_up(topic, partition, offset, as_of=at, topic_id=topic_id)
         if translation.target_offset is None and not offset_map.knows(topic, partition, is_target=reverse):
-            raise ConfigError(f"{'target' if reverse else 'source'} partition {topic}-{partition} was never mirrored")
+            partition_name = f"{'target' if reverse else 'source'} partition {topic}-{partition}"
+            kind = "restored" if isinstance(config, RestoreConfig) else "mirrored"
+            raise ConfigError(f"{partition_name} was never {kind}")
     document = {
         "topic": topic,
         "partition": partition,

@@ -45,7 +45,13 @@ class RestoreTopicSettings(OffsetSettings):
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
     configs: Annotated[Literal["create", "off"], OrOff] = "create"
+    retention: Literal["paused", "archived"] = "paused"
     offsets: Mapping[Pattern, Literal["translated", "preserved"]] = Field(default={})
+
+    @property
+    def pauses_retention(self) -> bool:
+        """Return whether nothing that is restored may be deleted before an operator lifts that."""
+        return self.retention == "paused"
 
     def is_included(self, topic: str) -> bool:
         return routing.is_included(topic, self.include, self.exclude)

@@ -1,10 +1,12 @@
-"""Driver, for the cli: what a restore would do: its topics, ranges, bytes and batches, and what it lacks. Writes nothing."""
+"""Driver, for the cli: dry run of a restore: its topics, ranges, bytes, batches and groups, and what it lacks. Writes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.archive_reading.cuts import cut_batch
@@ -14,8 +16,13 @@ from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
+from shallow_mirror.checkpoints.restored_topics import RestoredTopicsTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
+from shallow_mirror.config.restore_changes import accepted_changes, refused_changes, require_same_restore
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.restored_groups import REQUEST_S, PlannedGroup, noted_positions, planned_groups
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.restore_fillers import FillerCount
 from shallow_mirror.operations.restore_target_check import TargetCheck, TopicToRestore
@@ -26,8 +33,11 @@ from shallow_mirror.streaming.planning.restore_planner import (
     OtherLineages,
     RestorePlanner,
     described_topics,
-    require_same_restore,
+    group_times,
+    unmatched_sentence,
 )
+from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
+from shallow_mirror.streaming.runner.restored_retention import LIFT
 from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition
 
 _OBJECTS_AT_ONCE = 16
@@ -84,6 +94,15 @@ class RestoreDryRun:
     damaged_objects: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """Of the target cluster, whatever topic."""
+    added_topics: list[str] = field(default_factory=list)
+    """Topics that a restore that has begun will be extended by."""
+    changes: list[str] = field(default_factory=list)
+    """Differences of the file to that of the first start, which are accepted."""
+    unmatched_patterns: list[str] = field(default_factory=list)
+    """Of `topics.include`, that match no topic of the archive."""
+    groups: list[PlannedGroup] = field(default_factory=list)
+    groups_note: str = ""
+    """Why there are no groups, or as of when they were recorded."""
 
     @property
     def is_fine(self) -> bool:
@@ -107,6 +126,10 @@ class RestoreDryRun:
         ]
         if self.is_begun:
             lines.append("it has begun: the cut is that of its first start, and what is restored already is left out")
+        lines += self.changes
+        if self.added_topics:
+            lines.append(f"topics that will be added to it: {', '.join(self.added_topics)}")
+        lines += [unmatched_sentence(pattern) for pattern in self.unmatched_patterns]
         lines += self.problems
         lines += self.choices
         lines += [line for topic in self.topics for line in _topic_lines(topic)]
@@ -121,7 +144,17 @@ class RestoreDryRun:
         lines += self.damaged_objects[:_SHOWN]
         if len(self.damaged_objects) > _SHOWN:
             lines.append(f"and {len(self.damaged_objects) - _SHOWN:,} more objects (--json lists all)")
-        lines.append("nothing stands against it" if self.is_fine else "the restore will not succeed before this is solved")
+        lines.append(f"groups: {self.groups_note}")
+        lines += [group.sentence() for group in self.groups[:_SHOWN]]
+        if len(self.groups) > _SHOWN:
+            lines.append(f"and {counted(len(self.groups) - _SHOWN, 'more group')} (--json lists all)")
+        lines.append(
+            "checked without a problem: the ranges and their rows, the size of each object, the target's topics, settings, "
+            "retention and groups; not checked: the bytes of objects (`shallow-mirror archive verify --deep`), and permissions "
+            "to write"
+            if self.is_fine
+            else "the restore will not succeed before these problems are solved"
+        )
         return lines
 
 
@@ -137,16 +170,20 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
     require_objects(table, store)
     planner = RestorePlanner(config, table, store, archive_storage)
     decided = RestoreRangesTable.of(storage).read()
-    is_begun = decided is not None
-    if decided is None:
+    positions: dict[SourcePartition, Position] = {}
+    if decided is not None:
+        positions = OffsetMap.open(storage, mirror=config.mirror).positions()
+    added, changes, is_begun = None, [], bool(positions)
+    if decided is None or (not is_begun and refused_changes(decided, config)):
         decided = planner.decide_ranges()
     else:
-        require_same_restore(decided, config, table.archive_id)
-    positions: dict[SourcePartition, Position] = {}
-    if is_begun:
-        positions = OffsetMap.open(storage, mirror=config.mirror).positions()
+        require_same_restore(decided, config, table.archive_id, positions)
+        changes = accepted_changes(decided, config)
+        added = planner.added_ranges(decided)
+        decided = decided if added is None else decided.with_more(added)
     described = described_topics(archive_storage, decided)
-    target = TargetCheck(config, {source: offsets.start for source, offsets in decided.ranges.items()}, positions)
+    amounts = restored_amounts(table, decided, described.keys())
+    target = TargetCheck(config, decided, positions, amounts, RestoredTopicsTable.of(storage).read().values())
     topics, problems = target.topics(described)
     report = RestoreDryRun(
         restore=config.restore,
@@ -160,9 +197,35 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
         choices=planner.choices,
         other_lineages=planner.other_lineages(decided),
         problems=problems,
+        added_topics=[] if added is None else sorted(added.topic_names),
+        changes=changes,
+        unmatched_patterns=list(planner.unmatched_patterns),
     )
+    _add_groups(report, config, table, archive_storage, decided)
     _add_ranges(report, config, planner, decided, positions, described, store)
     return report
+
+
+def _add_groups(
+    report: RestoreDryRun, config: RestoreConfig, table: ArchiveTable, archive_storage: MirrorStorage, decided: RestoreRanges
+) -> None:
+    if config.groups.commit == "off":
+        report.groups_note = "no offsets will be committed (groups.commit: off)"
+        return
+    times = group_times(table, archive_storage, decided, config.until, datetime.now(UTC))
+    positions = noted_positions(archive_storage.best_effort_tables(), times)
+    if not positions:
+        report.groups_note = "none will be committed: the archive has recorded none up to the cut (groups.interval)"
+        return
+    with closing(GroupClient(config.target.client, config.target_cluster_name, REQUEST_S)) as target:
+        try:
+            report.groups = planned_groups(config, positions, decided.ranges, target)
+        except ConfigError as error:
+            report.problems += [f"groups: {problem}" for problem in error.problems]
+    report.groups_note = (
+        f"offsets of {counted(len(report.groups), 'group')} will be committed once everything is restored, as recorded up to "
+        f"{max(times.values()).isoformat(timespec='seconds')}; those of topics with translated offsets are translated then"
+    )
 
 
 def _add_ranges(
@@ -250,7 +313,11 @@ def _topic_lines(topic: TopicToRestore) -> list[str]:
     else:
         settings = ", ".join(f"{name}={value}" for name, value in sorted(topic.created_with.items()))
         how = f"will be created with {settings}"
-    return [f"topic {name}: {counted(topic.partitions, 'partition')}, {how}, offsets {topic.offsets}", *topic.problems]
+    lines = [f"topic {name}: {counted(topic.partitions, 'partition')}, {how}, offsets {topic.offsets}"]
+    if topic.paused:
+        archived = ", ".join(f"{name}={value}" for name, value in sorted(topic.paused.items()))
+        lines.append(f"target topic {topic.target}: its retention is paused until {LIFT} sets {archived}")
+    return [*lines, *topic.notes, *topic.problems]
 
 
 def _partition_line(partition: PartitionToRestore) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -12,13 +12,18 @@ from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.restored_topics import PausedTopic
 from shallow_mirror.config import RestoreConfig
+from shallow_mirror.config.restore_changes import unfinished_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.preserved.shared_producers import first_offset_problems, read_guard_times, used_log_problems
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.filled_topics import existing_partitions, filled_partitions, filled_problems
+from shallow_mirror.sinks.kafka.targets.retention_pause import RestoredAmount, deletions, existing_topic_findings, pause_of
 from shallow_mirror.streaming.runner.preserved_restore import changed_offsets_problems
+from shallow_mirror.streaming.runner.restored_retention import LIFT, paused_topics
 from shallow_mirror.types import SourcePartition
 
 _ANSWER_MS = 30_000.0
@@ -37,17 +42,29 @@ class TopicToRestore:
     exists: bool
     created_with: Mapping[str, str] | None
     problems: tuple[str, ...]
+    paused: Mapping[str, str]
+    """Archived values that the new topic gets only when its retention is lifted, by setting."""
+    notes: tuple[str, ...] = ()
+    """What the settings of the target topic do to the records, which is no reason to refuse the restore."""
 
 
 class TargetCheck:
-    """Compares what is restored with the target cluster. `starts`: of the ranges. `positions`: of a restore that has begun."""
+    """Compares what is restored with the target cluster. `positions`: of a restore that has begun. `amounts`: by topic."""
 
     def __init__(
-        self, config: RestoreConfig, starts: Mapping[SourcePartition, int], positions: Mapping[SourcePartition, Position]
+        self,
+        config: RestoreConfig,
+        decided: RestoreRanges,
+        positions: Mapping[SourcePartition, Position],
+        amounts: Mapping[str, RestoredAmount],
+        paused: Collection[PausedTopic],
     ) -> None:
         self._config = config
-        self._starts = starts
+        self._starts = {source: offsets.start for source, offsets in decided.ranges.items()}
+        self._unfinished = {source.topic for source in unfinished_partitions(decided, positions)}
         self._positions = positions
+        self._amounts = amounts
+        self._paused = paused
         self._begun = {source.topic for source in positions}
 
     def topics(self, described: Mapping[str, TopicDescription]) -> tuple[list[TopicToRestore], list[str]]:
@@ -62,16 +79,31 @@ class TargetCheck:
             settings = cluster.topic_configs(sorted(existing), deadline) if existing else {}
             problems = {topic: self._problems_of_logs(cluster, topic, targets[topic], deadline) for topic in targets}
             cluster_problems = self._cluster_problems(cluster, deadline)
+            paused_now = set(paused_topics(cluster, self._paused, deadline))
         topics = []
+        now_ms = int(time.time() * 1000)
         for topic, target in targets.items():
             description = described[topic]
             target_topic = existing.get(target)
             is_there, is_preserved = target_topic is not None, config.topics.is_preserved(topic)
+            notes: list[str] = []
             if is_forbidden(listed[target].error_code):
                 problem = refusal(listed[target].error_code, "Produce", topic=target)
                 problems[topic].append(f"target topic {target}: {problem}")
             elif target_topic is not None:
                 problems[topic] += self._problems_of_settings(topic, description, len(target_topic.partitions), settings[target])
+                if topic in self._unfinished:
+                    more_problems, notes = existing_topic_findings(
+                        settings[target],
+                        self._amounts[topic],
+                        now_ms,
+                        is_paused=config.topics.pauses_retention,
+                        stops_at_refused=config.write.on_refused == "stop",
+                    )
+                    problems[topic] += [f"target topic {target} {problem}" for problem in more_problems]
+                    notes += target_topic_policy.record_doubts(settings[target], description.configs)
+                if target in paused_now:
+                    notes.append(f"has its retention paused: {LIFT} sets the archived values")
             elif topic in self._begun:
                 problems[topic].append(
                     f"target topic {target} (for {topic}) was deleted, with what was restored: restore it again"
@@ -82,6 +114,13 @@ class TargetCheck:
             configs = {} if config.topics.configs == "off" else description.configs
             is_created = not is_there and config.topics.create and topic not in self._begun
             created_with = target_topic_policy.configs_of_new(configs, is_preserved=is_preserved) if is_created else None
+            paused: dict[str, str] = {}
+            if created_with is not None and config.topics.pauses_retention:
+                pause = pause_of(created_with)
+                paused = {name: configs.get(name, "the target's default") for name in pause}
+                created_with |= pause
+            elif created_with is not None:
+                notes += [f"will delete: it {sentence}" for sentence in deletions(created_with, self._amounts[topic], now_ms)]
             topics.append(
                 TopicToRestore(
                     topic=topic,
@@ -91,6 +130,8 @@ class TargetCheck:
                     exists=is_there,
                     created_with=created_with,
                     problems=tuple(problems[topic]),
+                    paused=paused,
+                    notes=tuple(f"target topic {target} {note}" for note in notes),
                 )
             )
         return topics, cluster_problems

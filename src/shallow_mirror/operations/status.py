@@ -11,11 +11,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.acls.access_state import AccessPass
+from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints import run_history
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import Recorded
@@ -27,6 +29,7 @@ from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
 from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
+from shallow_mirror.checkpoints.restored_topics import RestoredTopicsTable
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
@@ -38,9 +41,13 @@ from shallow_mirror.checkpoints.topic_offsets import (
     topics_with_offsets,
 )
 from shallow_mirror.config import MirrorConfig, RestoreConfig
+from shallow_mirror.config.restore_changes import accepted_changes, refused_changes
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
 from shallow_mirror.streaming.runner.lag import (
+    PATIENCE_MS,
     PartitionStatus,
     SourceView,
     copied_until,
@@ -50,6 +57,7 @@ from shallow_mirror.streaming.runner.lag import (
     query_target,
 )
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
+from shallow_mirror.streaming.runner.restored_retention import paused_topics
 from shallow_mirror.types import SourcePartition
 
 MICRO_BATCHES_SHOWN = 5
@@ -145,6 +153,10 @@ class StatusReport:
     problems: tuple[CountedProblem, ...] = ()
     left_out: tuple[LeftOutPartition, ...] = ()
     topics: tuple[TopicOffsets, ...] = ()
+    paused_retention: tuple[str, ...] = ()
+    """Target topics of a restore from which nothing is deleted before `restore --lift-retention`."""
+    changed_settings: tuple[str, ...] = ()
+    """Differences of a restore file to that of the first start."""
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -174,8 +186,11 @@ def gather_status(
     storage = MirrorStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     tables = storage.best_effort_tables()
-    included = included_positions(config, offset_map.positions())
+    restore = _restore_status(config, storage) if isinstance(config, RestoreConfig) else None
+    included = included_positions(config, offset_map.positions()) if restore is None else offset_map.positions()
     positions = {source: position.offset for source, position in included.items()}
+    if restore is not None:  # also of partitions that are not registered yet
+        positions = {**restore.starts, **positions}
     copied_until_ms = copied_until(included)
     recorded = offset_map.recorded()
     run = None if recorded is None else run_status(tables, recorded)
@@ -185,13 +200,14 @@ def gather_status(
     topics = planner_state.read_topics_state(planner_state.topics_state_path(config.checkpoint))
     controls = Controls.open(storage).read()
     start = planner_state.read_start_state(planner_state.start_state_path(config.checkpoint))
-    if isinstance(config, RestoreConfig):
-        view = _ends_of_restore(storage)
+    if restore is not None:
+        view = SourceView(ends=restore.ends)
         # A restore has no planner that writes its state again: what came in front of the last micro-batch is over.
         settled_at_ms = micro_batches[-1].settled_at_ms if micro_batches else 0
         planned = None if planned is None or planned.at_ms <= settled_at_ms else planned
         start = None if start is None or start.since_ms <= settled_at_ms else start
     else:
+        assert isinstance(config, MirrorConfig)
         view = query_source(config, positions, copied_until_ms)
     at_ms = now_ms()
     is_waiting = planned is not None and not (run is not None and run.is_over)
@@ -208,6 +224,8 @@ def gather_status(
         micro_batches=micro_batches,
         partitions=partition_statuses(positions, copied_until_ms, view, at_ms),
         target_problem=query_target(config),
+        paused_retention=() if restore is None else restore.paused_retention,
+        changed_settings=() if restore is None else restore.changed_settings,
         open_transactions=view.open_transactions,
         quarantined_batches=len(quarantined),
         quarantined_bytes=sum(segment.size_bytes for segment in quarantined),
@@ -240,10 +258,37 @@ def _topics(offset_map: OffsetMap, positions: Mapping[SourcePartition, Position]
     return topics_with_offsets(positions, recorded_fillers(pieces, preserved))
 
 
-def _ends_of_restore(storage: MirrorStorage) -> SourceView:
-    """Return where the restore ends; nothing before its first start has decided that."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RestoreStatus:
+    """What a restore has decided; nothing before its first start has."""
+
+    starts: Mapping[SourcePartition, int]
+    ends: Mapping[SourcePartition, int]
+    changed_settings: tuple[str, ...]
+    paused_retention: tuple[str, ...]
+
+
+def _restore_status(config: RestoreConfig, storage: MirrorStorage) -> _RestoreStatus:
     decided = RestoreRangesTable.of(storage).read()
-    return SourceView(ends={} if decided is None else {source: offsets.end for source, offsets in decided.ranges.items()})
+    if decided is None:
+        return _RestoreStatus(starts={}, ends={}, changed_settings=(), paused_retention=())
+    refused = [f"the next start will be refused: {change}" for change in refused_changes(decided, config)]
+    return _RestoreStatus(
+        starts={source: offsets.start for source, offsets in decided.ranges.items()},
+        ends={source: offsets.end for source, offsets in decided.ranges.items()},
+        changed_settings=(*refused, *accepted_changes(decided, config)),
+        paused_retention=_paused_retention(config, storage),
+    )
+
+
+def _paused_retention(config: RestoreConfig, storage: MirrorStorage) -> tuple[str, ...]:
+    """Return the target topics whose retention the restore has paused, as they are now; none where the target does not answer."""
+    recorded = RestoredTopicsTable.of(storage).read().values()
+    with closing(Cluster(config.target.client)) as cluster:
+        try:
+            return tuple(paused_topics(cluster, recorded, Deadline.after_ms(PATIENCE_MS, time.monotonic)))
+        except RetriableError:  # query_target says so
+            return ()
 
 
 def _current_start(

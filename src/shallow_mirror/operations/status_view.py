@@ -17,9 +17,10 @@ from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass
 from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.checkpoints.topic_offsets import PRESERVED, TopicOffsets
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
-from shallow_mirror.plurals import counted
+from shallow_mirror.plurals import counted, listed
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
+from shallow_mirror.streaming.runner.restored_retention import LIFT
 
 _OPEN_SHOWN = 10
 _UNBROKEN_COLUMNS = 10_000
@@ -84,6 +85,12 @@ def render(report: StatusReport) -> RenderableType:
     ]
     lines += [f"deleted at the source, its copies stay on the target: {topic}" for topic in report.gone_topics]
     lines += report.topic_problems
+    lines += report.changed_settings
+    if report.paused_retention:
+        lines.append(
+            f"retention is paused in {counted(len(report.paused_retention), 'target topic')} ({listed(report.paused_retention)})"
+            f": {LIFT} sets the archived values"
+        )
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
     if report.acls is not None:

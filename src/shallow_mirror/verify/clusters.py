@@ -16,6 +16,7 @@ from shallow_mirror.broker.fetch.range_reader import receive_buffer
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
+from shallow_mirror.sinks.kafka.targets.retention_pause import NOT_BY_KEY
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.verify.map_index import Longs
 from shallow_mirror.verify.partition_reader import PATIENCE_MS, LogView, PartitionReader
@@ -48,8 +49,11 @@ class ClusterReader:
         isolation: IsolationLevel,
         *,
         fetch_bytes: int,
+        is_restored: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`is_restored`: a topic whose compaction is paused has been so since it was created, and lacks no record."""
+        self._is_restored = is_restored
         self.cluster, self.second_connection = Cluster(client, clock=clock), Cluster(client, clock=clock)
         self.isolation, self._where, self._clock = isolation, where, clock
         self._fetch_bytes, self._buffer = fetch_bytes, receive_buffer(fetch_bytes)
@@ -124,11 +128,14 @@ class ClusterReader:
             name: TopicView(
                 listed[name].topic_id,
                 frozenset(listed[name].partitions),
-                "compact" in settings[name].get("cleanup.policy", ""),
+                "compact" in settings[name].get("cleanup.policy", "") and not self._is_compaction_paused(settings[name]),
                 settings[name].get("message.timestamp.type") == _LOG_APPEND_TIME,
             )
             for name in existing
         }
+
+    def _is_compaction_paused(self, settings: Mapping[str, str]) -> bool:
+        return self._is_restored and all(settings.get(name) == value for name, value in NOT_BY_KEY.items())
 
     def _refusals(self, names: Sequence[str], listed: Mapping[str, TopicMetadata]) -> Iterator[str]:
         """Brokers hide a topic that we may not describe, whether it exists or not. Only one code says that it does not."""

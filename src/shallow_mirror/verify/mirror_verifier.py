@@ -86,6 +86,8 @@ class MirrorVerifier:
         self._partition_count = 0
         self._preserved_partition_count = 0
         self._filler_count = 0
+        self.deleted_at_target: dict[TopicPartition, tuple[int, int]] = {}
+        """Offsets of the source whose copies the target has deleted, and where its log begins, by target partition."""
 
     def run(self, topics: Sequence[str] | None, tables: BestEffortTables, *, from_start: bool) -> VerifyReport:
         names = self._load_metadata(topics)
@@ -174,6 +176,10 @@ class MirrorVerifier:
             return
         readers = self._readers(pair)
         verified = self._verified.get((pair.source, pair.target), self._after.get(pair.source.topic_partition))
+        every_row = range(len(pair.rows))
+        deleted = pair.rows.deleted_offsets(every_row, readers.source.log.log_start, readers.target.log.log_start)
+        if deleted.at_target:
+            self.deleted_at_target[pair.target.topic_partition] = (deleted.at_target, readers.target.log.log_start)
         first = int(pair.rows.start[0]) if len(pair.rows) else 0
         source_from, target_from = verified or (first, 0)
         last_copy = int(pair.rows.target_ends.max()) if len(pair.rows.target_ends) else 0

@@ -52,10 +52,13 @@ class VerifyReport:
     differences: tuple[Difference, ...]
     preserved_partition_count: int = 0
     filler_count: int = 0
+    uncovered: tuple[str, ...] = ()
+    """What of a restore is not in the target, so that nothing could be compared, as sentences."""
 
     @property
     def is_equal(self) -> bool:
-        return not self.difference_counts
+        """Return whether both sides hold the same; False as well where a restore is not covered."""
+        return not self.difference_counts and not self.uncovered
 
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -64,6 +67,7 @@ class VerifyReport:
             **fields,
             "is_equal": self.is_equal,
             "topics": list(self.topics),
+            "uncovered": list(self.uncovered),
             "unchecked": {why.value: count for why, count in self.unchecked.items()},
             "difference_counts": {kind.value: count for kind, count in self.difference_counts.items()},
             "differences": [difference.document() for difference in self.differences],
@@ -79,7 +83,10 @@ class VerifyReport:
         """Return the result, what it rests on, and the first differences."""
         total = sum(self.difference_counts.values())
         counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
-        lines = ["no difference" if self.is_equal else f"{counted(total, 'difference')}: {counts_by_kind}"]
+        result = f"{counted(total, 'difference')}: {counts_by_kind}" if total else "no difference"
+        if self.uncovered and not total:
+            result = "no difference in what could be compared, which is not all that was restored"
+        lines = [result, *(f"  not covered: {sentence}" for sentence in self.uncovered)]
         lines.append(
             f"{counted(self.record_count, 'record')} in {counted(self.partition_count, 'partition')} of "
             f"{counted(len(self.topics), 'topic')} found equal{self._ways()}"
@@ -114,7 +121,7 @@ class Tally:
     difference_counts: Counter[DifferenceKind] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """Return them by the names that reports and ranges give them."""
         return {name: getattr(self, name) for name in _COUNTS}
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.state_at_cut import described_topics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
-from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
+from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.checkpoints.verify_log import FLUSH_S
 from shallow_mirror.config import MirrorConfig, RestoreConfig
+from shallow_mirror.config.restore_changes import require_same_restore, unfinished_partitions
 from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.clusters import ClusterReader
@@ -83,7 +89,8 @@ def verify_restore(
 ) -> VerifyReport:
     """Compare the target with the archive, up to the cut of the restore, as `verify_mirror` compares two clusters.
 
-    Raises ConfigError also where the restore has not begun, and ArchiveFormatError, ObjectMissingError, StoreUnreachableError.
+    The report is not equal either where something of the restore is not in the target. Raises ConfigError also where the
+    restore has not begun, or the file has changed since, and ArchiveFormatError, ObjectMissingError, StoreUnreachableError.
     """
     fetch_bytes = config.read.fetch_bytes
     options = VerifyOptions(is_deep=is_deep, range_bytes=RANGE_FETCHES * fetch_bytes, flush_s=flush_s)
@@ -95,8 +102,18 @@ def verify_restore(
         raise ConfigError("the restore has not begun: run `shallow-mirror restore` first")
     until = Cut.model_validate_json(decided.until)
     table = ArchiveTable.open(archive_storage)
-    if table.archive_id != decided.archive_id:
-        raise ConfigError(f"archive: the restore was made from archive {decided.archive_id}, here is {table.archive_id}")
+    positions = offset_map.positions()
+    require_same_restore(decided, config, table.archive_id, positions)
+    uncovered = [
+        f"{source.topic_partition} is restored up to {offsets.start:,} of {offsets.end:,}: run `shallow-mirror restore`"
+        for source, offsets in unfinished_partitions(decided, positions).items()
+        if topics is None or source.topic in topics
+    ]
+    uncovered += [
+        f"the file includes topic {topic}, which is not restored yet: run `shallow-mirror restore`"
+        for topic in _new_topics(table, decided, config)
+        if topics is None or topic in topics
+    ]
     source = ArchiveSide(
         table,
         ObjectStore.open(config.archive.objects, config.storage_options),
@@ -107,7 +124,26 @@ def verify_restore(
     )
     committed = IsolationLevel.READ_COMMITTED
     where = config.target_cluster_name
-    with ClusterReader(config.target.client, where, committed, fetch_bytes=fetch_bytes, clock=clock) as target:
+    with ClusterReader(config.target.client, where, committed, fetch_bytes=fetch_bytes, is_restored=True, clock=clock) as target:
         quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
         verifier = MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock)
-        return verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+        report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+    uncovered += [
+        f"{counted(count, 'offset')} of {partition} were restored and are gone: its log begins at {log_start:,} now, so "
+        "retention (or DeleteRecords) has deleted what lies below; restore it again with topics.retention: paused"
+        for partition, (count, log_start) in sorted(verifier.deleted_at_target.items())
+    ]
+    if not uncovered and not report.record_count and report.unchecked:
+        uncovered.append("no record could be compared")
+    return replace(report, uncovered=tuple(uncovered))
+
+
+def _new_topics(table: ArchiveTable, decided: RestoreRanges, config: RestoreConfig) -> list[str]:
+    """Return the topics of the archive that the file includes and that this restore does not have."""
+    settings = decided.settings
+    if settings is None or (list(settings.include), list(settings.exclude)) == (config.topics.include, config.topics.exclude):
+        return []
+    found: set[str] = set()
+    for piece in table.pieces((Comparison("micro_batch", "<=", decided.last_decision),), ["source_topic"]):
+        found.update(pc.unique(piece["source_topic"]).to_pylist())
+    return sorted(topic for topic in found - decided.topic_names if config.topics.is_included(topic))

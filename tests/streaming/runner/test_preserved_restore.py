@@ -45,7 +45,7 @@ class Archived:
     def __init__(self, folder: Path, target: StrictCluster) -> None:
         self.folder, self.target, self.times = folder, target, TIMES
         self.archive = ArchiveOfTest(archive_config(folder))
-        settings: dict[str, Any] = dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))
+        settings: dict[str, Any] = {**dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS)), "retention.ms": "-1"}
         target.create_topic("orders", 2, **settings)
         topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
         description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs={})
@@ -275,7 +275,9 @@ def test_rows_that_retention_of_the_archive_deleted_since_stop_the_restore(archi
 def test_translated_and_preserved_offsets_cannot_replace_each_other(archived: Archived) -> None:
     archived.archive.archive({ORDERS: [batch(0, 5)]})
     archived.restore()
-    with pytest.raises(ConfigError, match="the restore of orders was begun with preserved offsets: set it back"):
+    with pytest.raises(
+        ConfigError, match="this restore began with preserved offsets of orders, the file has translated: set it back"
+    ):
         archived.restore(topics={"target_name": "{topic}"})
 
 

@@ -23,6 +23,7 @@ from tests.support.mirror_runs import (
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.operations.restore_retention import lift_retention
 from shallow_mirror.verify import verify_restore
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
@@ -49,9 +50,11 @@ def test_what_was_deleted_at_the_source_is_restored_with_its_settings_and_only_o
         restore_runs.restore(settings, spark, observer=CrashAt("Decide"))
     restore_runs.restore(settings, spark)
     assert values_of(target, restored) == written
-    assert topic_settings(target, restored)["retention.ms"] == "7654321"
+    assert topic_settings(target, restored)["retention.ms"] == "-1"
     restore_runs.restore(settings, spark)
     assert values_of(target, restored) == written
+    assert lift_retention(settings, is_applied=True).is_fine
+    assert topic_settings(target, restored)["retention.ms"] == "7654321"
     kinds = set(OffsetMap.open(settings.table_location).settled_rows()["kind"].to_pylist())
     assert {"data", "aborted", "abort", "commit"} <= kinds
 

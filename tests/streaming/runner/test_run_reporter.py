@@ -81,7 +81,7 @@ def test_a_run_up_to_its_start_that_left_something_out_does_not_end_in_success(t
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "micro-batch 4: 50 records, 10 batches (8 raw, 2 rebuilt), 0.9 kB in 0.02 s, dropped 3 aborted; ? offsets left"),
+        ({}, "micro-batch 4: 50 records, 10 batches (8 raw, 2 rebuilt), 0.9 kB in 0.02 s, dropped 3 aborted"),
         (
             {"dropped_batch_counts": {}, "lag_offsets": 1_234, "record_count": 4_567, "size_bytes": 3_400_000},
             "micro-batch 4: 4,567 records, 10 batches (8 raw, 2 rebuilt), 3.4 MB in 0.02 s; 1,234 offsets left",
@@ -116,7 +116,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     ]
     assert (
         line["message"]
-        == "micro-batch 1: 5 records, 1 batch (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined; ? offsets left"
+        == "micro-batch 1: 5 records, 1 batch (1 raw, 0 rebuilt), 0.0 kB in 0.45 s, dropped 1 expired, 1 quarantined"
     )
     assert (line["micro_batch"]["record_count"], line["micro_batch"]["duration_ms"]) == (5, STEPS)
     (row,) = store.read("micro_batches", ())
@@ -128,9 +128,9 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     (damaged,) = problems_of(report(quarantined=(replace(quarantined_batch, remedy=REMEDY_OF_DAMAGE),)), [])
     assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine export CONF DIR"
     reporter.on_caught_up(owner.positions())
-    assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left"
+    assert caplog.messages[-1] == "caught up: 1 micro-batch"
     reporter.on_caught_up(owner.positions(), ["logs"])
-    assert caplog.messages[-1] == "caught up: 1 micro-batch; ? offsets left; not copied: 1 paused topic"
+    assert caplog.messages[-1] == "caught up: 1 micro-batch; not copied: 1 paused topic"
     assert problems[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
     assert problems[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
 

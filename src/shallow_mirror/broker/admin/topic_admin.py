@@ -78,15 +78,25 @@ def delete_records(client: ClientConfig, starts: Mapping[TopicPartition, int], *
     _require_done(by_partition, "DeleteRecords", "freed of its leading fillers", set(), timeout_s)
 
 
-def set_topic_configs(client: ClientConfig, changes: Mapping[str, Mapping[str, str]], *, timeout_s: float) -> dict[str, str]:
-    """Set these settings and leave the others alone. Return by topic why that failed; empty: all were set."""
+def set_topic_configs(
+    client: ClientConfig, changes: Mapping[str, Mapping[str, str | None]], *, timeout_s: float
+) -> dict[str, str]:
+    """Set these settings and leave the others alone; None removes one, so that the default of the brokers applies.
+
+    Return by topic why that failed; empty: all were set.
+    """
     admin = _admin(client)
     resources = {
         name: ConfigResource(
             ConfigResource.Type.TOPIC,
             name,
             incremental_configs=[
-                ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in sorted(settings.items())
+                ConfigEntry(
+                    key,
+                    value,
+                    incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+                )
+                for key, value in sorted(settings.items())
             ],
         )
         for name, settings in changes.items()
