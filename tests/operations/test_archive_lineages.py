@@ -87,6 +87,17 @@ def test_a_reader_sees_one_log_from_its_start_to_its_end(archive: ArchiveOfTest,
         assert (found and (found.value or b"").decode()) == (values[offset] if offset < len(values) else None)
 
 
+@pytest.mark.parametrize(("lineage", "values"), [(None, ["b0", "b1"]), (0, ["a0", "a1", "a2"])])
+def test_a_reader_reads_a_record_once_where_rows_of_two_lineages_begin_at_one_offset(
+    tmp_path: Path, lineage: int | None, values: list[str]
+) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: batches("a", 0, 3, 3)})
+    archive.begin_lineage(ORDERS, 0, 3)
+    archive.archive({ORDERS: batches("b", 0, 2, 5)})
+    assert read(archive, lineage=lineage) == values
+
+
 @pytest.mark.parametrize(("lineage", "values"), [(None, TWO), (1, ONE), (0, ZERO)])
 @pytest.mark.parametrize("part_bytes", [1, 1 << 20])
 def test_a_scan_reads_each_record_of_one_log_once(
