@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.archive_reading.archive_history import read_history, read_topic_ids
+from shallow_mirror.archive_reading.archive_history import read_history, read_topic_ids, topic_id_problem
 from shallow_mirror.archive_reading.read_bounds import NO_END, ReadBounds
 from shallow_mirror.archive_reading.record_reader import OpenedRecord, open_records
 from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
-from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut, topic_id_problem
+from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import seen_topics
