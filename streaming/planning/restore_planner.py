@@ -223,7 +223,7 @@ class RestorePlanner:
 
     def _history(self, state: StateAtCut, last_decision: int) -> dict[str, list[Incarnation]]:
         """Return the incarnations of each included topic. Raise ConfigError where there is none."""
-        history = state.history()
+        history = state.history((Comparison("micro_batch", "<=", last_decision),))
         included = {topic: of_topic for topic, of_topic in history.items() if self._config.topics.is_included(topic)}
         self._require_topics(included.keys(), history.keys() - included.keys(), last_decision)
         return included

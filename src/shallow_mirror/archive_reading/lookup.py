@@ -199,7 +199,8 @@ class ArchiveReader:
             yield self._table.rows(of_topic)
             return
         pieces = [piece["source_start"].to_numpy() for piece in self._table.pieces(of_topic, ["source_start"])]
-        starts: npt.NDArray[np.int64] = np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
+        # Several rows may begin at one offset: the first one of a lineage, and that of the former lineage.
+        starts: npt.NDArray[np.int64] = np.unique(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
         first, count = 0, 1
         while first < len(starts):
             some = starts[first : first + count]
