@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +33,7 @@ from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted, listed
+from shallow_mirror.streaming.planning import cut_problems
 from shallow_mirror.streaming.planning.kept_segments import FirstRecord, KeptSegments, nothing_in_front_of
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep
 from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
@@ -184,7 +185,7 @@ class RestorePlanner:
             is_in_cut = any(row.micro_batch <= last_decision for row in every_row)
             if not is_in_cut or not topics[source.topic].has(source):
                 continue
-            problems += _lineage_problems(source, lineages, until)
+            problems += cut_problems.lineage_problems(source, lineages, until)
             view = lineages.view(source, topics[source.topic].lineages[source.partition])
             kept = archived[source.topic_partition] = KeptSegments.of(_in_view(every_row, view), last_decision)
             if kept is None:
@@ -193,10 +194,12 @@ class RestorePlanner:
             offsets = self._range_of(kept, history[source.topic], problems)
             if offsets is not None:
                 ranges[source], chosen[source] = offsets, view.lineage
-        problems += [problem for topic in topics.values() if (problem := _expired_problem(topic, history, archived)) is not None]
+        problems += cut_problems.expired_topics(topics.values(), history, archived)
         if begun is None:  # the first start has looked for the partitions that `until` names
-            problems += self._unknown_partitions(archived, history)
-            problems += _unknown_lineages(until, archived, [number for source in ranges for number in lineages.numbers(source)])
+            problems += cut_problems.unknown_partitions(until, archived, history)
+            problems += cut_problems.unknown_lineages(
+                until, archived, [number for source in ranges for number in lineages.numbers(source)]
+            )
         if not problems and archived and until.time_ms is not None:
             nothing = self._nothing_in_front_of(until.time_ms, archived, ranges)
             problems += [] if nothing is None else [nothing]
@@ -246,7 +249,7 @@ class RestorePlanner:
 
     def _history(self, state: StateAtCut, last_decision: int) -> dict[str, list[Incarnation]]:
         """Return the incarnations of each included topic. Raise ConfigError where there is none."""
-        history = state.history()
+        history = state.history((Comparison("micro_batch", "<=", last_decision),))
         included = {topic: of_topic for topic, of_topic in history.items() if self._config.topics.is_included(topic)}
         self._require_topics(included.keys(), history.keys() - included.keys(), last_decision)
         return included
@@ -258,18 +261,12 @@ class RestorePlanner:
 
         Raise ConfigError for topic ids that the archive does not have.
         """
-        wanted = self._config.until.topic_ids
-        problems = []
-        for topic, topic_id in sorted(wanted.items()):
-            if topic not in history:
-                problems.append(f"until.topic_ids: the archive has no topic {topic}, or it is not included")
-            elif (problem := state_at_cut.topic_id_problem("until.topic_ids", topic, topic_id, history[topic])) is not None:
-                problems.append(problem)
+        until = self._config.until
+        problems = cut_problems.unknown_topic_ids(until, history)
         if problems:
             raise ConfigError(problems)
-        lineage_of = self._config.until.lineage_of
         return {
-            topic: state.topic(history[topic], wanted.get(topic), partial(lineage_of, topic))
+            topic: state.topic(history[topic], until.topic_ids.get(topic), partial(until.lineage_of, topic))
             for topic in sorted(history.keys() - known)
         }
 
@@ -308,11 +305,7 @@ class RestorePlanner:
             if wanted is None:
                 return None
             if not start <= wanted <= end:
-                others = state_at_cut.other_incarnations_with(incarnations, source.topic_id, source.topic_partition, wanted)
-                problems.append(
-                    f"until.offsets: {source.topic_partition}: {wanted} is not in the archive, which has {start} to {end}"
-                    f"{_other_lineages_with(incarnations, source, wanted)}{_named(source.topic, others)}"
-                )
+                problems.append(cut_problems.unknown_offset(source, wanted, OffsetRange(start, end), incarnations))
                 return None
         end = end if wanted is None else wanted
         if self._config.topics.is_preserved(source.topic):
@@ -361,19 +354,6 @@ class RestorePlanner:
 
     def _first_record(self, kept: KeptSegments) -> FirstRecord:
         return first_visible_record(self._store, kept.rows, self._config.read.isolation_level)
-
-    def _unknown_partitions(self, archived: Container[TopicPartition], history: Mapping[str, Sequence[Incarnation]]) -> list[str]:
-        problems = []
-        for topic, offsets in sorted(self._config.until.offsets.items()):
-            for partition in sorted(offsets):
-                if TopicPartition(topic, partition) in archived:
-                    continue
-                others = [each for each in history.get(topic, ()) if partition in each.partitions]
-                problems.append(
-                    f"until.offsets: the archive has no partition {topic}-{partition}, or the topic is not included"
-                    f"{_named(topic, others)}"
-                )
-        return problems
 
     def steps(self, decided: RestoreRanges, positions: Mapping[SourcePartition, int]) -> Iterator[RestoreStep]:
         """Yield micro-batches with the rows behind `positions` and in front of the ends. Raises StoreUnreachableError."""
@@ -429,54 +409,3 @@ def _behind_expired(rows: Sequence[ArchiveRow], start: int) -> int:
             break
         start = max(start, row.segment.source_end)
     return start
-
-
-def _other_lineages_with(incarnations: Sequence[Incarnation], source: SourcePartition, offset: int) -> str:
-    """Return which lineages of the same topic have an offset, newer ones last; nothing where none has."""
-    of_topic = next(each for each in incarnations if each.topic_id == source.topic_id)
-    lineages = of_topic.partitions[source.partition]
-    having = [str(number) for number, trace in sorted(lineages.items()) if trace.start < offset <= trace.end]
-    return f"; lineage {', '.join(having)} has it (until.lineage)" if having and len(lineages) > 1 else ""
-
-
-def _named(topic: str, others: Sequence[Incarnation]) -> str:
-    """Return how to restore other incarnations of a topic; nothing where there are none."""
-    if not others:
-        return ""
-    ids = "; ".join(each.sentence() for each in others)
-    return f" of the topic id that counts; restore another one with until.topic_ids {{{topic}: ID}}: {ids}"
-
-
-def _expired_problem(
-    topic: TopicAtCut, history: Mapping[str, Sequence[Incarnation]], archived: Mapping[TopicPartition, KeptSegments | None]
-) -> str | None:
-    """Return the problem of a topic that was created again, where retention has left nothing of the incarnation that counts."""
-    name, topic_id = topic.incarnation.topic, topic.incarnation.topic_id
-    others = [each for each in history[name] if each.topic_id != topic_id and each.has_rows]
-    kept = [of_partition for partition, of_partition in archived.items() if partition.topic == name and of_partition is not None]
-    is_left = any(row.stored is not None for of_partition in kept for row in of_partition.rows)
-    if not others or is_left or not any(of_partition.expired_end is not None for of_partition in kept):
-        return None
-    return f"topic {name}: all that was archived of topic id {topic_id} has expired: exclude the topic{_named(name, others)}"
-
-
-def _lineage_problems(source: SourcePartition, lineages: Lineages, until: Cut) -> list[str]:
-    """Return what is wrong with a number that the restore file gives for this partition."""
-    if until.lineage is None or isinstance(until.lineage, int):
-        return []
-    wanted, numbers = until.lineage_of(source.topic, source.partition), lineages.numbers(source)
-    if wanted is None or wanted in numbers:
-        return []
-    return [f"until.lineage: {source.topic_partition} has no lineage {wanted}, but {', '.join(map(str, numbers))}"]
-
-
-def _unknown_lineages(until: Cut, archived: Container[TopicPartition], numbers: Sequence[int]) -> list[str]:
-    if isinstance(until.lineage, int):
-        highest = max(numbers, default=0)
-        return [f"until.lineage: no partition has a lineage above {highest}"] if until.lineage > highest else []
-    return [
-        f"until.lineage: the archive has no partition {topic}-{partition}, or the topic is not included"
-        for topic, of_topic in sorted((until.lineage or {}).items())
-        for partition in sorted(of_topic)
-        if TopicPartition(topic, partition) not in archived
-    ]

@@ -169,6 +169,18 @@ def test_the_topic_of_a_time_is_read_as_a_restore_takes_it(recreated: ArchiveOfT
     assert (reader.find_record("orders", 1, offset=0, as_of_ms=as_of_ms) is not None) == (topic_id == ORDERS.topic_id)
 
 
+def test_a_lineage_that_begins_where_a_row_does_is_read_once(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [batch(0, 2)]})
+    archive.archive({ORDERS: [batch(2, 2)]})
+    archive.begin_lineage(ORDERS, 2, 3)
+    archive.archive({ORDERS: [batch(2, 1, leader_epoch=4)]})
+    reader = ArchiveReader.open(archive.config.tables, archive.config.objects)
+    for start in (0, 2):
+        assert [record.offset for record in reader.read_records("orders", 0, start)] == list(range(start, 3))
+        assert [record.offset for record in reader.read_records("orders", 0, start, lineage=0)] == list(range(start, 4))
+
+
 def test_the_log_of_a_time_is_read_and_partitions_that_were_added_later_are_not(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path), now_ms=NOW_MS)
     archive.archive({ORDERS: [timed(0, *range(NOW_MS, NOW_MS + 10))]})

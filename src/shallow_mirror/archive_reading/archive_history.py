@@ -161,6 +161,14 @@ def read_topic_ids(table: ArchiveTable, condition: Condition = ()) -> dict[str, 
     return topics
 
 
+def topic_id_problem(setting: str, topic: str, topic_id: str, incarnations: Sequence[Incarnation]) -> str | None:
+    """Return the problem of a topic id of which the archive has nothing; None where it has."""
+    if any(each.topic_id == topic_id and each.has_rows for each in incarnations):
+        return None
+    known = "; ".join(each.sentence() for each in incarnations)
+    return f"{setting}: the archive has nothing of topic {topic} with topic id {topic_id}; it has {known}"
+
+
 def as_text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.archive_reading.archive_history import read_history, read_topic_ids
+from shallow_mirror.archive_reading.archive_history import Incarnation, read_history, read_topic_ids, topic_id_problem
 from shallow_mirror.archive_reading.read_bounds import NO_END, ReadBounds
 from shallow_mirror.archive_reading.record_reader import OpenedRecord, open_records
 from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
-from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut, topic_id_problem
+from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import seen_topics
@@ -65,7 +65,7 @@ class ArchiveReader:
         self._table, self._store, self._tables = table, store, tables
         self._lineages: dict[Condition, Lineages] = {}
         self._topic_ids: dict[str, list[str]] = {}
-        self._states: dict[tuple[str, str | None, int], TopicAtCut] = {}
+        self._histories: dict[str, list[Incarnation]] = {}
 
     @classmethod
     def open(cls, tables: Tables, objects: str, storage_options: Mapping[str, str] | None = None) -> ArchiveReader:
@@ -96,7 +96,7 @@ class ArchiveReader:
         `topic_id` that the topic does not have).
         """
         bounds = _bounds(topic, partition).from_offset(start_offset).up_to_offset(NO_END if end_offset is None else end_offset)
-        log = self._log(topic, partition, topic_id, lineage, as_of_ms)
+        log = self._chosen_log(topic, partition, topic_id, lineage, as_of_ms)
         if log is not None:
             yield from self._records(bounds, *log, READ_AHEAD_BYTES, include_aborted=include_aborted)
 
@@ -122,13 +122,13 @@ class ArchiveReader:
             bounds = bounds.from_offset(offset).up_to_offset(offset + 1)
         if timestamp_ms is not None:
             bounds = bounds.from_time(timestamp_ms)
-        log = self._log(topic, partition, topic_id, lineage, as_of_ms)
+        log = self._chosen_log(topic, partition, topic_id, lineage, as_of_ms)
         return None if log is None else next(self._records(bounds, *log, _LOOKUP_AHEAD_BYTES), None)
 
-    def _log(
+    def _chosen_log(
         self, topic: str, partition: int, topic_id: str | None, lineage: int | None, as_of_ms: int | None
     ) -> tuple[str, int | None] | None:
-        """Return topic id and lineage of the log that is read; None where there is none. Kept: the table stays at its version.
+        """Return topic id and lineage of the log that is read; None where there is none.
 
         Decided before any bound is applied: the newest incarnation may have no record where a former one has some.
         """
@@ -143,17 +143,20 @@ class ArchiveReader:
             raise ConfigError([] if problem is None else [problem])
         if as_of_ms is None:
             return topic_id or topic_ids[-1], lineage
-        key = (topic, topic_id, as_of_ms)
-        if key not in self._states:
-            seen = [] if self._tables is None else seen_topics(self._tables)
-            state = StateAtCut(self._table, self._store, time_ms=as_of_ms, seen=seen)
-            self._states[key] = state.topic(state.history(of_topic)[topic], topic_id)
-            for note in self._states[key].notes:
-                _log.info("%s", note)
-        at_cut = self._states[key]
+        at_cut = self._at_cut(topic, topic_id, as_of_ms)
         if partition not in at_cut.lineages:
             return None
         return at_cut.incarnation.topic_id, at_cut.lineages[partition] if lineage is None else lineage
+
+    def _at_cut(self, topic: str, topic_id: str | None, as_of_ms: int) -> TopicAtCut:
+        if topic not in self._histories:
+            seen = [] if self._tables is None else seen_topics(self._tables)
+            self._histories[topic] = read_history(self._table, (Comparison("source_topic", "=", topic),), seen)[topic]
+        state = StateAtCut(self._table, self._store, time_ms=as_of_ms)
+        at_cut = state.topic(self._histories[topic], topic_id)
+        for note in at_cut.notes:
+            _log.info("%s", note)
+        return at_cut
 
     def _records(
         self,
@@ -197,7 +200,8 @@ class ArchiveReader:
             yield self._table.rows(of_topic)
             return
         pieces = [piece["source_start"].to_numpy() for piece in self._table.pieces(of_topic, ["source_start"])]
-        starts: npt.NDArray[np.int64] = np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
+        # Several rows may begin at one offset: the first one of a lineage, and that of the former lineage.
+        starts: npt.NDArray[np.int64] = np.unique(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
         first, count = 0, 1
         while first < len(starts):
             some = starts[first : first + count]

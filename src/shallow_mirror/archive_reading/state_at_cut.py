@@ -32,7 +32,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, SourcePartition
 
 _VISIBLE = Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value)
 _MOST_ROWS = 1_000
@@ -344,26 +344,6 @@ def group_times(history: Mapping[str, Sequence[Incarnation]], topic_ids: Mapping
             if restored.topic_id == topic_id and _at(following.first_ms) <= at:
                 times[topic] = min(at, _at(restored.last_ms))
     return times
-
-
-def topic_id_problem(setting: str, topic: str, topic_id: str, incarnations: Sequence[Incarnation]) -> str | None:
-    """Return the problem of a topic id of which the archive has nothing; None where it has."""
-    if any(each.topic_id == topic_id and each.has_rows for each in incarnations):
-        return None
-    known = "; ".join(each.sentence() for each in incarnations)
-    return f"{setting}: the archive has nothing of topic {topic} with topic id {topic_id}; it has {known}"
-
-
-def other_incarnations_with(
-    incarnations: Sequence[Incarnation], chosen: str, topic_partition: TopicPartition, offset: int
-) -> list[Incarnation]:
-    """Return the other incarnations that have an offset of a partition, its end included."""
-    return [
-        each
-        for each in incarnations
-        if each.topic_id != chosen
-        and any(trace.start <= offset <= trace.end for trace in each.partitions.get(topic_partition.partition, {}).values())
-    ]
 
 
 def _at(at_ms: int) -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,27 @@ def test_groups_continue_where_they_were_at_the_cut_transactions_are_whole_and_v
         restore_runs.restore(other, spark)
     write(target, restored, ["by another writer"], 0)
     assert not verify_restore(settings, from_start=True).is_equal
+
+
+def test_a_topic_that_was_deleted_by_mistake_comes_back_as_it_was(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    """With its partitions, settings and groups, although another topic of its name is archived by now."""
+    source, target, group = source_cluster.bootstrap, target_cluster.bootstrap, f"reading-{topic_name}"
+    create_topic(source, topic_name, PARTITIONS, {"retention.ms": "-1"})
+    for partition in range(PARTITIONS):
+        write(source, topic_name, [f"precious {number}" for number in range(4)], partition)
+    commit(source, group, topic_name, {0: 3, 1: 1})
+    archive = archive_runs.config(tmp_path, source, [topic_name], read={"on_data_loss": "continue"})
+    archive_runs.archive_all(archive, spark)
+    cut = datetime.now(UTC).isoformat()
+    delete_topic(source, topic_name)
+    create_topic(source, topic_name, 1, {"retention.ms": "7654321"})
+    write(source, topic_name, ["after it"])
+    archive_runs.archive_all(archive, spark)
+    settings = restore_runs.config(tmp_path, archive, target, until={"time": cut}, groups={"include": [group]})
+    restore_runs.restore(settings, spark)
+    assert values_of(target, f"east.{topic_name}") == [[f"precious {number}" for number in range(4)]] * PARTITIONS
+    assert topic_settings(target, f"east.{topic_name}")["retention.ms"] == "-1"
+    assert committed(target, group, f"east.{topic_name}") == [3, 1]
+    assert verify_restore(settings).is_equal
