@@ -23,7 +23,7 @@ _MOST_KEPT = 1_000
 """Rows whose runs are known in this process: a restore reads a large row in several micro-batches."""
 
 _log = logging.getLogger(__name__)
-_known: dict[tuple[str, str, int, int], tuple[int, ...]] = {}
+_known: dict[tuple[str, str, int, tuple[IndexEntry, ...]], tuple[int, ...]] = {}
 _warned: set[str] = set()
 
 
@@ -34,17 +34,20 @@ def checked_runs(
 
     Raises ArchiveFormatError, ObjectMissingError, StoreUnreachableError, ConfigError.
     """
-    key = (store.root, stored.object_name, stored.index[0].position, stored.crc32c)
-    if key in _known:
-        return _known[key]
+    key = (store.root, stored.object_name, stored.crc32c, stored.index)
+    known = _known.get(key)
+    if known is not None:
+        return known
     crcs: list[int] = []
     for runs in _gathered(stored.index):
         content = buffers.take(sum(run.size_bytes for run in runs))
         ranges = [(run.position, run.size_bytes) for run in runs]
         store.read_into(stored.object_name, ranges, content, is_read_once=is_read_once)
+        start = 0
         for run in runs:
-            crcs.append(crc32c(content[: run.size_bytes]))
-            content = content[run.size_bytes :]
+            crcs.append(crc32c(content[start : start + run.size_bytes]))
+            start += run.size_bytes
+        del content  # its buffer is taken again for the next runs
     if joined_crc(crcs, [run.size_bytes for run in stored.index]) != stored.crc32c:
         detail = (
             f"byte {stored.index[0].position}: the checksum of all its batches of this partition does not match; offsets "
@@ -53,8 +56,8 @@ def checked_runs(
         raise ArchiveFormatError(stored.object_name, detail, DAMAGE_REMEDY)
     while len(_known) >= _MOST_KEPT:
         _known.pop(next(iter(_known)), None)
-    _known[key] = tuple(crcs)
-    return _known[key]
+    known = _known[key] = tuple(crcs)
+    return known
 
 
 def warn_of_unverified(stored: StoredBatches) -> None:
