@@ -49,21 +49,27 @@ def test_an_archive_on_a_store_is_verified_cleaned_expired_and_rebuilt(store: St
     config = config_on(store, tmp_path)
     archive = written(config)
     (orphan,) = archive.write({ORDERS: [batch(20, 1)]})
-    ArchiveOfTest(config)
+    following = ArchiveOfTest(config)
     report = verify_archive(config, is_deep=True)
     assert (report.is_equal, report.object_count, sum(report.findings.counts.values())) == (True, 2, 1)
+    assert clean(config, older_than_s=0).object_count == 0  # no row has its offset yet
+    following.archive({ORDERS: [batch(20, 1)]})
     assert clean(config, older_than_s=0).object_count == 1
     assert orphan.stored is not None
     assert archive.store.size(orphan.stored.object_name) is None
 
     new = config.model_copy(update={"tables": f"{store.location}/new"})
-    assert rebuild(config, new.tables).row_count == 2
+    assert rebuild(config, new.tables).row_count == 3
     assert verify_archive(new, is_deep=True).is_equal
 
     assert expire(config, takes_over=True, now_ms=lambda: NOW_MS + 8 * DAY_MS).object_count == 1
     states = [row.state for row in ArchiveTable.open(config.table_location).segments(states=EVERY_STATE)]
-    assert states == [SegmentState.DELETE_SEGMENT_FINISHED, SegmentState.COPY_SEGMENT_FINISHED]
+    assert states == [SegmentState.DELETE_SEGMENT_FINISHED, *[SegmentState.COPY_SEGMENT_FINISHED] * 2]
     assert verify_archive(config, is_deep=True).findings.counts == {}
+    again = config.model_copy(update={"tables": f"{store.location}/again"})
+    assert rebuild(config, again.tables).row_count == 3
+    rebuilt = [row.state for row in ArchiveTable.open(again.table_location).segments(states=EVERY_STATE)]
+    assert rebuilt == states
 
 
 def test_a_deletion_that_the_store_does_not_do_is_repeated(store: Store, tmp_path: Path) -> None:
