@@ -167,7 +167,7 @@ class ArchiveReader:
 
 @dataclass(frozen=True, slots=True)
 class _TopicRows:
-    """Where the rows of one topic id begin, in order."""
+    """Where the rows of one topic id begin: each offset once, in order."""
 
     topic_id: str
     starts: npt.NDArray[np.int64]
@@ -185,7 +185,8 @@ def _newest_topic(pieces: Iterable[pa.Table]) -> _TopicRows | None:
     if not newest:
         return None
     topic_id = max(newest, key=newest.__getitem__)
-    return _TopicRows(topic_id, np.sort(np.concatenate(starts[topic_id])))
+    # Several rows may begin at one offset: the first one of a lineage, and that of the former lineage.
+    return _TopicRows(topic_id, np.unique(np.concatenate(starts[topic_id])))
 
 
 def _bounds(topic: str, partition: int) -> ReadBounds:
