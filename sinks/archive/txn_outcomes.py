@@ -31,8 +31,13 @@ class TxnOutcomes:
         Raises TxnOutcomeChangedError, and takes none, where a row contradicts the one in front of it.
         """
         unended = dict(self._unended)
-        # Behind a row without batches nothing is compared: what lies in front of it was not read there.
-        ends = {source: position.offset for source, position in positions.items() if position.target_end == position.offset}
+        # Behind a row without batches nothing is compared: what lies in front of it was not read there. Nor is it where a lineage
+        # begins: the transactions of the former one end on their own in it.
+        ends = {
+            source: position.offset
+            for source, position in positions.items()
+            if position.target_end == position.offset > position.start
+        }
         for row in sorted(rows, key=in_source_order):
             source, start = row.segment.source, row.segment.source_start
             if row.stored is None:

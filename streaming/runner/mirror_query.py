@@ -209,6 +209,7 @@ class MirrorQuery:
             lambda: targets.routes,
             self.supervisor.deadline,
         )
+        self.reporter.start_step("filling the logs of preserved topics", " up to their positions")
         filling.fill()
         return filling
 

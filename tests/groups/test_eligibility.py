@@ -13,6 +13,7 @@ from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommi
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, Side
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.view import sentence
+from shallow_mirror.migration.group_return import leads_to_no_copy
 from shallow_mirror.types import SourcePartition, TargetPartition
 
 SOURCE, OLDER = SourcePartition("orders", "idS", 0), SourcePartition("orders", "idOld", 0)
@@ -115,7 +116,11 @@ def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, 
 def test_where_nothing_is_copied_yet_a_group_is_left_unless_the_log_there_is_empty() -> None:
     rows = [(SOURCE, "gap", 20, 20, None, 1)]
     left = evaluated(20, rows=rows)
-    assert (left.outcome, left.to_offset) == (Outcome.WAITS, None)
+    assert (left.outcome, left.to_offset, left.waits_for) == (Outcome.WAITS, None, 0)
+    assert leads_to_no_copy(left)
+    beyond = evaluated(25, rows=rows)
+    assert (beyond.outcome, beyond.to_offset, beyond.waits_for) == (Outcome.WAITS, None, 5)
+    assert not leads_to_no_copy(beyond)
     assert left.reason is not None
     assert left.reason.startswith("nothing of this partition is copied yet, and east.orders-0 holds other records, 0 to 299")
     assert next_step(left, RemoteGroup(True, (), {}), is_forced=True).step is Step.NONE

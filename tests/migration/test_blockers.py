@@ -1,4 +1,4 @@
-"""What a plan says of the logs at the target."""
+"""What stands in the way of a move, where the logs of the target show it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,28 @@ from typing import Any
 import pytest
 
 from shallow_mirror.migration import blockers
-from shallow_mirror.migration.blockers import _foreign_partitions
-from shallow_mirror.migration.observations import MappedEnd
+from shallow_mirror.migration.observations import LogEnd, MappedEnd
 from shallow_mirror.types import TopicPartition
 
-ORDERS = TopicPartition("orders", 0)
+FILLED, EMPTY, COPIED, ABORTED = (TopicPartition("orders", number) for number in range(4))
 
 
 @pytest.mark.parametrize(
-    ("is_preserved", "mapped", "is_foreign"),
-    [
-        (False, MappedEnd(21, 20), False),
-        (False, MappedEnd(21, 0), True),
-        (True, MappedEnd(21, 0), False),
-        (True, MappedEnd(0, 0), True),
-    ],
-    ids=["copied", "only markers at the source", "fillers only", "not copied at all"],
+    ("is_preserved", "log_end_of_filled", "foreign"),
+    [(True, 100, []), (True, 101, [FILLED]), (False, 100, [FILLED, ABORTED])],
+    ids=["fillers up to the position", "a record behind it", "translated"],
 )
-def test_records_are_foreign_where_the_mirror_has_written_none(
-    is_preserved: bool, mapped: MappedEnd, is_foreign: bool, monkeypatch: pytest.MonkeyPatch
+def test_fillers_of_preserved_offsets_are_no_records_of_others(
+    monkeypatch: pytest.MonkeyPatch, is_preserved: bool, log_end_of_filled: int, foreign: list[TopicPartition]
 ) -> None:
+    """`orders` has a partition without records that begins at 100, a new one, one with copies, and one with aborted data only."""
     monkeypatch.setattr(blockers, "SETTLED_WITHIN_MS", 0)
+    mapped = {FILLED: MappedEnd(100, 0), EMPTY: MappedEnd(0, 0), COPIED: MappedEnd(20, 20), ABORTED: MappedEnd(4, 0)}
+    ends = {FILLED: log_end_of_filled, EMPTY: 0, COPIED: 30, ABORTED: 4}
     passage: Any = SimpleNamespace(
-        other_log_ends=lambda: {ORDERS: SimpleNamespace(stable=21)},
-        mapped_ends=lambda: {ORDERS: mapped},
+        mirror=SimpleNamespace(topics=SimpleNamespace(is_preserved=lambda _: is_preserved)),
         target_topic=lambda topic: topic,
-        mirror=SimpleNamespace(topics=SimpleNamespace(is_preserved=lambda _topic: is_preserved)),
+        mapped_ends=lambda: mapped,
+        other_log_ends=lambda: {name: LogEnd(end, end) for name, end in ends.items()},
     )
-    assert _foreign_partitions(passage) == ([ORDERS] if is_foreign else [])
+    assert blockers._foreign_partitions(passage) == foreign

@@ -92,6 +92,9 @@ def evaluate(
     problem = _other_problem(to_topic_partition, to_id, translated.offset, clusters)
     if problem is not None:
         return replace(result, to_offset=None, outcome=Outcome.RECREATED, reason=problem)
+    # Failing back, everything below the first row that may still be removed is known; without such rows, all of it.
+    unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
+    waits_for = commit.offset - (line.position if side == "source" else unsettled)
     end = clusters.other_ends.get(to_topic_partition)
     if side == "source" and translated.is_end and not translated.offset and end is not None and start < end:
         # The next copy is appended behind these records, at an offset that is not known: more of them may come first, and copies
@@ -100,10 +103,7 @@ def evaluate(
             f"nothing of this partition is copied yet, and {to_topic_partition} holds other records, {start:,} to {end - 1:,}: "
             "where the group continues is known when the first record is copied"
         )
-        return replace(result, to_offset=None, outcome=Outcome.WAITS, reason=reason)
-    # Failing back, everything below the first row that may still be removed is known; without such rows, all of it.
-    unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
-    waits_for = commit.offset - (line.position if side == "source" else unsettled)
+        return replace(result, to_offset=None, outcome=Outcome.WAITS, waits_for=max(0, waits_for), reason=reason)
     if waits_for > 0:
         reason = "beyond the end of the map: records before it are not mirrored yet"
         return replace(result, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)

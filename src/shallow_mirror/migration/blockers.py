@@ -129,19 +129,24 @@ def _map_problems(passage: Passage, mapped: Mapping[TopicPartition, MappedEnd]) 
 def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
     """Return partitions of the target that have records although the mirror has copied none to them.
 
-    The first micro-batch of a mirror is visible a moment before its rows are: they are looked for again.
+    The first micro-batch of a mirror is visible a moment before its rows are: they are looked for again. Where offsets are
+    preserved, fillers take those below the position.
     """
     deadline = Deadline.after_ms(SETTLED_WITHIN_MS, time.monotonic)
     ends = passage.other_log_ends()
     while True:
-        copied = {
-            # Of a preserved topic every offset below the position is the mirror's, also where it has fillers only (aborted data).
-            TopicPartition(passage.target_topic(name.topic), name.partition): end.offset
-            if passage.mirror.topics.is_preserved(name.topic)
-            else end.target_end
+        ends_of = {
+            TopicPartition(passage.target_topic(name.topic), name.partition): (
+                end.target_end,
+                end.offset if passage.mirror.topics.is_preserved(name.topic) else 0,
+            )
             for name, end in passage.mapped_ends().items()
         }
-        foreign = sorted(name for name, log in ends.items() if log.stable > 0 and not copied.get(name))
+        foreign = []
+        for name, log in sorted(ends.items()):
+            copied_end, filled_end = ends_of.get(name, (0, 0))
+            if not copied_end and log.stable > filled_end:
+                foreign.append(name)
         if not foreign or deadline.is_over():
             return foreign
         passage.other.wait(500, deadline)
@@ -149,10 +154,10 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
 
 def _control_problems(passage: Passage) -> Iterator[str]:
     controls, topics = passage.controls(), set(passage.topics())
-    handed = sorted(topics & controls.moving)
+    handed = sorted(topics & (controls.requested | controls.handed_over))
     if handed:
         yield f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror"
-    paused = sorted(topics & controls.paused.keys())
+    paused = sorted((topics & controls.paused.keys()) - set(handed))
     if paused:
         yield f"{named(paused)} are paused: `shallow-mirror resume` continues the copy"
 

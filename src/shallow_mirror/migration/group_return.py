@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
-from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Step
+from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import REQUEST_S
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows, translate, with_repeats
 from shallow_mirror.types import TopicPartition
@@ -36,7 +36,16 @@ def return_groups(
     ):
         committed = through_move.committed(lambda group: is_wanted(group) is not None)
         below, above = split(committed, boundary)
-        evaluated = [*_evaluated(through_move, mirror, below), *_evaluated(through_reverse, reverse, above)]
+        returned = _evaluated(through_reverse, reverse, above)
+        # No record was written behind the boundary, only markers or aborted data: the group has read all that the move copied.
+        without_copies = {(partition.group, partition.topic_partition) for partition in returned if leads_to_no_copy(partition)}
+        below += [
+            replace(commit, offset=boundary[commit.topic_partition])
+            for commit in above
+            if (commit.group, commit.topic_partition) in without_copies
+        ]
+        returned = [partition for partition in returned if not leads_to_no_copy(partition)]
+        evaluated = [*_evaluated(through_move, mirror, below), *returned]
         planned = tuple(through_move.plan_commits(evaluated, is_applied=is_applied))
         groups = _with_equal_offsets(planned, mirror)
         may_hide = through_move.origin.may_hide_groups()
@@ -90,6 +99,11 @@ def _with_equal_offsets(groups: tuple[Group, ...], config: MirrorConfig) -> tupl
         )
         for group in groups
     )
+
+
+def leads_to_no_copy(partition: GroupPartition) -> bool:
+    """Return whether all up to an offset is mirrored, and no record of its partition was copied."""
+    return partition.outcome is Outcome.WAITS and partition.to_offset is None and partition.waits_for == 0
 
 
 def split(committed: Iterable[Committed], boundary: Mapping[TopicPartition, int]) -> tuple[list[Committed], list[Committed]]:

@@ -137,6 +137,19 @@ def test_a_transaction_that_ended_the_other_way_is_archived_again_as_the_next_li
     assert verify_archive(archived.archive.config, is_deep=True).is_equal
 
 
+def test_a_transaction_at_the_first_offset_of_a_lineage_is_archived_again_once(
+    archived_with: Callable[[Aborted], Archived],
+) -> None:
+    archived = archived_with({A: [(7, 2)]})
+    archived.archive.begin_lineage(A, 0, 3)
+    archived.take(txn_data(0, 7), aborted=[(7, 0)])
+    with pytest.raises(TxnOutcomeChangedError) as caught:
+        archived.take(marker(2, COMMIT, 7))
+    assert archived.lineages.begin(caught.value)
+    archived.take(txn_data(0, 7), marker(2, COMMIT, 7))
+    assert archived.offsets() == [0, 1]
+
+
 def test_transactions_that_end_as_they_were_archived_change_nothing(archived_with: Callable[[Aborted], Archived]) -> None:
     archived = archived_with({A: [(7, 2)]})
     archived.take(txn_data(4, 8), aborted=[(7, 2), (8, 4)])
