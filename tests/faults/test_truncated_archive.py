@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,9 @@ TOPIC = "orders"
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("is_running", [False, True], ids=["between runs", "under a running archive"])
 def test_unclean_elections_one_after_the_other_lose_nothing_of_any_log(
-    target_cluster: LocalKafka, gate: Gate, tmp_path: Path
+    target_cluster: LocalKafka, gate: Gate, tmp_path: Path, *, is_running: bool
 ) -> None:
     """Two replicas take turns as the only one that is alive: each election brings back a log without the other one's end.
 
@@ -116,14 +118,27 @@ def test_unclean_elections_one_after_the_other_lose_nothing_of_any_log(
         second.kill()
         write_when_led(cluster, first, "first", 5)
         runs = LineageRuns(tmp_path, gate, source, TOPIC)
-        runs.archive_up_to({0: (0, 11)})
-        logs = [consumed(source, TOPIC, 1)]
-        for lineage, (stopped_node, started, name) in enumerate(((first, second, "second"), (second, first, "first again")), 1):
-            stopped_node.kill()
-            started.start()
-            write_when_led(cluster, started, name, 3)
-            logs.append(consumed(source, TOPIC, 1))
-            runs.archive_up_to({0: (lineage, len(logs[-1][0]))})
+        with runs.running() if is_running else nullcontext() as process:
+
+            def archive_up_to(lineage: int, end: int) -> None:
+                if process is None:
+                    runs.archive_up_to({0: (lineage, end)})
+                    return
+                what = f"lineage {lineage} up to {end}"
+                wait_for(what, lambda: process.exit_code is not None or runs.ends() == {0: (lineage, end)})
+                assert process.exit_code is None, process.log()[-4000:]
+
+            archive_up_to(0, 11)
+            logs = [consumed(source, TOPIC, 1)]
+            for lineage, (stopped_node, started, name) in enumerate(
+                ((first, second, "second"), (second, first, "first again")), 1
+            ):
+                stopped_node.kill()
+                started.start()
+                write_when_led(cluster, started, name, 3)
+                logs.append(consumed(source, TOPIC, 1))
+                archive_up_to(lineage, len(logs[-1][0]))
+            assert process is None or process.stop() == 0
         assert [len(log[0]) for log in logs] == [11, 9, 14]
 
         assert [runs.archived(1, lineage=number) for number in range(3)] == logs

@@ -67,6 +67,12 @@ def test_positions_of_a_deleted_topic_and_beyond_the_end_of_the_log_are_not_comm
     assert committed(source) == {0: 50}
 
 
+def test_topics_that_are_no_longer_archived_are_left_out(source: Groups, tmp_path: Path) -> None:
+    config = archive_config(tmp_path, topics={"include": [".*"], "exclude": ["orders"]})
+    assert PositionPasses(config, lambda: {ORDERS: 5}).run_pass(T0) == 0
+    assert committed(source) == {}
+
+
 def test_a_refused_commit_is_a_warning_and_is_repeated(
     source: Groups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,10 @@ ARROW = (
     "Kernel error: Arrow error: External: Generic S3 error: Error performing GET http://s:1/b/t/x.parquet in 2s, after 1 retries, "
     "max_retries: 2, retry_timeout: 4s  - HTTP error: error sending request"
 )
+LOST = (
+    "Generic S3 error: Error performing GET http://s:1/b/t/part-0.parquet in 2ms - Server returned non-2xx status code: 404 Not "
+    "Found: <Error><Code>NoSuchKey</Code><Message>The specified key does not exist.</Message></Error>"
+)
 FULL = (
     "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: No space left on device (os "
     "error 28)"
@@ -43,6 +47,12 @@ FORBIDDEN = (
             ARROW,
             False,
             "s3://b/t: the store did not open the table: no answer (http://s:1/b/t/x.parquet). Remedy: check that the store",
+        ),
+        (
+            LOST,
+            False,
+            "s3://b/t: the store did not open the table: 404 NoSuchKey The specified key does not exist. (http://s:1/b/t/part-0."
+            "parquet). Remedy: the store has lost a file of the table: restore it",
         ),
         (
             FULL,

@@ -12,8 +12,9 @@ from tests.support.record_batches import batch
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
-from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
+from shallow_mirror.types import IsolationLevel, OffsetRange, Segment, SegmentKind, TargetPartition, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.partition_reader import CRC_REASON, Chunk, LogReader
 
@@ -101,3 +102,16 @@ def test_what_retention_of_the_archive_deleted_lies_below_the_start_of_the_log(t
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive({ORDERS: [batch(20, 10)]}, positions={ORDERS: 20})
     assert side(archive, start=0).log_view(PLACE).log_start == 20
+
+
+def test_records_of_a_batch_below_its_row_do_not_belong_to_the_comparison(tmp_path: Path) -> None:
+    """DeleteRecords cut the log inside of a batch before it was archived."""
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [batch(0, 10)]})
+    expired = Segment(source=ORDERS, source_start=10, source_end=14, kind=SegmentKind.EXPIRED, target=TargetPartition(*ORDERS))
+    archive.decide(DecidedSegment(expired, None))
+    archive.archive({ORDERS: [batch(10, 10)]})
+    reader, _ = side(archive, end=20).readers(PLACE, NO_STARTS)
+    assert read(reader, 0, 20) == [0, 10]
+    assert reader.data_rows is not None
+    assert [ends.tolist() for ends in reader.data_rows] == [[0, 14], [10, 20]]

@@ -16,7 +16,7 @@ from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.broker.produce.transactions import new_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import TIMESTAMP_LIMITS, configs_of_new
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.batch_builder import build_batch
 from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
@@ -44,7 +44,13 @@ def require_preserved_offsets(client: ClientConfig, target: Cluster, mirror: str
     left = [name for name in target.metadata(None, deadline).topics if name.startswith(prefix)]
     topic = f"{prefix}{uuid.uuid4().hex[:8]}"
     timeout_s = deadline.remaining_ms() / 1000
-    ensure_topics(client, [TopicSpec(topic, 1, None, configs_of_new({}, is_preserved=True))], timeout_s=timeout_s)
+    try:
+        ensure_topics(client, [TopicSpec(topic, 1, None, configs_of_new({}, is_preserved=True))], timeout_s=timeout_s)
+    except ConfigError as error:
+        # Of brokers that are older; KIP-937 added the settings.
+        if TIMESTAMP_LIMITS[0] in str(error):
+            raise _refusal(f"they are older than Kafka 3.6 and do not know {TIMESTAMP_LIMITS[0]}") from error
+        raise
     try:
         _try_out(client, target, TopicPartition(topic, 0), deadline)
     finally:

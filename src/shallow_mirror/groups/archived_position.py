@@ -39,6 +39,7 @@ class PositionPasses:
         self._group = position_group(config.archive)
         self._where = config.source_cluster_name
         self._decided = decided
+        self._is_included = config.topics.is_included
         self._source = GroupClient(config.source.client, self._where, REQUEST_S)
         self._committed: dict[SourcePartition, int] = {}
         self._whole_at: datetime | None = None
@@ -49,7 +50,12 @@ class PositionPasses:
     def run_pass(self, now: datetime) -> int:
         """Commit the positions that changed; return how many. Raises RetriableError, OutcomeUnknownError, ConfigError."""
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
-        moved = {source: at for source, at in self._decided().items() if is_whole or self._committed.get(source) != at}
+        moved = {
+            source: at
+            for source, at in self._decided().items()
+            # A topic that is no longer archived would look as if the archive were behind.
+            if self._is_included(source.topic) and (is_whole or self._committed.get(source) != at)
+        }
         if not moved:
             return 0
         ids = self._source.topic_ids(source.topic for source in moved)

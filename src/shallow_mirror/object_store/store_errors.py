@@ -49,9 +49,15 @@ _NOT_CONDITIONAL = "PutMode::Create"
 _MAY_PASS = (408, 409, 412, 425, 429)
 """The only responses of the 400s that may change without a fix."""
 
+_LOST_KEY = "NoSuchKey"
+"""Of a file that the log of a table names: files that may be missing are not asked for so."""
 _LOST_PART = "InvalidPart"
 """A store has confirmed a part of an upload and no longer has it."""
 
+_REMEDY_LOST_FILE = (
+    "the store has lost a file of the table: restore it from a copy or a former version; the table of an archive is also written "
+    "again from its objects (archive verify --rebuild)"
+)
 _REMEDY_LOST_PART = "check the store and every proxy, gateway and cache in front of it; the object is to be written again"
 _REMEDY_DISK = "free or add space on the file system of the folder, and see that it is mounted for writing"
 _REMEDY_UNREACHABLE = "check that the store runs and that this machine reaches its endpoint"
@@ -131,6 +137,8 @@ def response_error(code: int, phrase: str, body: str, url: str, operation: str, 
     """Return the error for a response that is not a success. The URL is shown without its query, which may be a signature."""
     fields = dict(_XML_FIELD.findall(body))
     response = " ".join(part for part in (str(code), fields.get("Code", phrase), fields.get("Message", "")) if part)
+    if fields.get("Code") == _LOST_KEY:
+        return StoreUnreachableError(operation, table, one_line(f"{response}{_at(url)}"), _REMEDY_LOST_FILE)
     if fields.get("Code") == _LOST_PART:
         return StoreUnreachableError(operation, table, one_line(f"{response}{_at(url)}"), _REMEDY_LOST_PART)
     is_refused = 400 <= code < 500 and code not in _MAY_PASS

@@ -19,6 +19,7 @@ from shallow_mirror.types import (
     IsolationLevel,
     LogAppendTimePolicy,
     OffsetRange,
+    SegmentKind,
     SourcePartition,
     TopicPartition,
 )
@@ -123,6 +124,12 @@ class ArchivedPartitionReader:
         self.fetch_bytes = fetch_bytes
         self.read_bytes = 0
         self.records_until = log.log_end
+        # A batch into which a log was cut has records below its row, which had expired before it was archived.
+        data = sorted((row.segment.source_start, row.segment.source_end) for row in rows if row.segment.kind is SegmentKind.DATA)
+        self.data_rows: tuple[Longs, Longs] | None = (
+            np.array([start for start, _ in data], np.int64),
+            np.array([end for _, end in data], np.int64),
+        )
         self._store = store
         self._rows = rows
         self._limits = BatchLimits(

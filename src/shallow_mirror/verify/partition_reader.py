@@ -85,6 +85,7 @@ class LogReader(Protocol):
     """One side of a partition: a log of a cluster, or of an archive.
 
     `records_until`: records from this offset on do not belong to the comparison, also of a batch that begins below it.
+    `data_rows`: starts and ends, ascending; records outside of them do not belong to it either. None: all records do.
     """
 
     topic_partition: TopicPartition
@@ -92,6 +93,7 @@ class LogReader(Protocol):
     fetch_bytes: int
     read_bytes: int
     records_until: int
+    data_rows: tuple[Longs, Longs] | None
 
     def read(self, wanted: OffsetRange, bytes_per_offset: float, /, *, is_first: bool) -> Iterator[Chunk | Skipped]: ...
 
@@ -127,6 +129,7 @@ class PartitionReader:
         self.topic_partition, self.log, self.fetch_bytes = topic_partition, log, fetch_bytes
         self.read_bytes = 0
         self.records_until = BEHIND_ALL
+        self.data_rows: tuple[Longs, Longs] | None = None
         self._cluster, self._isolation, self._starts, self._clock = cluster, isolation, starts, clock
         self._buffer = buffer
         self._limits = BatchLimits(

@@ -174,7 +174,12 @@ class _RangeVerifier:
     def _without_uncopied(self, items: Items) -> Items:
         """Drop what lies below the first position, where the mirror began behind it, what was quarantined, and what a cut of the
         source leaves out."""
-        items = items[items["offset"] < self._readers.source.records_until]
+        source = self._readers.source
+        items = items[items["offset"] < source.records_until]
+        if source.data_rows is not None:
+            starts, ends = source.data_rows
+            at = np.searchsorted(starts, items["end"] - 1, "right") - 1
+            items = items[(at >= 0) & (ends[at] > items["offset"])] if len(starts) else items[:0]
         if not len(self._rows):
             return items
         copied: Items = items[(items["end"] > self._rows.start[0]) & ~self._rows.in_quarantine(items)]
