@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         TargetDataLossError,
         TopicAccessError,
         TopicRecreatedError,
+        TopicSettingsError,
         TransactionBlockedError,
     )
     from shallow_mirror.groups.sync_once import sync_groups
@@ -118,6 +119,7 @@ __all__ = [
     "TopicAccessError",
     "TopicPartition",
     "TopicRecreatedError",
+    "TopicSettingsError",
     "TransactionBlockedError",
     "TxnState",
     "TxnStateError",
@@ -184,6 +186,7 @@ _MODULES = {
     "TargetDataLossError": "shallow_mirror.errors",
     "TopicAccessError": "shallow_mirror.errors",
     "TopicRecreatedError": "shallow_mirror.errors",
+    "TopicSettingsError": "shallow_mirror.errors",
     "TransactionBlockedError": "shallow_mirror.errors",
     "sync_groups": "shallow_mirror.groups.sync_once",
     "delta_jars": "shallow_mirror.local_kafka.jars",
