@@ -329,6 +329,9 @@ class KafkaSink:
             position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.offset == 0
         }
         starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition not in written}
+        # Brokers refuse it of compacted topics, where compaction removes the fillers: they have one key.
+        compacted = {route.target_topic for route in self._targets.routes.values() if route.is_compacted}
+        starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition.topic not in compacted}
         if starts:
             delete_records(self._job.target, starts, timeout_s=deadline.remaining_ms() / 1000)
 
