@@ -32,10 +32,12 @@ from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.filled_topics import refuse_filled_topics
+from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
@@ -195,7 +197,8 @@ class _RestoreRun:
             owner, self._target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=self._observer
         )
         owner.check_ownership()
-        recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline())
+        guard = RunGuard(self._target, config.mirror, config.write.transaction_timeout_ms)
+        recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline(), guard=guard)
         if config.topics.preserves_offsets:
             self._reporter.start_step("trying preserved offsets", " with a topic of the target")
             self._preserved.prepare(self._supervisor.deadline())
@@ -207,7 +210,7 @@ class _RestoreRun:
             config, _ConfigsOfArchive(topics), self._target, positions=owner.positions(), route=config.target_topic
         )
         self._register(owner, targets, topics, decided)
-        kafka = self._kafka_sink(owner, performer, targets)
+        kafka = self._kafka_sink(owner, performer, guard, targets)
         copying = _Copying(spark, self._micro_batch_sink(kafka), kafka)
         positions = {source: position.offset for source, position in owner.positions().items()}
         is_done = self._copy_steps(copying, owner, decided, planner.steps(decided, positions))
@@ -219,7 +222,7 @@ class _RestoreRun:
             self._commit_groups(decided)
         return is_done
 
-    def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
+    def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics) -> KafkaSink:
         config = self._config
         job = KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
         return KafkaSink(
@@ -230,6 +233,8 @@ class _RestoreRun:
             performer=performer,
             targets=targets,
             observer=self._observer,
+            guard=guard,
+            settings=PreservedSettings(self._target) if config.topics.preserves_offsets else None,
         )
 
     def _micro_batch_sink(self, kafka: KafkaSink) -> MicroBatchSink:
