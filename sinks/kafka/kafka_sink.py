@@ -30,10 +30,12 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import (
     NEAR_RESPONSES,
     KafkaSlotJob,
     PreparedTxn,
+    positions_in,
     target_ends_of,
 )
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
+from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, require_committed
@@ -87,11 +89,13 @@ class KafkaSink:
         target_speeds: PathSpeeds = _NOT_MEASURED,
         clock: Callable[[], float] = time.monotonic,
         guard: RunGuard | None = None,
+        settings: PreservedSettings | None = None,
     ) -> None:
         """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read.
 
         `planned_ranges`: return what the slots of the next round read, as far as it is known. `target_speeds`: of the paths to
-        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it.
+        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it. `settings`: None where no topic
+        is preserved.
         """
         self._job = job
         self._slots = slots
@@ -106,7 +110,7 @@ class KafkaSink:
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
         self._stable_ends: Mapping[TopicPartition, int] = {}
         self._planned_ranges = planned_ranges
-        self._guard = guard
+        self._guard, self._settings = guard, settings
         self._prepared: frozenset[SlotTxn] = frozenset()
         """The transactions of this round whose producer epochs were taken before the guard was asked for."""
         self._source_speeds, self._target_speeds = _NOT_MEASURED, target_speeds
@@ -162,7 +166,7 @@ class KafkaSink:
         known_target = next_round.take_target(names, self._target_speeds, deadline)
         additions = self._additions([epochs.get(name) for name in names], known_target, round_)
         next_round.begin_additions(additions, deadline)
-        positions = self._positions_of_targets()
+        positions = positions_in(self._targets.routes, self._owner.positions())
         job = replace(
             self._job,
             decision=round_.decision,
@@ -177,6 +181,7 @@ class KafkaSink:
             left_out=round_.left_out,
             shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
             origins={at.target.topic_partition: at.origin for at in positions if at.origin},
+            unfit={} if self._settings is None else self._settings.problems(self._targets.routes, deadline),
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
             responses_in_flight=FAR_RESPONSES if self._is_target_far() else NEAR_RESPONSES,
             follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,
@@ -185,15 +190,6 @@ class KafkaSink:
             known_source=next_round.take_source(self._source_speeds, deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
-
-    def _positions_of_targets(self) -> list[Position]:
-        """Return the positions in target topics as they are now: former ones of the same names were deleted."""
-        routes = self._targets.routes
-        return [
-            position
-            for source, position in self._owner.positions().items()
-            if source.topic not in routes or routes[source.topic].target_topic_id == position.target.topic_id
-        ]
 
     def _additions(
         self, txns: Sequence[SlotTxn | None], known: KnownCluster | None, round_: SlotRound
@@ -334,6 +330,9 @@ class KafkaSink:
             position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.start == 0
         }
         starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition not in written}
+        # Brokers refuse it of compacted topics, where compaction removes the fillers: they have one key.
+        compacted = {route.target_topic for route in self._targets.routes.values() if route.is_compacted}
+        starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition.topic not in compacted}
         if starts:
             delete_records(self._job.target, starts, timeout_s=deadline.remaining_ms() / 1000)
 

@@ -13,6 +13,7 @@ from shallow_mirror.errors import (
     PreservedLogDamagedError,
     TopicAccessError,
     TopicRecreatedError,
+    TopicSettingsError,
 )
 from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
 from shallow_mirror.sinks.slots.slot_job import SlotJob
@@ -34,7 +35,7 @@ def ranges_to_isolate(
             return ()  # the driver lets the next round continue behind it
     elif not job.isolates:
         return ()
-    if isinstance(error, TopicAccessError):
+    if isinstance(error, TopicAccessError | TopicSettingsError):
         side = Side.TARGET if is_writing else Side.SOURCE
         topic_of = {source: job.routes[source.topic].target_topic if is_writing else source.topic for source in positions}
         sources = [source for source in positions if topic_of[source] in error.topics]

@@ -33,6 +33,7 @@ from shallow_mirror.errors import (
     PreservedLogDamagedError,
     RetriableError,
     TopicAccessError,
+    TopicSettingsError,
 )
 from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
@@ -234,7 +235,14 @@ def fill_slot(
                 unfinished=tuple(unfinished.values()),
                 has_unanswered=is_again or bool(retried) or done.has_unanswered,
             )
-        except (BatchRefusedError, CorruptBatchError, DataLossError, PreservedLogDamagedError, TopicAccessError) as error:
+        except (
+            BatchRefusedError,
+            CorruptBatchError,
+            DataLossError,
+            PreservedLogDamagedError,
+            TopicAccessError,
+            TopicSettingsError,
+        ) as error:
             isolated_now = ranges_to_isolate(error, job, positions, is_writing=slot_try.is_writing)
             new = _new_ends(isolated_now, isolated_ranges, positions)
             if not new:

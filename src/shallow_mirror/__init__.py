@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         TargetDataLossError,
         TopicAccessError,
         TopicRecreatedError,
+        TopicSettingsError,
         TransactionBlockedError,
         TxnOutcomeChangedError,
     )
@@ -121,6 +122,7 @@ __all__ = [
     "TopicAccessError",
     "TopicPartition",
     "TopicRecreatedError",
+    "TopicSettingsError",
     "TransactionBlockedError",
     "TxnOutcomeChangedError",
     "TxnState",
@@ -189,6 +191,7 @@ _MODULES = {
     "TargetDataLossError": "shallow_mirror.errors",
     "TopicAccessError": "shallow_mirror.errors",
     "TopicRecreatedError": "shallow_mirror.errors",
+    "TopicSettingsError": "shallow_mirror.errors",
     "TransactionBlockedError": "shallow_mirror.errors",
     "TxnOutcomeChangedError": "shallow_mirror.errors",
     "sync_groups": "shallow_mirror.groups.sync_once",

@@ -54,6 +54,20 @@ class TopicAccessError(ConfigError):
         return type(self), (self.problems, self.topics)
 
 
+class TopicSettingsError(ConfigError):
+    """Settings of target topics were changed while the mirror ran, so that records would not stay as they are.
+
+    `topics`: their names on the target.
+    """
+
+    def __init__(self, problems: Sequence[str] | str, topics: Sequence[str]) -> None:
+        self.topics = tuple(topics)
+        super().__init__(problems)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.problems, self.topics)
+
+
 class BrokerTooOldError(ConfigError):
     """A broker is older than the oldest supported release, or does not offer a request that only some operations need."""
 

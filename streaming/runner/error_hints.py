@@ -79,6 +79,7 @@ _REMEDY_OF_LOSS = "read.on_data_loss: continue skips what is lost; or exclude th
 
 _DEFINITE = {
     "TopicAccessError": "grant what the message names",
+    "TopicSettingsError": "set it as the message says; `shallow-mirror verify CONF` compares what was written in between",
     "BatchRefusedError": "do what the message says, or set write.on_refused: quarantine",
     "CorruptBatchError": _REMEDY_OF_DAMAGE,
     "LogTruncatedError": "check the brokers that hold the source's replicas; with read.on_data_loss: continue a mirror copies it "

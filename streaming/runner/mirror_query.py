@@ -35,6 +35,7 @@ from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
+from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
@@ -195,6 +196,7 @@ class MirrorQuery:
             observer=self.observer,
             planned_ranges=functools.partial(planner_state.read_planned_ranges, planned_path),
             guard=guard,
+            settings=PreservedSettings(self.target) if self.config.topics.preserves_offsets else None,
         )
 
     def _log_filling(self, targets: TargetTopics) -> LogFilling | None:

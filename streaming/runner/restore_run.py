@@ -34,10 +34,12 @@ from shallow_mirror.plurals import counted, listed
 from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.filled_topics import refuse_filled_topics
+from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
@@ -218,7 +220,8 @@ class _RestoreRun:
             owner, self._target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=self._observer
         )
         owner.check_ownership()
-        recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline())
+        guard = RunGuard(self._target, config.mirror, config.write.transaction_timeout_ms)
+        recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline(), guard=guard)
         self._table.refresh()
         planner = RestorePlanner(config, self._table, self._store, self._archive)
         decision = self._ranges(owner, planner)
@@ -238,7 +241,7 @@ class _RestoreRun:
             adjust_new=retention.pause_new,
         )
         self._register(owner, targets, topics, decision, retention)
-        kafka = self._kafka_sink(owner, performer, targets)
+        kafka = self._kafka_sink(owner, performer, guard, targets)
         copying = _Copying(spark, self._micro_batch_sink(kafka), kafka)
         positions = {source: position.offset for source, position in owner.positions().items()}
         is_done = self._copy_steps(copying, owner, decided, planner.steps(decided, positions))
@@ -252,7 +255,7 @@ class _RestoreRun:
             retention.log_paused(self._supervisor.deadline())
         return is_done
 
-    def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, targets: TargetTopics) -> KafkaSink:
+    def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics) -> KafkaSink:
         config = self._config
         job = KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
         return KafkaSink(
@@ -263,6 +266,8 @@ class _RestoreRun:
             performer=performer,
             targets=targets,
             observer=self._observer,
+            guard=guard,
+            settings=PreservedSettings(self._target) if config.topics.preserves_offsets else None,
         )
 
     def _micro_batch_sink(self, kafka: KafkaSink) -> MicroBatchSink:

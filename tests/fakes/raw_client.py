@@ -149,6 +149,11 @@ class RawClient:
     def end(self, txn: str, producer_id: int, epoch: int, *, commit: bool) -> int:
         return self.settled(lambda: self.end_once(txn, producer_id, epoch, commit=commit))
 
+    def describe_txn(self, txn: str) -> tuple[int, str, int, int]:
+        """Return error code, state, producer id and epoch."""
+        (state,) = self.ask("DescribeTransactions", transactional_ids=[txn]).transaction_states
+        return state.error_code, state.transaction_state, state.producer_id, state.producer_epoch
+
     def write_marker(self, topic: str, producer_id: int, epoch: int, *, coordinator_epoch: int, partition: int = 0) -> int:
         """One abort marker, to the broker that this client is connected to."""
         kind = request_type("WriteTxnMarkers").WritableTxnMarker

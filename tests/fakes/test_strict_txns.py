@@ -69,6 +69,20 @@ def test_end_txn_has_its_rules(peer: Peer) -> None:
     assert peer.client.end("", *txn, commit=True) == 42
 
 
+def test_the_coordinator_describes_the_last_transaction_of_an_id(peer: Peer) -> None:
+    peer.create()
+    txn = peer.client.initialised(peer.txn)
+    assert peer.client.settled(lambda: peer.client.describe_txn(f"{peer.txn}-unknown")[0]) == 105
+    assert peer.client.describe_txn(peer.txn) == (0, "Empty", *txn)
+    assert peer.client.added(peer.txn, *txn, peer.topic) == 0
+    assert peer.client.describe_txn(peer.txn) == (0, "Ongoing", *txn)
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0
+    assert peer.client.end(peer.txn, *txn, commit=True) == 0  # once the markers are written
+    assert peer.client.describe_txn(peer.txn) == (0, "CompleteCommit", *txn)
+    again = peer.client.initialised(peer.txn)
+    assert peer.client.describe_txn(peer.txn) == (0, "Empty", *again)
+
+
 def test_initialising_again_aborts_with_a_marker_of_a_higher_epoch(peer: Peer) -> None:
     peer.create()
     txn = peer.begun()

@@ -221,7 +221,7 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
             time.sleep(0.2)  # the broker's authorizer hears of it a moment later
     assert runs.read_values(secured.bootstrap, target) == ["a", "b"]
     assert {(acl.operation, acl.resource, acl.name) for acl in granted} == {
-        *(("WRITE", "TRANSACTIONAL_ID", each) for each in transactional_ids),
+        *(("WRITE", "TRANSACTIONAL_ID", each) for each in (*transactional_ids, f"{settings.mirror}-run")),
         *(("READ", "GROUP", each) for each in transactional_ids),
         ("READ", "TOPIC", source),
         ("DESCRIBE_CONFIGS", "TOPIC", source),

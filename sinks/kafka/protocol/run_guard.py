@@ -17,7 +17,7 @@ from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, RetriableError
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
 from shallow_mirror.types import SlotTxn
 
@@ -52,7 +52,7 @@ class RunGuard:
         begun = {name: begin_describe_txn(self._target, name, deadline) for name in names}
         try:
             states = [describe_txn(self._target, name, deadline, begun=begun[name]) for name in names]
-        except BrokerTooOldError as error:
+        except ConfigError as error:  # an old broker, or ACLs that name the ids of this run one by one
             _log.debug("transactional ids of other runs are not known: %s", error)
             return False
         return any(state is not None for state in states)

@@ -12,6 +12,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 
@@ -43,6 +44,7 @@ class KafkaSlotJob(SlotJob):
     empty for the slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the
     producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
     `preserved/log_guard.py`, None where no topic is preserved; `origins` as there, of target partitions where it is not 0.
+    `unfit`: why nothing may be written to the target topic of a preserved topic, by source topic.
 
     `prepared`: what was prepared for the first attempt of a slot, by transactional id. `known_target`: what the driver has found
     out about the target a moment ago; None: the task asks itself.
@@ -62,6 +64,7 @@ class KafkaSlotJob(SlotJob):
     guard_times: GuardTimes | None = None
     quiet_for_ms: float = 0.0
     origins: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unfit: Mapping[str, str] = field(default_factory=dict)
     prepared: Mapping[str, PreparedTxn] = field(default_factory=dict)
     known_target: KnownCluster | None = None
     responses_in_flight: int = NEAR_RESPONSES
@@ -109,6 +112,15 @@ class KafkaSlotJob(SlotJob):
             for topic, route in self.routes.items()
         }
         return replace(self, routes=routes)
+
+
+def positions_in(routes: Mapping[str, RoutedTopic], positions: Mapping[SourcePartition, Position]) -> list[Position]:
+    """Return the positions in target topics as they are now: former ones of the same names were deleted."""
+    return [
+        position
+        for source, position in positions.items()
+        if source.topic not in routes or routes[source.topic].target_topic_id == position.target.topic_id
+    ]
 
 
 def target_ends_of(positions: Collection[Position]) -> dict[TopicPartition, int]:

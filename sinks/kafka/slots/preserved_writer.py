@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,11 +20,18 @@ from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, ProducerEpochFencedError, RetriableError
+from shallow_mirror.errors import (
+    BatchRefusedError,
+    PreservedLogDamagedError,
+    ProducerEpochFencedError,
+    RetriableError,
+    TopicSettingsError,
+)
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.types import Segment, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.admission import Admission, admit
@@ -95,12 +102,15 @@ class PreservedWriter:
         self._has_unanswered = has_unanswered
         self._job = job
         self._target = target
+        self._deadline = deadline
         self._logs = logs
         self._sending = SlotSending(job, target, deadline, transactional_id=None, purpose=purpose)
         self._admitted: dict[SourcePartition, int] = {}
         self._log_ends: dict[SourcePartition, int] = {}
         self._responses: deque[_Response] = deque()
         self._fetched_bytes = 0
+        self._unstamped: set[str] = set()
+        """Target topics that answered with a time, and have CreateTime: another run had appended the batch."""
 
     @property
     def is_due(self) -> bool:
@@ -139,8 +149,7 @@ class PreservedWriter:
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
         sources = {segment.source for segment in segments}
-        # Without `stamped_topics`: a batch that another run has appended is answered with its time there, as if the topic had
-        # LogAppendTime. Topics that have it are rejected at the start.
+        # Without `stamped_topics`: a topic that has LogAppendTime is not written to (`_require_own_times`).
         return SlotWrite(
             txn=None,
             fetched_bytes=self._fetched_bytes,
@@ -152,6 +161,8 @@ class PreservedWriter:
 
     def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _SentPart:
         source, route = part.source, self._job.routes[part.source.topic]
+        if source.topic in self._job.unfit:
+            raise _changed_settings(route.target_topic, self._job.unfit[source.topic])
         position = max(self._admitted.get(source, builder_of(source).position), part.start)
         admission = admit(
             part.index,
@@ -211,6 +222,7 @@ class PreservedWriter:
             with self._errors_explained():
                 self._sending.pipeline().finish(response.submission)
             self._require_in_place(response)
+            self._require_own_times()
             self._responses.popleft()
             for sent in response.parts:
                 part, placement = sent.part, sent.placement
@@ -232,6 +244,25 @@ class PreservedWriter:
                 raise PreservedLogDamagedError(target, min(wanted, offset), detail)
             response.in_place[target] = len(base_offsets)
 
+    def _require_settings(self, topics: Collection[str]) -> None:
+        """Raise TopicSettingsError where target topics are no longer fit: somebody has changed them while the mirror runs."""
+        settings = self._target.topic_configs(sorted(topics), self._deadline, keys=target_topic_policy.OF_PRESERVED)
+        for route in self._job.routes.values():
+            of_topic = settings.get(route.target_topic)
+            problem = of_topic and target_topic_policy.changed_problem(of_topic, is_compacted=route.is_compacted)
+            if problem:
+                raise _changed_settings(route.target_topic, f"target topic {route.target_topic} {problem}")
+
+    def _require_own_times(self) -> None:
+        """Raise TopicSettingsError where a response says that a topic gives records its own times.
+
+        The response to a batch that another run has appended names a time as well, so the setting is asked for.
+        """
+        stamped = {key.topic for key in self._sending.pipeline().stamped} - self._unstamped
+        if stamped:
+            self._require_settings(stamped)
+            self._unstamped |= stamped
+
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
         """Raise errors in the source's terms. What was acknowledged before an error is checked as well."""
@@ -243,6 +274,7 @@ class PreservedWriter:
         except ProduceRefusedError as refused:
             if refused.error_code == _DUPLICATE_SEQUENCE_NUMBER:
                 raise RetriableError(refused.error_name, f"Produce to {refused.topic_partition}: {refused.message}") from refused
+            self._require_settings([refused.topic_partition.topic])  # a remedy for the batch would not help
             raise self._explained(refused) from refused
         finally:
             for response in self._responses:
@@ -262,3 +294,11 @@ class PreservedWriter:
                     assert isinstance(batch, memoryview)
                     return explain_refusal(refused, batch, sent.part.source.topic_partition, queue.offset(number), 0)
         return refused
+
+
+def _changed_settings(topic: str, problem: str) -> TopicSettingsError:
+    return TopicSettingsError(
+        f"{problem}. It was changed while the mirror ran, and nothing more is written to the topic. What was written since then "
+        "may have other times, or show fillers: `shallow-mirror verify CONF` compares it",
+        [topic],
+    )

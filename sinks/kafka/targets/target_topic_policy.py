@@ -34,6 +34,9 @@ LIMIT_BEFORE_3_6 = "message.timestamp.difference.max.ms"
 NO_LIMIT_MS = (1 << 63) - 1
 """Value of a limit of record timestamps that excludes none; also a retention that deletes nothing by age."""
 
+OF_PRESERVED = (*FORCED, *FORCED_WHERE_PRESERVED, *TIMESTAMP_LIMITS, "cleanup.policy")
+"""Settings of a target topic on which preserved offsets depend."""
+
 
 def configs_of_new(source: Mapping[str, str], *, is_preserved: bool = False) -> dict[str, str]:
     """Return the settings of a new target topic, given those of its source topic (none with `topics.configs: off`)."""
@@ -137,6 +140,13 @@ def preserving_problems(settings: Mapping[str, str], source: Mapping[str, str]) 
             f"preserved offsets both have to be compacted, or neither. Set it, {instead}"
         )
     return problems
+
+
+def changed_problem(settings: Mapping[str, str], *, is_compacted: bool) -> str | None:
+    """Return why a topic that was fit for preserved offsets no longer is; None where it is. `is_compacted`: as it was then."""
+    at_start = {"cleanup.policy": "compact" if is_compacted else "delete"}  # fillers have a key, or none, for that
+    problems = problems_of("", 0, 0, settings) + preserving_problems(settings, at_start)
+    return problems[0] if problems else None
 
 
 def is_compacted(settings: Mapping[str, str]) -> bool:

@@ -43,8 +43,8 @@ class TopicConfigSync:
         """
         routes = {source: route for source, route in sorted(dict(self._targets.routes).items()) if source not in missing}
         chosen = self._chosen(list(routes))
-        of_source = self._settings(self._source, chosen, deadline)
-        of_target = self._settings(self._target, [routes[name].target_topic for name in chosen], deadline)
+        of_source = settings_of(self._source, chosen, _KEYS, deadline)
+        of_target = settings_of(self._target, [routes[name].target_topic for name in chosen], _KEYS, deadline)
         self._problems = {
             source: sentences for source, sentences in self._problems.items() if source in routes and source not in chosen
         }
@@ -91,13 +91,16 @@ class TopicConfigSync:
     def _report(self, source: str, *sentences: str) -> None:
         self._problems[source] = (*self._problems.get(source, ()), *sentences)
 
-    def _settings(self, cluster: Cluster, names: Sequence[str], deadline: Deadline) -> dict[str, Settings | ConfigError]:
-        """Return the settings by topic, or why they may not be read: topic by topic where not all may."""
-        if not names:
-            return {}
-        try:
-            return {**cluster.topic_configs(names, deadline, keys=_KEYS)}
-        except ConfigError as error:
-            if len(names) == 1:
-                return {names[0]: error}
-        return {name: configs for name in names for configs in self._settings(cluster, [name], deadline).values()}
+
+def settings_of(
+    cluster: Cluster, names: Sequence[str], keys: Sequence[str], deadline: Deadline
+) -> dict[str, Settings | ConfigError]:
+    """Return the settings by topic, or why they may not be read: topic by topic where not all may. Raises RetriableError."""
+    if not names:
+        return {}
+    try:
+        return {**cluster.topic_configs(names, deadline, keys=keys)}
+    except ConfigError as error:
+        if len(names) == 1:
+            return {names[0]: error}
+    return {name: configs for name in names for configs in settings_of(cluster, [name], keys, deadline).values()}

@@ -20,7 +20,7 @@ from shallow_mirror.sinks.kafka.preserved.shared_producers import (
 )
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.types import IsolationLevel, OffsetRange, SourcePartition, TopicPartition
-from shallow_mirror.wire.records.fillers import filler_record
+from shallow_mirror.wire.records.fillers import FILLER_KEY, filler_record
 
 _FILLERS_PER_S = 2_700_000
 """Measured on two cores (docs/concepts/preserved-offsets.md)."""
@@ -61,7 +61,11 @@ class PreservedTopics:
         findings += self._of_existing_logs(preserved, ends, backlogs)
         findings += self._of_settings(preserved)
         empty = [source for source in new if source not in ends]
-        return [*findings, *_of_first_offsets(backlogs[source].start for source in empty), *_of_holes(new, backlogs)]
+        compacted = {source for source, plan in preserved.items() if target_topic_policy.is_compacted(plan.settings)}
+        for are_compacted in (False, True):
+            starts = [backlogs[source].start for source in empty if (source.topic in compacted) is are_compacted]
+            findings += _of_first_offsets(starts, are_compacted=are_compacted)
+        return [*findings, *_of_holes(new, backlogs)]
 
     def _of_brokers(self) -> Iterator[Finding]:
         subject = f"cluster {self._config.target.alias}"
@@ -131,17 +135,23 @@ class PreservedTopics:
                 yield Finding(Level.STOPS, f"target topic {plan.topic}", problem)
 
 
-def _of_first_offsets(starts: Iterator[int]) -> Iterator[Finding]:
+def _of_first_offsets(starts: Sequence[int], *, are_compacted: bool) -> Iterator[Finding]:
     fillers = [start for start in starts if start]
     if fillers and max(fillers) > MOST_LEADING_FILLERS:
         most = f"{MOST_LEADING_FILLERS:,}"
         what = f"a partition begins at offset {max(fillers):,}, fillers take at most {most} offsets: use translated"
         yield Finding(Level.STOPS, "topics.offsets", what)
     elif fillers:
-        size_mb, seconds = sum(fillers) * len(filler_record(None)) / 1e6, sum(fillers) / _FILLERS_PER_S
+        size_mb, seconds = (
+            sum(fillers) * len(filler_record(FILLER_KEY if are_compacted else None)) / 1e6,
+            sum(fillers) / _FILLERS_PER_S,
+        )
+        # DeleteRecords is refused of a topic with cleanup.policy=compact.
+        end = "stay until compaction removes them: consumers pass over them meanwhile" if are_compacted else "are deleted then"
+        of = "compacted partition" if are_compacted else "partition"
         what = (
-            f"{counted(len(fillers), 'partition')} not beginning at offset 0: fillers take the offsets below first, about "
-            f"{size_mb:,.0f} MB and {seconds:,.0f} s, and are deleted then"
+            f"{counted(len(fillers), of)} not beginning at offset 0: fillers take the offsets below first, about "
+            f"{size_mb:,.0f} MB and {seconds:,.0f} s, and {end}"
         )
         yield Finding(Level.DOUBT, "topics.offsets", what)
 

@@ -19,15 +19,18 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     SendSpeed,
     TopicMetadata,
 )
+from shallow_mirror.checkpoints.positions import Position, moved_by
+from shallow_mirror.checkpoints.schema import first_rows_at
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.base import SlotRound, observe_nothing
+from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots.slot_task import SlotTask
-from shallow_mirror.types import PlannedRange, SlotTxn, SourcePartition, TopicPartition
+from shallow_mirror.types import PlannedRange, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 ROUND = SlotRound(decision=1, positions={}, epoch_ends={}, time_left_ms=1_000.0, commit_interval_ms=1_000.0, left_out=frozenset())
 
@@ -47,7 +50,8 @@ class ClockedSink:
         self.planned: list[PlannedRange] = []
         self.added: list[dict[SlotTxn, list[TopicPartition]]] = []
         self.routes: dict[str, RoutedTopic] = {}
-        availability = SimpleNamespace(is_usable=lambda _name: True, held_partitions=lambda: self.held)
+        self.positions: dict[SourcePartition, Position] = {}
+        availability = SimpleNamespace(is_usable=lambda _name: True, is_complete=False, held_partitions=lambda: self.held)
         next_round = SimpleNamespace(
             take_epochs=lambda _deadline: self.epochs,
             take_target=lambda *_known: self.known_target,
@@ -56,7 +60,8 @@ class ClockedSink:
             require_added=lambda *_txns: None,
         )
         anything: Any = SimpleNamespace(
-            positions=dict,
+            positions=lambda: self.positions,
+            decide=lambda _rows, **_settings: None,
             availability=availability,
             next_round=next_round,
             routes=self.routes,
@@ -228,3 +233,20 @@ def test_nor_what_is_held_preserved_or_without_a_route(ahead: ClockedSink) -> No
     assert added_to(ahead, BEGIN) == {}
     ahead.routes.clear()
     assert added_to(ahead, BEGIN) == {}
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_leading_fillers_are_deleted_where_brokers_let_them_be(
+    clocked: ClockedSink, monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    """DeleteRecords of a topic with cleanup.policy=compact is a policy violation; there compaction removes the fillers."""
+    deleted: list[dict[TopicPartition, int]] = []
+    monkeypatch.setattr(kafka_sink, "delete_records", lambda _client, starts, **_: deleted.append(starts))
+    clocked.routes["orders"] = replace(route_to("copy"), is_preserved=True, is_compacted=is_compacted)
+    target = clocked.routes["orders"].target_of(A)
+    (first,) = first_rows_at({A: 20}, lambda _: target)
+    record = replace(first.segment, source_end=21, kind=SegmentKind.DATA, target_start=20, target_end=21)
+    clocked.positions |= moved_by({}, [replace(first, shared_producer_id=77)])
+    result = SlotResult(0, None, (record,), shared_producers={A: 77})
+    clocked.run(lambda _decision: (result,))
+    assert deleted == ([] if is_compacted else [{target.topic_partition: 20}])

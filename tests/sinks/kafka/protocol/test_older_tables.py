@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.fakes.changes import error
 from tests.sinks.two_strict_clusters import A, Clusters, client_of, planned
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -251,6 +252,13 @@ def test_a_copy_fences_slots_that_its_tables_do_not_know(place: Place, clusters:
         place.start(place.older, "copy")
         begun = begin_describe_txn(target, "m-5", deadline())
         assert begun.receive(deadline()).transaction_states[0].producer_epoch == 1
+
+
+def test_ids_that_the_user_may_not_describe_are_not_its_own(place: Place, clusters: Clusters) -> None:
+    """ACLs may name the ids of this run one by one."""
+    clusters.target.change("DescribeTransactions", error(53), error(53))
+    with closing(Cluster(client_of(clusters.target))) as target:
+        assert RunGuard(target, "m", TIMEOUT_MS).slot_count(2, deadline()) == 2
 
 
 def test_brokers_that_do_not_describe_transactions_have_no_guard(place: Place, clusters: Clusters) -> None:

@@ -19,6 +19,7 @@ from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, R
 from shallow_mirror.sinks.kafka.preserved.log_guard import PRODUCER_FORGOTTEN, GuardTimes
 from shallow_mirror.sinks.kafka.slots import slot_target
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
@@ -37,6 +38,8 @@ def topic_id(clusters: Clusters) -> str:
 
 
 def preserving(clusters: Clusters, positions: dict[SourcePartition, int], **changes: Any) -> KafkaSlotJob:
+    limits = dict.fromkeys(target_topic_policy.TIMESTAMP_LIMITS, str(target_topic_policy.NO_LIMIT_MS))
+    clusters.target.log("copy").configs |= {**limits, **target_topic_policy.FORCED_WHERE_PRESERVED}  # as a start requires it
     route = RoutedTopic(target_topic="copy", target_topic_id=topic_id(clusters), limits=LIMITS, is_preserved=True)
     settings: dict[str, Any] = {
         "routes": {"orders": route},
