@@ -37,7 +37,7 @@ from shallow_mirror.streaming.planning.restore_planner import (
     unmatched_sentence,
 )
 from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
-from shallow_mirror.streaming.runner.restored_retention import LIFT
+from shallow_mirror.streaming.runner.paused_topics import LIFT
 from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition
 
 _OBJECTS_AT_ONCE = 16

@@ -247,7 +247,9 @@ def test_rows_that_retention_of_the_archive_deleted_since_stop_the_restore(archi
 def test_translated_and_preserved_offsets_cannot_replace_each_other(archived: Archived) -> None:
     archived.archive.archive({ORDERS: [batch(0, 5)]})
     archived.restore()
-    with pytest.raises(ConfigError, match="this restore began with preserved offsets of orders, the file has translated: set it back"):
+    with pytest.raises(
+        ConfigError, match="this restore began with preserved offsets of orders, the file has translated: set it back"
+    ):
         archived.restore(topics={"target_name": "{topic}"})
 
 
