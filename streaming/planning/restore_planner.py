@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -147,10 +147,9 @@ class RestorePlanner:
         last_decision = newest if until.decision is None else until.decision
         if begun is not None:
             last_decision = begun.last_decision
-        topic_ids = self._newest_incarnations(last_decision)
-        if begun is not None:
-            known = begun.topic_names
-            topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic not in known}
+        known = frozenset() if begun is None else begun.topic_names
+        topic_ids = self._newest_incarnations(last_decision, known)
+        topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic not in known}
         lineages = self._lineages_up_to(last_decision)
         ranges: dict[SourcePartition, OffsetRange] = {}
         chosen: dict[SourcePartition, int] = {}
@@ -220,8 +219,11 @@ class RestorePlanner:
             self._lineages[last_decision] = self._table.lineages((Comparison("micro_batch", "<=", last_decision),))
         return self._lineages[last_decision]
 
-    def _newest_incarnations(self, last_decision: int) -> dict[str, str]:
-        """Return the topic id that each included topic had last; a topic that was recreated has several. Raise ConfigError."""
+    def _newest_incarnations(self, last_decision: int, known: Set[str]) -> dict[str, str]:
+        """Return the topic id that each included topic had last; a topic that was recreated has several. Raise ConfigError.
+
+        `known`: topics that the archive had at the first start, and may have deleted since.
+        """
         newest: dict[str, tuple[int, str]] = {}
         others: set[str] = set()
         columns = ["source_topic", "source_topic_id", "micro_batch"]
@@ -232,7 +234,7 @@ class RestorePlanner:
                     newest[topic] = max(newest.get(topic, (0, "")), (micro_batch, topic_id))
                 else:
                     others.add(topic)
-        self._require_topics(newest.keys(), others, last_decision)
+        self._require_topics(newest.keys() | known, others, last_decision)
         return {topic: topic_id for topic, (_, topic_id) in newest.items()}
 
     def _require_topics(self, included: Collection[str], others: Collection[str], last_decision: int) -> None:

@@ -16,6 +16,7 @@ from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.verify import verify_restore
@@ -85,6 +86,19 @@ def test_a_file_that_leads_to_another_result_is_refused_with_the_difference(rest
     assert gather_status(restores.config()).changed_settings == ()
 
 
+def test_translate_answers_from_the_map_whatever_the_file_says(
+    restores: InlineRestores, capsys: pytest.CaptureFixture[str]
+) -> None:
+    restores.restore()
+    file = restores.folder / "restore.yaml"
+    file.write_text(json.dumps(restores.document(["payments"], topics={"target_name": "back.{topic}"})))
+    for topic, answer in (("orders", "target east.orders-0 offset 6 (exact)"), ("payments", "payments-0 was never restored")):
+        with pytest.raises(SystemExit):
+            main(["translate", str(file), topic, "0", "6"])
+        said = capsys.readouterr()
+        assert answer in said.out + said.err
+
+
 def test_all_differences_are_named_at_once(restores: InlineRestores) -> None:
     restores.restore()
     refused = restores.refusal(["payments"], read={"isolation_level": "read_uncommitted"}, until={"decision": 2})
@@ -116,6 +130,15 @@ def test_what_changes_no_result_may_change(restores: InlineRestores, caplog: pyt
     restores.restore(**free)
     assert restores.records("east.orders") == 10
     assert "groups: this restore began with commit off, include .*, the file has commit at-end, include app" in caplog.text
+
+
+def test_topics_whose_rows_the_archive_has_deleted_since_are_known(restores: InlineRestores) -> None:
+    restores.restore()
+    table = DeltaTable(str(restores.folder / "tables" / "archive_segments"))
+    table.delete("source_topic = 'orders'")
+    restores.restore()
+    restores.restore(["orders", "payments"])
+    assert restores.records("east.payments") == 7
 
 
 def test_a_cut_with_whole_transactions_takes_no_more_topics(restores: InlineRestores) -> None:
