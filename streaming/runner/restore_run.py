@@ -66,7 +66,6 @@ from shallow_mirror.types import PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
 
-_OMISSION_REMEDY = "then start the restore again: it is complete otherwise"
 _LEFT_OUT_PAUSE_S = 5.0
 """Before a log is tried again that could not be written."""
 
@@ -176,8 +175,8 @@ class _RestoreRun:
             with raising_lost_jvm(session.log_file):
                 is_done = self._supervisor.retry_forever("restore", lambda: self._copy(owner, session.spark))
             for omission in self._omissions:
-                problem = Problem(kind=ProblemKind.CONFIG, text=f"left out: {omission}", remedy=_OMISSION_REMEDY)
-                self._reporter.record_problem(problem)
+                remedy = "then start the restore again: it is complete otherwise"
+                self._reporter.record_problem(Problem(kind=ProblemKind.CONFIG, text=f"left out: {omission}", remedy=remedy))
             outcome = f"done, with {counted(len(self._omissions), 'omission')}" if self._omissions else "done"
             end.outcome = outcome if is_done else "stopped"
 
@@ -334,8 +333,7 @@ class _RestoreRun:
         A topic without such rows was never written by this restore: it has to be empty.
         """
         deadline, decided = self._supervisor.deadline(), decision.ranges
-        problems = changed_offsets_problems(owner.positions(), self._config.topics.is_preserved)
-        if problems:
+        if problems := changed_offsets_problems(owner.positions(), self._config.topics.is_preserved):
             raise ConfigError(problems)
         begun = {source.topic for source in owner.positions()}
         self._preserved.require_possible(decided.ranges, begun, deadline)

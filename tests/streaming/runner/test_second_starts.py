@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.archives import ORDERS, PAYMENTS
 from tests.support.inline_restores import PRESERVED, InlineRestores, inline_restores
+from tests.support.mirror_runs import CrashError
 from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
@@ -19,6 +20,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.status import gather_status
+from shallow_mirror.streaming.runner import restore_run
 from shallow_mirror.verify import verify_restore
 
 pytestmark = pytest.mark.thorough
@@ -157,6 +159,33 @@ def test_a_table_of_an_earlier_release_is_continued_and_takes_no_more_topics(
     restores.restore()
     assert restores.records("east.orders") == 10
     assert "was begun by a release that did not record read.isolation_level" in caplog.text
+
+
+def test_killed_right_behind_the_decision_the_file_may_change_and_added_topics_are_restored(
+    restores: InlineRestores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore_run, "decide_first_rows", killed)
+        with pytest.raises(CrashError):
+            restores.restore(until={"decision": 1})
+    other: dict[str, Any] = {"read": {"isolation_level": "read_uncommitted"}}
+    assert not restores.dry_run(**other).is_begun
+    restores.restore(**other)
+    assert restores.records("east.orders") == 10
+    with monkeypatch.context() as patched:
+        patched.setattr(restore_run, "decide_first_rows", killed)
+        with pytest.raises(CrashError):
+            restores.restore([".*"], **other)
+    assert "payments, the file leaves it out, and it is not complete (payments-0 at 0 of 7)" in restores.refusal(**other)
+    report = verify_restore(restores.config([".*"], **other))
+    assert report.uncovered == ("payments-0 is restored up to 0 of 7: run `shallow-mirror restore`",)
+    status = gather_status(restores.config([".*"], **other))
+    assert {each.source.topic: each.lag_offsets for each in status.partitions} == {"orders": 0, "payments": 7}
+    restores.restore([".*"], **other)
+    assert restores.records("east.payments") == 7
 
 
 def test_of_two_first_decisions_the_later_run_counts(restores: InlineRestores) -> None:
