@@ -119,6 +119,7 @@ def pieces(archive_id: str, rows: int, partitions: int, wanted: dict[int, bytes]
             "source_topic": same(TOPIC, pa.string()),
             "source_topic_id": same(TOPIC_ID, pa.string()),
             "source_partition": of_partition,
+            "lineage": np.zeros(count, np.int32),
             "source_start": starts,
             "source_end": starts + RECORDS_PER_ROW,
             "kind": same("data", pa.string()),

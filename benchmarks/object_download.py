@@ -1,7 +1,7 @@
-"""PYTHONPATH=. python -m benchmarks.object_download: what direct reads from an S3 server cost, and reads through obstore.
+"""PYTHONPATH=. python -m benchmarks.object_download: the cost of direct reads from an S3 server, and of reads through obstore.
 
-The server is that of the tests (versitygw on a folder of this machine), which sends TLS records of 4 KiB; its CPU is not counted.
-CPU s/GB of this process: medians.
+The server is that of the tests (versitygw on a folder of this machine); its CPU is not counted. It sends TLS records of 4 KiB,
+and a TLS proxy in front of it sends records of 16 KiB. CPU s/GB of this process: medians of runs that alternate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from tests.object_store.servers import BUCKET, SECRET_KEY, StoreServer, options_for
+from tests.object_store.servers import BUCKET, SECRET_KEY, StoreProxy, StoreServer, options_for
 from tests.security.certificates import Authority
 
 from benchmarks.baselines import measured
@@ -33,18 +33,30 @@ def main() -> None:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-")))
         authority = Authority(folder, "ca")
         identity = authority.signed("store", ("127.0.0.1",))
-        for scheme in ("https", "http"):
-            files = {"certificate": identity.certificate_file, "key": identity.key_file} if scheme == "https" else {}
-            server = StoreServer(folder / scheme, **files)
-            opened.callback(server.stop)
-            server.start()
-            options = options_for(server.endpoint, root_certificate=authority.identity.certificate_pem)
-            _write(ObjectStore.open(f"s3://{BUCKET}", options))
-            for how, more in {"direct": {}, "obstore": THROUGH_OBSTORE}.items():
-                store = ObjectStore.open(f"s3://{BUCKET}", {**options, **more})
-                costs = [measured(partial(_read, store)) for _ in range(RUNS)]
-                cpu = statistics.median(cost.cpu_s_per_gb for cost in costs)
-                print(f"{scheme}, {how}: {cpu:.2f} CPU s/GB", flush=True)
+        plain = StoreServer(folder / "http" / "objects")
+        tls = StoreServer(folder / "https" / "objects", certificate=identity.certificate_file, key=identity.key_file)
+        proxy = StoreProxy(plain, folder, certificate_and_key=identity.keystore_file, ca_file=authority.identity.certificate_file)
+        for process in (plain, tls, proxy):
+            opened.callback(process.stop)
+            process.start()
+        ca_pem = authority.identity.certificate_pem
+        for server in (plain, tls):
+            _write(ObjectStore.open(f"s3://{BUCKET}", options_for(server.endpoint, root_certificate=ca_pem)))
+        endpoints = {
+            "https, records of 4 KiB": tls.endpoint,
+            "https, records of 16 KiB": proxy.endpoint,
+            "http": plain.endpoint,
+        }
+        for name, endpoint in endpoints.items():
+            options = options_for(endpoint, root_certificate=ca_pem)
+            stores = {
+                "direct": ObjectStore.open(f"s3://{BUCKET}", options),
+                "obstore": ObjectStore.open(f"s3://{BUCKET}", {**options, **THROUGH_OBSTORE}),
+            }
+            runs = [{how: measured(partial(_read, store)) for how, store in stores.items()} for _ in range(RUNS)]
+            for how in stores:
+                cpu = [run[how].cpu_s_per_gb for run in runs]
+                print(f"{name}, {how}: {statistics.median(cpu):.2f} CPU s/GB ({min(cpu):.2f} to {max(cpu):.2f})", flush=True)
 
 
 def _write(store: ObjectStore) -> None:

@@ -28,6 +28,7 @@ _INDEX = pa.list_(
 # A new column needs a change in each of these places:
 #   here                        ARCHIVE_SEGMENTS, `_row` or `_stored_columns`, `_decided_segment` or `_stored_batches`;
 #                               ARCHIVE_POSITION_COLUMNS where positions need it; SCHEMA_VERSION (schema.py), shared with the map
+#   table_layout.py             what becomes of tables without it: `added_columns` (null), or `remedies` (refused)
 #   src/shallow_mirror/types.py a field of `Segment` or `StoredBatches`, with a default
 #   sinks/archive/object_builder.py and archive_format/object_footer.py (its value in the footer, from which
 #     operations/archive_rebuild.py writes the table again; docs/reference/archive-format.md)
@@ -53,6 +54,7 @@ ARCHIVE_SEGMENTS = pa.schema(
         ("aborted", _ABORTED),
         ("index", _INDEX),
         ("crc32c", pa.int64()),
+        ("run_crc32c", pa.list_(pa.int64())),
         ("retention_class", pa.string()),
         ("state", pa.string()),
         ("run_epoch", pa.int32()),
@@ -194,6 +196,7 @@ def _stored_columns(stored: StoredBatches) -> dict[str, Any]:
             for entry in stored.index
         ],
         "crc32c": stored.crc32c,
+        "run_crc32c": stored.run_crc32c,
         "retention_class": stored.retention_class,
     }
 
@@ -230,4 +233,6 @@ def _stored_batches(row: Mapping[str, Any]) -> StoredBatches:
         crc32c=row["crc32c"],
         min_timestamp_ms=row["min_timestamp_ms"],
         retention_class=row["retention_class"],
+        # The column is missing in a table of format 1.0 until the first decision of a later release.
+        run_crc32c=None if row.get("run_crc32c") is None else tuple(row["run_crc32c"]),
     )

@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow, SegmentState, whole_archive_rows_from_arrow
 from shallow_mirror.checkpoints.commit_metadata import Recorded, check_table, read_recorded
-from shallow_mirror.checkpoints.lineages import Lineages, PartitionLineages
+from shallow_mirror.checkpoints.lineages import Lineages, PartitionLineages, TxnKey
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import (
     PROPERTY_MAP_ID,
     PROPERTY_MIRROR,
+    PROPERTY_REBUILT_FROM,
     PROPERTY_SOURCE_CLUSTER_ID,
+    PROPERTY_TABLE_ID,
     PROPERTY_TARGET_CLUSTER_ID,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -83,6 +85,20 @@ class ArchiveTable:
         return self._snapshot.properties[PROPERTY_MAP_ID]
 
     @property
+    def table_id(self) -> str:
+        """Return the id of this table: another one than that of the archive where the table was rebuilt."""
+        return self._snapshot.properties.get(PROPERTY_TABLE_ID, self.archive_id)
+
+    @property
+    def is_rebuilt(self) -> bool:
+        return self.table_id != self.archive_id
+
+    @property
+    def rebuilt_from(self) -> str | None:
+        """Return the fingerprint of the objects from which the table was rebuilt."""
+        return self._snapshot.properties.get(PROPERTY_REBUILT_FROM)
+
+    @property
     def source_cluster_id(self) -> str:
         return self._snapshot.properties.get(PROPERTY_SOURCE_CLUSTER_ID, "")
 
@@ -103,10 +119,34 @@ class ArchiveTable:
         """Return how far each partition is archived, whatever has expired since."""
         return ARCHIVE_LAYOUT.positions_of(self._snapshot.batches(columns=list(ARCHIVE_LAYOUT.position_columns)))
 
+    def unended_aborts(self) -> dict[SourcePartition, frozenset[TxnKey]]:
+        """Return, by partition, the aborted transactions of its last row whose markers lie behind it, if there are any."""
+        positions = self.positions()
+        unended: dict[SourcePartition, frozenset[TxnKey]] = {}
+        for piece in self.pieces((), [*_KEYS, "lineage", "source_end", "aborted"]):
+            is_unended = pc.list_parent_indices(piece["aborted"]).filter(
+                pc.is_null(pc.struct_field(pc.list_flatten(piece["aborted"]), "last_offset"))
+            )
+            for row in piece.take(pc.unique(is_unended)).to_pylist():
+                source = SourcePartition(*(row[key] for key in _KEYS))
+                position = positions[source]
+                if (row["lineage"], row["source_end"]) == (position.lineage, position.offset):
+                    txns = (txn for txn in row["aborted"] if txn["last_offset"] is None)
+                    unended[source] = frozenset(TxnKey(txn["producer_id"], txn["first_offset"]) for txn in txns)
+        return unended
+
     def pieces(self, condition: Condition = (), columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Yield rows as Arrow has them, in no order and of every state. `condition` is pushed down to the files."""
+        """Yield rows as Arrow has them, in no order and of every state. `condition` is pushed down to the files.
+
+        Without `columns` also those that the table does not have yet, as null.
+        """
         for piece in self._snapshot.batches(condition, columns):
-            yield pa.Table.from_batches([piece])
+            table = pa.Table.from_batches([piece])
+            missing = () if columns is not None else ARCHIVE_LAYOUT.added_columns.difference(table.column_names)
+            for name in missing:
+                column = ARCHIVE_LAYOUT.schema.field(name)
+                table = table.append_column(column, pa.nulls(len(table), column.type))
+            yield table
 
     def lineages(self, condition: Condition = ()) -> Lineages:
         """Return the lineages of the partitions that have more than one, by the rows that match, of every state.

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.table_location import Tables, location_of
 from shallow_mirror.errors import ConfigError
 
 ARCHIVE_TOPICS_TABLE = "archive_topics"
@@ -35,6 +36,16 @@ class TopicDescription:
     topic_id: str
     partitions: int
     configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTopic:
+    """A row of the table."""
+
+    description: TopicDescription
+    micro_batch: int
+    """The newest decision so far: the topic was like this between it and the next one."""
+    seen_at_ms: int
 
 
 class ArchivedTopics:
@@ -68,26 +79,41 @@ class ArchivedTopics:
         ]
         self._table.append(pa.Table.from_pylist(rows, schema=ARCHIVE_TOPICS))
 
-    def latest(self, micro_batch: int | None = None) -> dict[str, TopicDescription]:
-        """Return the last description of each topic, by topic id: as it was seen up to a decision, or at first behind it."""
-        newest: dict[str, tuple[tuple[bool, int, datetime], TopicDescription]] = {}
-        for row in self._table.read((), None):
-            description = TopicDescription(
-                topic=row["source_topic"],
-                topic_id=row["source_topic_id"],
-                partitions=row["partitions"],
-                configs=_pairs(row["configs"]),
+    def seen(self) -> list[SeenTopic]:
+        """Return all descriptions in the order in which they were seen."""
+        rows = [
+            SeenTopic(
+                description=TopicDescription(
+                    topic=row["source_topic"],
+                    topic_id=row["source_topic_id"],
+                    partitions=row["partitions"],
+                    configs=_pairs(row["configs"]),
+                ),
+                micro_batch=row["micro_batch"],
+                seen_at_ms=ms_of(row["seen_at"]),
             )
-            is_in_time = micro_batch is None or row["micro_batch"] <= micro_batch
-            order = (is_in_time, row["micro_batch"] if is_in_time else -row["micro_batch"], row["seen_at"])
-            before = newest.get(description.topic_id)
-            if before is None or before[0] <= order:
-                newest[description.topic_id] = (order, description)
-        return {topic_id: description for topic_id, (_, description) in newest.items()}
+            for row in self._table.read((), None)
+        ]
+        return sorted(rows, key=lambda seen: (seen.micro_batch, seen.seen_at_ms))
 
-    def described(self, topic_ids: Mapping[str, str], micro_batch: int) -> dict[str, TopicDescription]:
-        """Return the description of each topic as it was at a decision. `topic_ids`: by name. Raises ConfigError without one."""
-        known = self.latest(micro_batch)
+    def latest(self, micro_batch: int | None = None, *, time_ms: int | None = None) -> dict[str, TopicDescription]:
+        """Return the last description of each topic, by topic id: as it was seen up to a decision and a time, else first."""
+        known: dict[str, TopicDescription] = {}
+        for seen in self.seen():
+            is_in_time = micro_batch is None or seen.micro_batch <= micro_batch
+            is_in_time = is_in_time and (time_ms is None or seen.seen_at_ms <= time_ms)
+            if is_in_time or seen.description.topic_id not in known:
+                known[seen.description.topic_id] = seen.description
+        return known
+
+    def described(
+        self, topic_ids: Mapping[str, str], micro_batch: int, time_ms: int | None = None
+    ) -> dict[str, TopicDescription]:
+        """Return the description of each topic at a decision and a time, as `latest`. `topic_ids`: by name.
+
+        Raises ConfigError where a topic has none.
+        """
+        known = self.latest(micro_batch, time_ms=time_ms)
         missing = sorted(topic for topic, topic_id in topic_ids.items() if topic_id not in known)
         if missing:
             raise ConfigError(
@@ -95,6 +121,14 @@ class ArchivedTopics:
                 "restore the table from a copy"
             )
         return {topic: known[topic_id] for topic, topic_id in topic_ids.items()}
+
+
+def seen_topics(tables: Tables) -> list[SeenTopic]:
+    """Return the descriptions beside the table of an archive; none where only its own place is known, or Spark reads it."""
+    location = location_of(tables)
+    if location.single_table is not None or location.is_read_by_spark:
+        return []
+    return ArchivedTopics.of(MirrorStorage(location)).seen()
 
 
 def _pairs(configs: Sequence[tuple[str, str]] | Mapping[str, str]) -> dict[str, str]:

@@ -73,6 +73,8 @@ class Recorded:
     `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
     `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
     `pending_txns`: transactions whose commit is durable, and whose markers some target partition has not taken yet.
+    `decided_version`: of the newest decision. A take-over does not raise it: tables that were put back stay older than the
+    receipts on the target, however often a run begins with them.
     """
 
     version: int
@@ -84,6 +86,7 @@ class Recorded:
     compacted_micro_batch: int = 0
     row_count: int = 0
     pending_txns: tuple[SlotTxn, ...] = ()
+    decided_version: int = 0
 
     @property
     def run_epoch(self) -> int:
@@ -102,6 +105,7 @@ class Recorded:
             "compacted_micro_batch": str(self.compacted_micro_batch),
             "row_count": str(self.row_count),
             "pending_txns": json.dumps([list(astuple(txn)) for txn in self.pending_txns]),
+            "decided_version": str(self.decided_version),
         }
 
     @classmethod
@@ -123,6 +127,8 @@ class Recorded:
                 compacted_micro_batch=int(metadata["compacted_micro_batch"]),
                 row_count=int(metadata["row_count"]),
                 pending_txns=tuple(SlotTxn(*fields) for fields in json.loads(metadata.get("pending_txns", "[]"))),
+                # An earlier release did not record it: everything up to its commit counts as known.
+                decided_version=int(metadata.get("decided_version", version)),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise OffsetMapConflictError(f"the commit of version {version} carries damaged metadata: {error!r}") from error
@@ -142,6 +148,7 @@ class Recorded:
             decided_at_ms=counters["decided_at_ms"],
             compacted_micro_batch=counters["micro_batch"],
             row_count=counters["row_count"],
+            decided_version=version,
         )
 
     def above(self, missed: Recorded) -> Recorded:
@@ -162,6 +169,7 @@ class Recorded:
             compacted_micro_batch=max(self.compacted_micro_batch, missed.compacted_micro_batch),
             row_count=missed.row_count,
             pending_txns=missed.pending_txns,
+            decided_version=max(self.decided_version, missed.decided_version),
         )
 
 

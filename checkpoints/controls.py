@@ -1,9 +1,11 @@
 """Driver and commands: the table `controls` beside the offset map: commands of operators to a running mirror.
 
-A row pauses a source topic, or resumes it; of each topic the newest row counts. Rows are only added.
+Rows are only added. A topic has two states with an owner each, which change independently of each other:
 
-A migration hands a topic over to the mirror in the other direction: it adds `hand-over` here, the running mirror answers with
-`handed-over` once it plans nothing of the topic any more, and only then the other mirror, which has `receive`, may write to it.
+- An operator pauses it (`pause`) and resumes it (`resume`).
+- A migration hands it over to the mirror in the other direction (`hand-over`) and takes it back (`take-back`). The running mirror
+  answers with `handed-over` once it plans nothing of the topic any more, and only then the other mirror, which has `receive`, may
+  write to it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals
-from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals, read_topic_states
+from shallow_mirror.checkpoints.schema import TIMESTAMP
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 from shallow_mirror.checkpoints.table_location import Tables
 
@@ -35,25 +37,36 @@ CONTROLS = pa.schema(
     ]
 )
 
-ControlAction = Literal["pause", "resume", "hand-over", "handed-over", "receive"]
+ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicControls:
-    """What the table says of topics. `paused`: since when, in ms; those that are handed over are among them.
-
-    `requested`: to be handed over, `handed_over`: the mirror has confirmed it. `received`: ever handed over to this mirror.
-    """
+    """What the table says of source topics."""
 
     paused: Mapping[str, int]
-    requested: frozenset[str]
-    handed_over: frozenset[str]
+    """By operators: since when, in ms."""
+    requested: Mapping[str, int]
+    """To be handed over, not yet confirmed by the mirror: since when, in ms."""
+    handed_over: Mapping[str, int]
+    """Handed over, confirmed by the mirror: since when, in ms."""
     received: frozenset[str]
+    """Ever handed over to this mirror."""
+
+    @property
+    def not_copied(self) -> frozenset[str]:
+        """Return the topics of which nothing is planned."""
+        return frozenset(self.paused) | self.moving
+
+    @property
+    def moving(self) -> frozenset[str]:
+        """Return the topics that a migration hands over, or has handed over."""
+        return frozenset(self.requested) | frozenset(self.handed_over)
 
     @property
     def without_cycle(self) -> frozenset[str]:
         """Return the topics that only one of two mirrors copies, so that they make no replication cycle."""
-        return self.requested | self.handed_over | self.received
+        return self.moving | self.received
 
 
 class Controls:
@@ -84,23 +97,24 @@ class Controls:
         self._rows.append(pa.Table.from_arrays(arrays, schema=CONTROLS))
 
     def paused(self) -> Mapping[str, int]:
-        """Return since when each topic is paused, in ms, by source topic."""
+        """Return since when each topic is paused by an operator, in ms, by source topic."""
         return self.read().paused
 
     def read(self) -> TopicControls:
         rows = sorted(self._rows.read((), None), key=lambda row: row["sequence"])
-        # The mirror's answer does not count as a command: one that is late must not undo a `resume`.
-        newest = {row["topic"]: row for row in rows if row["action"] not in ("handed-over", "receive")}
+        # The mirror's answers are no commands: one that is late must not undo a `take-back`.
+        states = read_topic_states(rows)
         confirmed = {row["topic"]: row["sequence"] for row in rows if row["action"] == "handed-over"}
-        requests = {topic: row["sequence"] for topic, row in newest.items() if row["action"] == "hand-over"}
-        handed_over = frozenset(topic for topic, sequence in requests.items() if confirmed.get(topic, -1) > sequence)
+        moving = {topic: state for topic, state in sorted(states.items()) if state.handed_over_ms is not None}
+        is_confirmed = {topic: confirmed.get(topic, -1) > state.handed_over_sequence for topic, state in moving.items()}
+        since_ms = {topic: state.handed_over_ms for topic, state in moving.items() if state.handed_over_ms is not None}
         return TopicControls(
-            paused={topic: ms_of(row["at"]) for topic, row in sorted(newest.items()) if row["action"] != "resume"},
-            requested=frozenset(requests) - handed_over,
-            handed_over=handed_over,
+            paused={topic: state.paused_ms for topic, state in sorted(states.items()) if state.paused_ms is not None},
+            requested={topic: at_ms for topic, at_ms in since_ms.items() if not is_confirmed[topic]},
+            handed_over={topic: at_ms for topic, at_ms in since_ms.items() if is_confirmed[topic]},
             received=frozenset(row["topic"] for row in rows if row["action"] == "receive"),
         )
 
     def paused_intervals(self) -> list[PausedInterval]:
-        """Return every interval in which a source topic was paused, or still is, in order of time."""
+        """Return every interval in which a source topic was paused or handed over, or still is, in order of time."""
         return paused_intervals(self._rows.read((), ["sequence", "topic", "action", "at"]))

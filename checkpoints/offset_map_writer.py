@@ -75,6 +75,8 @@ class OffsetMapOwner:
         self._checked: TableSnapshot | None = None
         """What the next commit may be made on: whatever came into the log since makes it fail, or lose to a higher version."""
         self._row_count = RowCountCheck(layout.title)
+        self.on_decided: Callable[[Sequence[DecidedSegment], Recorded], None] = lambda _rows, _recorded: None
+        """Called after the commit of a decision. If it raises, the decision was made nevertheless."""
 
     @classmethod
     def take_over(
@@ -90,18 +92,19 @@ class OffsetMapOwner:
         writer: TableWriter | None = None,
         before_creation: Callable[[], None] = lambda: None,
         slots: int = 0,
+        accepted_version: int = 0,
     ) -> OffsetMapOwner:
         """Create the map if there is none, unless `before_creation` raises, and fence every older run.
 
         `slots` is how many this run may use: the next one fences them also if this one decides nothing. `writer` takes the place
-        of that of `storage`.
+        of that of `storage`. `accepted_version`: of a decision that these tables do not have, and that the operator does without.
 
         Raises FencedError (another run took over at the same time and won), OutcomeUnknownError (call again with the same `run`:
         a take-over that was written is recognised), ConfigError and OffsetMapConflictError (the table is not this mirror's).
         """
         writer = MirrorStorage.of(storage).decisions(layout) if writer is None else writer
         expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
-        recorded, map_id = claim(writer, layout, expected, run, slots, before_creation)
+        recorded, map_id = claim(writer, layout, expected, run, slots, before_creation, accepted_version)
         return cls(writer, recorded, map_id, now_ms, layout)
 
     @property
@@ -165,10 +168,12 @@ class OffsetMapOwner:
             unsettled_micro_batch=self._highest_micro_batch,
             decided_at_ms=max(self._now_ms(), self._recorded.decided_at_ms),
             row_count=self._recorded.row_count + len(rows),
+            decided_version=max(version, self._recorded.decided_version),
         )
         table = self._layout.rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
         self._commit(decision, lambda snapshot: self._append(snapshot, table, decision))
         self._positions = moved
+        self.on_decided(rows, decision)
 
     def unsettled(self) -> tuple[DecidedSegment, ...]:
         """Return the rows that a start has to resolve: of the last decision, if it was not settled, and of pending transactions.

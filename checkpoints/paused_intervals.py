@@ -1,4 +1,4 @@
-"""Pure: from when to when topics were paused, out of the rows of the table `controls`."""
+"""Pure: the states of topics by the rows of the table `controls`, and from when to when they were not copied."""
 
 from __future__ import annotations
 
@@ -18,20 +18,56 @@ class PausedInterval:
     until_ms: int | None
 
 
-def paused_intervals(rows: Iterable[Mapping[str, Any]]) -> list[PausedInterval]:
-    """Pair each pause with the next resume of the same topic, in the order of `sequence`. Returned by `since_ms`, then topic.
+@dataclass(slots=True)
+class TopicState:
+    """The states of one source topic while the rows are read in the order of `sequence`."""
 
-    A topic that is handed over is paused as well. A pause of a paused topic and a resume of a topic that is not paused change
-    nothing. Intervals of a topic do not overlap.
+    paused_ms: int | None = None
+    """By an operator."""
+    handed_over_ms: int | None = None
+    """By a migration."""
+    handed_over_sequence: int = -1
+    """Of the row that says so."""
+
+    @property
+    def is_copied(self) -> bool:
+        return self.paused_ms is None and self.handed_over_ms is None
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        match row["action"]:
+            case "pause" if self.paused_ms is None:
+                self.paused_ms = ms_of(row["at"])
+            case "resume" if self.paused_ms is not None:
+                self.paused_ms = None
+            case "hand-over" if self.handed_over_ms is None:
+                self.handed_over_ms, self.handed_over_sequence = ms_of(row["at"]), row["sequence"]
+            # Earlier releases wrote `resume` to take a topic back; the command `resume` refuses a topic that is handed over.
+            case "take-back" | "resume":
+                self.handed_over_ms = None
+
+
+def read_topic_states(rows: Iterable[Mapping[str, Any]]) -> dict[str, TopicState]:
+    """Return the state of each topic. `rows`: in the order of `sequence`."""
+    states: dict[str, TopicState] = {}
+    for row in rows:
+        states.setdefault(row["topic"], TopicState()).take(row)
+    return states
+
+
+def paused_intervals(rows: Iterable[Mapping[str, Any]]) -> list[PausedInterval]:
+    """Return from when to when each topic was paused or handed over, by `since_ms`, then topic.
+
+    A pause of a paused topic and a resume of a topic that is not paused change nothing. Intervals of a topic do not overlap.
     """
+    states: dict[str, TopicState] = {}
     since: dict[str, int] = {}
     latest_end: dict[str, int] = {}
     intervals = []
     for row in sorted(rows, key=lambda row: row["sequence"]):
         topic, at_ms = row["topic"], ms_of(row["at"])
-        if row["action"] in ("handed-over", "receive"):
-            continue
-        if row["action"] != "resume":
+        state = states.setdefault(topic, TopicState())
+        state.take(row)
+        if not state.is_copied:
             # Rows come from the clocks of several hosts, so a later row may have an earlier time.
             since.setdefault(topic, max(at_ms, latest_end.get(topic, at_ms)))
         elif topic in since:

@@ -20,6 +20,7 @@ POSITION_COLUMNS = [*_KEYS, "source_start", *_LAST, "target_end", *_WRITER_COLUM
 """Of an offset map; tables without transactions lack the last three."""
 _EPOCH_END = "source_leader_epoch_end"
 _SHARED, _ORIGIN = "shared_producer_id", "origin"
+_START = "start"
 _IN_TRANSACTION = -1
 """In place of a shared producer id: the row was written in a transaction."""
 _MAY_BE_NULL = ("source_leader_epoch", "max_timestamp_ms", _SHARED)
@@ -35,6 +36,7 @@ class Position:
     `lineage`: of an archive, the one that is captured. `shared_producer_id`: of a partition with preserved offsets, the producer
     id of all that is written to its target; None where the last records were written in a transaction, or nothing was.
     `origin`: the target's offset at which its first batch belongs, behind what the target held before the mirror.
+    `start`: where its first row begins, in an archive that of its lineage.
     """
 
     offset: int
@@ -45,6 +47,7 @@ class Position:
     lineage: int = 0
     shared_producer_id: int | None = None
     origin: int = 0
+    start: int = 0
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
@@ -82,6 +85,7 @@ def _position_of(row: Mapping[str, Any], *, lineage: int) -> Position:
         lineage,
         None if row[_SHARED] == _IN_TRANSACTION else row[_SHARED],
         row[_ORIGIN] or 0,
+        row[_START],
     )
 
 
@@ -125,7 +129,13 @@ def _candidates(pieces: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     """
     rows = pa.concat_tables(pieces, promote_options="permissive").combine_chunks()
     nullable_ends = {f"{name}_end": _ends_where(rows, name) for name in _MAY_BE_NULL}
-    ends = {"source_end": rows["source_end"], "target_end": rows["target_end"], _ORIGIN: rows[_ORIGIN], **nullable_ends}
+    ends = {
+        "source_end": rows["source_end"],
+        "target_end": rows["target_end"],
+        _ORIGIN: rows[_ORIGIN],
+        _START: pc.negate(rows["source_start"]),
+        **nullable_ends,
+    }
     table = pa.table([*(rows[name] for name in keys), *ends.values()], names=[*keys, *ends])
     highest = table.group_by(list(keys), use_threads=False).aggregate([(name, "max") for name in ends])
     is_kept = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
@@ -136,9 +146,10 @@ def _candidates(pieces: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
 
 
 def _last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    rows = rows.append_column(_EPOCH_END, _ends_where(rows, "source_leader_epoch"))
+    rows = rows.append_column(_EPOCH_END, _ends_where(rows, "source_leader_epoch")).append_column(_START, rows["source_start"])
     ordered = rows.sort_by([("source_end", "ascending"), ("source_start", "ascending")])
-    wanted = [(name, "max" if name in ("target_end", _ORIGIN) else "last") for name in rows.column_names if name not in keys]
+    functions = {"target_end": "max", _ORIGIN: "max", _START: "min"}
+    wanted = [(name, functions.get(name, "last")) for name in rows.column_names if name not in keys]
     grouped = ordered.group_by(list(keys), use_threads=False).aggregate(wanted)
     return grouped.rename_columns([*keys, *(name for name, _ in wanted)])
 
@@ -190,6 +201,7 @@ def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[Decid
             segment.lineage,
             _shared_producer_id_after(last, row),
             segment.source_end if row.is_continued else 0 if last is None else last.origin,
+            segment.source_start if last is None else last.start,
         )
     return moved
 
@@ -210,7 +222,7 @@ def _in_next_lineage(last: Position | None, segment: Segment) -> Position:
             f"{segment.source_end}, the position is {at}: a lineage begins with a row without length, at or below the position"
         )
     epoch_end = None if segment.source_leader_epoch is None else EpochEnd(segment.source_leader_epoch, segment.source_end)
-    return Position(segment.source_end, segment.target, epoch_end, None, 0, segment.lineage)
+    return Position(segment.source_end, segment.target, epoch_end, None, 0, segment.lineage, start=segment.source_start)
 
 
 def _is_whole(segment: Segment) -> bool:

@@ -36,13 +36,15 @@ class TableShape:
 class TableLayout(TableShape):
     """`rows_to_arrow` takes rows, run epoch, micro-batch and time in ms.
 
-    `remedies`: by column, what to do with a table that was made before there was this column.
+    `added_columns` are null in tables that were made before there were these columns; the next append adds them. `remedies`: by
+    column, what to do with a table that lacks it, where its rows cannot do without.
     """
 
     position_columns: Sequence[str]
     rows_to_arrow: Callable[[Sequence[DecidedSegment], int, int, int], pa.Table]
     rows_from_arrow: Callable[[pa.Table], tuple[DecidedSegment, ...]]
     positions_of: Callable[[Iterable[pa.Table | pa.RecordBatch]], dict[SourcePartition, Position]]
+    added_columns: frozenset[str] = frozenset()
     remedies: Mapping[str, str] = field(default_factory=dict)
 
     def column_problems(self, columns: Iterable[tuple[str, str]]) -> list[str]:
@@ -51,16 +53,21 @@ class TableLayout(TableShape):
         return [
             f"column {column.name}: {types.get(column.name, 'missing')}, expected {column.type}"
             for column in self.schema
-            if not _is_same(types.get(column.name), column.type)
+            if not self._fits(column, types)
         ]
 
     def remedy_of_older_table(self, columns: Iterable[tuple[str, str]]) -> str | None:
         """Return what to do with a table that lacks nothing but columns of later releases; None for any other table."""
         types = dict(columns)
-        differing = [column.name for column in self.schema if not _is_same(types.get(column.name), column.type)]
+        differing = [column.name for column in self.schema if not self._fits(column, types)]
         if not differing or any(name in types or name not in self.remedies for name in differing):
             return None
         return self.remedies[differing[0]]
+
+    def _fits(self, column: pa.Field, types: Mapping[str, str]) -> bool:
+        if column.name in self.added_columns and column.name not in types:
+            return True
+        return _is_same(types.get(column.name), column.type)
 
 
 def _is_same(actual: str | None, expected: pa.DataType) -> bool:
@@ -88,6 +95,7 @@ ARCHIVE_LAYOUT = TableLayout(
     rows_to_arrow=archive_rows_to_arrow,
     rows_from_arrow=archive_rows_from_arrow,
     positions_of=archive_positions_of,
+    added_columns=frozenset({"run_crc32c"}),
     remedies={
         "lineage": "`shallow-mirror archive verify FILE --rebuild TABLES` writes a new table from the objects, whose rows are of "
         "lineage 0"

@@ -21,6 +21,7 @@ def claim(
     run: RunIdentity,
     slots: int,
     before_creation: Callable[[], None],
+    accepted_version: int = 0,
 ) -> tuple[Recorded, str]:
     """Return what the table records of this run, and the id of the map or archive. `expected`: the properties of the table.
 
@@ -39,9 +40,12 @@ def claim(
             # An earlier call was written although its outcome was unknown: claiming again would fence ourselves.
             return recorded, before.properties[PROPERTY_MAP_ID]
         epoch = 0 if recorded is None else recorded.run_epoch
+        known = recorded or Recorded(version=0, run=run)
         claimed = replace(
-            recorded or Recorded(version=0, run=run),
-            version=version_of(epoch + 1, 0),
+            known,
+            # Above the run epoch of what is accepted as well: what is decided from now on is newer than all receipts.
+            version=version_of(max(epoch, accepted_version >> 32) + 1, 0),
+            decided_version=max(known.decided_version, accepted_version),
             run=run,
             # What this run may use the next start has to fence, also if this run dies before it decides anything.
             highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),

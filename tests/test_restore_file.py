@@ -76,6 +76,8 @@ def test_options_replace_the_cut_of_the_file() -> None:
     whole = by_offset.with_cut(is_whole_transactions=True)
     assert whole.until == Cut(offsets={"orders": {0: 1}}, whole_transactions=True)
     assert whole.with_cut(decision=7).until == Cut(decision=7, whole_transactions=True)
+    chosen = by_offset.model_copy(update={"until": Cut(topic_ids={"orders": "an id"}, lineage=1)})
+    assert chosen.with_cut(decision=7).until == Cut(decision=7, topic_ids={"orders": "an id"}, lineage=1)
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2026-05-01T12:00:00", "latest"])

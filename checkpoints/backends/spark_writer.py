@@ -185,6 +185,7 @@ class SparkWriter:
                 "txnAppId": snapshot.properties[PROPERTY_MIRROR],
                 "txnVersion": str(version),
                 "userMetadata": _text(metadata, version, snapshot),
+                "mergeSchema": "true",  # adds the columns that an older release did not have
             }
             frame.writeTo(self._table).options(**options).append()
 

@@ -16,6 +16,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_topic
 from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
+from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
 from shallow_mirror.sinks.base import Observer, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
 from shallow_mirror.sinks.slots.compact_pickle import CompactDict
@@ -36,13 +37,19 @@ class ArchiveSink:
         job: ArchiveSlotJob,
         owner: OffsetMapOwner,
         observer: Observer,
+        read_outcomes: Callable[[], TxnOutcomes],
         expire: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`job` is the template of every slot's, without what belongs to one round. `expire` is called between micro-batches."""
+        """`job` is the template of every slot's, without what belongs to one round. `expire` is called between micro-batches.
+
+        `read_outcomes` is called once, in front of the first decision: it reads the table.
+        """
         self._job = job
         self._owner = owner
         self._observer = observer
+        self._read_outcomes = read_outcomes
+        self._outcomes: TxnOutcomes | None = None
         self._expire = expire
         self._clock = clock
 
@@ -93,7 +100,10 @@ class ArchiveSink:
         deadline: Deadline,
         on_step: Callable[[str, float], None],
     ) -> MicroBatchOutcome:
-        """Run the slots, and decide their rows in one commit. Steps: TakeDecision, RunSlots, Decide."""
+        """Run the slots, and decide their rows in one commit. Steps: TakeDecision, RunSlots, Decide.
+
+        Raises TxnOutcomeChangedError where the rows end a transaction otherwise than those in front of them; nothing is decided.
+        """
 
         @contextmanager
         def step(name: str) -> Iterator[None]:
@@ -110,6 +120,9 @@ class ArchiveSink:
         rows = (*first_rows, *(row for result in results for row in _rows_of(result)))
         if rows:
             with step("Decide"):
+                if self._outcomes is None:
+                    self._outcomes = self._read_outcomes()
+                self._outcomes.take(rows, self._owner.positions())
                 self._owner.decide(rows, highest_slot=-1)
         return MicroBatchOutcome(rows, (), results)
 

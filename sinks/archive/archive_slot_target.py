@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from shallow_mirror.archive_format.archived_batches import StoredBatches
-from shallow_mirror.archive_format.object_footer import ObjectHeader
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
@@ -109,18 +108,12 @@ class ArchiveSlotWriter:
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
         """Complete the objects. Rows without batches are repeated in the footer of the first one."""
-        header = ObjectHeader(
-            archive_id=self._job.archive_id,
-            source_cluster_id=self._job.source_cluster_id,
-            run_epoch=self._job.decision >> 32,
-            decision=self._job.decision & _DECISION_MASK,
-            slot=self._number,
-        )
         with_batches = frozenset[SourcePartition]().union(*(built.sources for built in self._objects.values()))
         without = [segment for segment in segments if segment.source not in with_batches]
         stored: dict[SourcePartition, StoredBatches] = {}
         for built in self._objects.values():
-            stored |= built.close(header, [segment for segment in segments if segment.source in built.sources] + without)
+            own = [segment for segment in segments if segment.source in built.sources]
+            stored |= built.close(self._job.source_cluster_id, own + without)
             without = []
         self._objects = {}
         self._job.observer("task.stored")
@@ -137,17 +130,15 @@ class ArchiveSlotWriter:
             self._retention_class_of[topic] = self._job.retention_class_of(topic)
         number = self._retention_class_of[topic]
         if number not in self._objects:
-            name = str(
-                ObjectName(
-                    archive_id=self._job.archive_id,
-                    run_epoch=self._job.decision >> 32,
-                    decision=self._job.decision & _DECISION_MASK,
-                    slot=self._number,
-                    retention_class=number,
-                    try_id=self._try_id,
-                )
+            name = ObjectName(
+                archive_id=self._job.archive_id,
+                run_epoch=self._job.decision >> 32,
+                decision=self._job.decision & _DECISION_MASK,
+                slot=self._number,
+                retention_class=number,
+                try_id=self._try_id,
             )
-            self._objects[number] = ObjectBuilder(name, self._store.writer(name), self._job.pattern_of(number))
+            self._objects[number] = ObjectBuilder(name, self._store.writer(str(name)), self._job.pattern_of(number))
         return self._objects[number]
 
 

@@ -1,6 +1,9 @@
 """Driver: deletion of expired objects, by the owner of the table: two commits around it, so that every step can be repeated.
 
-DELETE_SEGMENT_STARTED (readers no longer see the rows) -> objects are deleted -> DELETE_SEGMENT_FINISHED
+DELETE_SEGMENT_STARTED (readers no longer see the rows) -> the rows are copied -> objects are deleted -> DELETE_SEGMENT_FINISHED
+
+The copies (`row_copies.py`) are what a rebuild has of these rows. They come behind the first commit, so that a copy proves that
+the deletion was decided, and before the deletion, so that no row is lost with its footer.
 """
 
 from __future__ import annotations
@@ -8,20 +11,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
+from shallow_mirror.checkpoints.archive_deleted_topics import TopicIncarnation
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import ms_of
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.config.archive_config import RetentionSettings
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import FencedError, MirrorError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner
+from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.retention import ExpiredObject, RetainedRow, Retention, RetentionRule
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -77,9 +82,12 @@ def retention_of(settings: Mapping[str, RetentionSettings]) -> Retention:
     )
 
 
-def expired_objects(table: ArchiveTable, retention: Retention, now_ms: int) -> Iterator[ExpiredObject]:
-    """Yield what has expired, the oldest first."""
-    if not retention.expires_anything:
+def expired_objects(
+    table: ArchiveTable, retention: Retention, now_ms: int, deleted: Set[TopicIncarnation] = frozenset()
+) -> Iterator[ExpiredObject]:
+    """Yield what has expired, the oldest first. `deleted`: topics of which nothing is kept any more."""
+    deleted = {topic for topic in deleted if _is_visible(table, topic)}
+    if not retention.expires_anything and not deleted:
         return
     condition: Condition = (_VISIBLE, _HAS_OBJECT)
     topic_bytes: dict[str, int] = {}
@@ -89,9 +97,14 @@ def expired_objects(table: ArchiveTable, retention: Retention, now_ms: int) -> I
             sums = piece.group_by("source_topic").aggregate([("size_bytes", "sum")])
             for row in sums.to_pylist():
                 topic_bytes[row["source_topic"]] = topic_bytes.get(row["source_topic"], 0) + row["size_bytes_sum"]
-    elif latest_ms is not None:
+    elif latest_ms is not None and not deleted:
         condition = (*condition, Comparison("decided_at", "<=", datetime.fromtimestamp(latest_ms / 1000, UTC)))
-    yield from retention.expired(_retained_rows(table, condition), topic_bytes, now_ms)
+    yield from retention.expired(_retained_rows(table, condition), topic_bytes, now_ms, deleted)
+
+
+def _is_visible(table: ArchiveTable, topic: TopicIncarnation) -> bool:
+    of_topic = Comparison("source_topic", "=", topic.topic), Comparison("source_topic_id", "=", topic.topic_id)
+    return any(len(piece) for piece in table.pieces((_VISIBLE, _HAS_OBJECT, *of_topic), ["source_topic"]))
 
 
 def interrupted_objects(table: ArchiveTable) -> Iterator[ExpiredObject]:
@@ -112,7 +125,7 @@ class Expiry:
 
     def __init__(
         self,
-        owner: OffsetMapOwner,
+        owner: ArchiveOwner,
         table: ArchiveTable,
         store: ObjectStore,
         retention: Retention,
@@ -121,7 +134,9 @@ class Expiry:
         clock: Callable[[], float] = time.monotonic,
         observer: Observer = observe_nothing,
         group_notes: GroupNoteExpiry | None = None,
+        deleted_topics: DeletedTopics | None = None,
     ) -> None:
+        """`deleted_topics`: None: no source that could be asked for them."""
         self._owner = owner
         self._table = table
         self._store = store
@@ -130,6 +145,7 @@ class Expiry:
         self._clock = clock
         self._observer = observer
         self._group_notes = group_notes
+        self._deleted_topics = deleted_topics
         self._due_at = clock()
 
     def run_if_due(self) -> None:
@@ -139,7 +155,8 @@ class Expiry:
         """
         if self._clock() < self._due_at:
             return
-        expires_anything = self._retention.expires_anything or self._group_notes is not None
+        others = self._group_notes, self._deleted_topics
+        expires_anything = self._retention.expires_anything or any(other is not None for other in others)
         self._due_at = self._clock() + (EXPIRE_EVERY_S if expires_anything else math.inf)
         try:
             expired = self.run()
@@ -152,13 +169,18 @@ class Expiry:
     def run(self) -> Expired:
         """Finish interrupted deletions, then delete what has expired. Safe to repeat after any error.
 
-        Raises DeletionFailedError, and what `OffsetMapOwner.mark` raises.
+        Raises DeletionFailedError, FencedError, and what `OffsetMapOwner.mark` raises.
         """
         expired = Expired()
         self._table.refresh()
+        self._owner.check()
         while objects := tuple(islice(interrupted_objects(self._table), OBJECTS_AT_ONCE)):
             self._delete(objects, expired)
-        while objects := tuple(islice(expired_objects(self._table, self._retention, self._now_ms()), OBJECTS_AT_ONCE)):
+        deleted: Set[TopicIncarnation] = frozenset()
+        if self._deleted_topics is not None:
+            positions = self._owner.table.positions()
+            deleted = self._deleted_topics.expired(TopicIncarnation(source.topic, source.topic_id) for source in positions)
+        while objects := tuple(islice(self._expired_objects(deleted), OBJECTS_AT_ONCE)):
             self._mark(objects, SegmentState.DELETE_SEGMENT_STARTED)
             self._observer("expire.started")
             self._delete(objects, expired)
@@ -166,9 +188,20 @@ class Expiry:
             self._group_notes.run()
         return expired
 
+    def _expired_objects(self, deleted: Set[TopicIncarnation]) -> Iterator[ExpiredObject]:
+        return expired_objects(self._table, self._retention, self._now_ms(), deleted)
+
     def _delete(self, objects: Sequence[ExpiredObject], expired: Expired) -> None:
+        names = [entry.name for entry in objects]
+        self._table.refresh()
         try:
-            self._store.delete([entry.name for entry in objects])
+            self._owner.copies.copy_objects(self._table, names, _micro_batches(objects))
+            self._observer("expire.copied")
+            # The table of another owner may name these objects: its take-over may have come after the commit.
+            self._owner.check()
+            self._store.delete(names)
+        except FencedError:
+            raise
         except MirrorError as error:
             raise DeletionFailedError(str(error)) from error
         self._observer("expire.deleted")
@@ -178,8 +211,12 @@ class Expiry:
         self._table.refresh()
 
     def _mark(self, objects: Sequence[ExpiredObject], state: SegmentState) -> None:
-        numbers = [entry.micro_batch for entry in objects]
-        self._owner.mark([entry.name for entry in objects], state, (min(numbers), max(numbers)))
+        self._owner.table.mark([entry.name for entry in objects], state, _micro_batches(objects))
+
+
+def _micro_batches(objects: Sequence[ExpiredObject]) -> tuple[int, int]:
+    numbers = [entry.micro_batch for entry in objects]
+    return min(numbers), max(numbers)
 
 
 class DeletionFailedError(MirrorError):

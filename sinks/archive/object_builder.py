@@ -21,12 +21,13 @@ from shallow_mirror.archive_format.archived_batches import (
     StoredBatches,
 )
 from shallow_mirror.archive_format.object_footer import ObjectHeader, build_footer
+from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.object_store.base import ObjectWriter
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.control_records import MarkerType, parse_marker
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire.batches.crc import crc32c, joined_crc
 from shallow_mirror.wire.batches.header import CONTROL_BIT
 
 PART_BYTES = 8 << 20
@@ -51,14 +52,16 @@ class _StoredPartition:
     leader_epochs: list[LeaderEpochStart] = field(default_factory=list)
     aborted: dict[tuple[int, int], int | None] = field(default_factory=dict)
     """By producer id and first offset: the offset of the abort marker."""
-    crc32c: int = 0
+    run_crc32c: list[int] = field(default_factory=list)
+    """Of each entry of the index."""
     min_timestamp_ms: int | None = None
 
 
 class ObjectBuilder:
     """An object of one slot and one retention class."""
 
-    def __init__(self, name: str, writer: ObjectWriter, retention_class: str) -> None:
+    def __init__(self, name: ObjectName, writer: ObjectWriter, retention_class: str) -> None:
+        """`retention_class`: the topic pattern."""
         self.name = name
         self.size_bytes = 0
         """Of all batches so far."""
@@ -113,13 +116,23 @@ class ObjectBuilder:
 
     def _write_partition(self, source: SourcePartition) -> None:
         chunks, stored = self._part.pop(source), self._stored[source]
-        stored.index += _index_of(chunks, self._position)
+        runs = _index_of(chunks, self._position)
+        stored.index += runs
+        crc, number, left = 0, 0, runs[0].size_bytes
         for chunk in chunks:
-            self._writer.write(chunk.data)
-            stored.crc32c = crc32c(chunk.data, stored.crc32c)
+            data = chunk.data
+            # A run may begin inside of a chunk, and the other way round. A piece is written while the processor has it at hand.
+            while len(data):
+                piece, data = data[:left], data[left:]
+                crc, left = crc32c(piece, crc), left - len(piece)
+                self._writer.write(piece)
+                if not left:
+                    stored.run_crc32c.append(crc)
+                    number += 1
+                    crc, left = 0, runs[number].size_bytes if number < len(runs) else 0
             self._position += len(chunk.data)
 
-    def close(self, header: ObjectHeader, segments: Sequence[Segment]) -> Mapping[SourcePartition, StoredBatches]:
+    def close(self, source_cluster_id: str, segments: Sequence[Segment]) -> Mapping[SourcePartition, StoredBatches]:
         """Write what is left and the footer, and return where the batches of each partition are, once they are durable.
 
         `segments`: the rows of the object's partitions, and those of others that have no batches.
@@ -129,7 +142,7 @@ class ObjectBuilder:
         rows = [
             ArchivedSegment(segment, stored[segment.source] if segment.kind is SegmentKind.DATA else None) for segment in segments
         ]
-        self._writer.write(build_footer(header, rows))
+        self._writer.write(build_footer(ObjectHeader.of_object(self.name, source_cluster_id), rows))
         self._writer.close()
         return stored
 
@@ -142,13 +155,14 @@ class ObjectBuilder:
 
     def _stored_batches(self, partition: _StoredPartition) -> StoredBatches:
         return StoredBatches(
-            object_name=self.name,
+            object_name=str(self.name),
             index=tuple(partition.index),
             leader_epochs=tuple(partition.leader_epochs),
             aborted=tuple(AbortedTxn(*begin, last_offset) for begin, last_offset in sorted(partition.aborted.items())),
-            crc32c=partition.crc32c,
+            crc32c=joined_crc(partition.run_crc32c, [run.size_bytes for run in partition.index]),
             min_timestamp_ms=partition.min_timestamp_ms,
             retention_class=self._retention_class,
+            run_crc32c=tuple(partition.run_crc32c),
         )
 
 

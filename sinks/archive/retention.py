@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -57,12 +57,18 @@ class Retention:
         """Return when rows that have expired by their age were decided at the latest; None where none can have."""
         return max((now_ms - rule.keep_ms for rule in self._rules if rule.keep_ms is not None), default=None)
 
-    def expired(self, rows: Iterable[RetainedRow], topic_bytes: Mapping[str, int], now_ms: int) -> Iterator[ExpiredObject]:
+    def expired(
+        self,
+        rows: Iterable[RetainedRow],
+        topic_bytes: Mapping[str, int],
+        now_ms: int,
+        deleted: Set[tuple[str, str]] = frozenset(),
+    ) -> Iterator[ExpiredObject]:
         """Yield the expired objects. `rows`: by `micro_batch`, rising. `topic_bytes`: of all visible rows of each topic.
 
-        A row has expired when it was decided longer ago than `keep`, or when newer rows of its topic have `keep_bytes`. An object
-        has when all its rows have, and when no older object of one of its partitions is kept: what is left of a partition is
-        always its end.
+        A row has expired when it was decided longer ago than `keep`, when newer rows of its topic have `keep_bytes`, or when its
+        topic is one of `deleted` (name and id), of which nothing is kept any more. An object has when all its rows have, and when
+        no older object of one of its partitions is kept: what is left of a partition is always its end.
         """
         behind = dict(topic_bytes)  # of each topic: bytes that are newer than the rows so far
         kept = set[SourcePartition]()
@@ -74,7 +80,9 @@ class Retention:
                 has_expired = True
                 for row in of_object:
                     behind[row.source.topic] = behind.get(row.source.topic, 0) - row.size_bytes
-                    has_expired &= row.source not in kept and self._has_expired(row, behind[row.source.topic], now_ms)
+                    has_expired &= row.source not in kept and (
+                        row.source[:2] in deleted or self._has_expired(row, behind[row.source.topic], now_ms)
+                    )
                 if has_expired:
                     size_bytes = sum(row.size_bytes for row in of_object)
                     yield ExpiredObject(name, of_object[0].micro_batch, size_bytes, len(of_object))

@@ -20,6 +20,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
 from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
@@ -85,11 +86,12 @@ class KafkaSink:
         planned_ranges: Callable[[], Sequence[PlannedRange]] = tuple,
         target_speeds: PathSpeeds = _NOT_MEASURED,
         clock: Callable[[], float] = time.monotonic,
+        guard: RunGuard | None = None,
     ) -> None:
         """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read.
 
         `planned_ranges`: return what the slots of the next round read, as far as it is known. `target_speeds`: of the paths to
-        the target, as an earlier sink has seen them.
+        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it.
         """
         self._job = job
         self._slots = slots
@@ -104,6 +106,9 @@ class KafkaSink:
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
         self._stable_ends: Mapping[TopicPartition, int] = {}
         self._planned_ranges = planned_ranges
+        self._guard = guard
+        self._prepared: frozenset[SlotTxn] = frozenset()
+        """The transactions of this round whose producer epochs were taken before the guard was asked for."""
         self._source_speeds, self._target_speeds = _NOT_MEASURED, target_speeds
         self._recent: deque[_Used] = deque(maxlen=RECENT_ROUNDS)
         self.watch = StallDetector(job.source, job.target, job.transaction_timeout_ms, clock)
@@ -150,16 +155,20 @@ class KafkaSink:
         deadline = Deadline.after_ms(round_.time_left_ms, self._clock)
         next_round = self._performer.next_round
         epochs = next_round.take_epochs(deadline)
+        self._prepared = frozenset(epochs.values())
+        if self._guard is not None and epochs:
+            self._guard.begin(deadline)
         names = [transactional_id(self._job.mirror, number) for number in numbers]
         known_target = next_round.take_target(names, self._target_speeds, deadline)
         additions = self._additions([epochs.get(name) for name in names], known_target, round_)
         next_round.begin_additions(additions, deadline)
+        positions = self._positions_of_targets()
         job = replace(
             self._job,
             decision=round_.decision,
             positions=CompactDict(round_.positions, SourcePartition, int),
             epoch_ends=CompactDict(round_.epoch_ends, SourcePartition, EpochEnd),
-            target_ends=CompactDict(target_ends_of(self._owner.positions().values()), TopicPartition, int),
+            target_ends=CompactDict(target_ends_of(positions), TopicPartition, int),
             routes=dict(self._targets.routes),
             id_numbers=numbers,
             held=self._performer.availability.held_partitions(),
@@ -167,7 +176,7 @@ class KafkaSink:
             commit_interval_ms=round_.commit_interval_ms,
             left_out=round_.left_out,
             shared_producers=CompactDict(self._shared_producers(), SourcePartition, int),
-            origins={at.target.topic_partition: at.origin for at in self._owner.positions().values() if at.origin},
+            origins={at.target.topic_partition: at.origin for at in positions if at.origin},
             quiet_for_ms=(self._clock() - self._unclean_at) * 1000,
             responses_in_flight=FAR_RESPONSES if self._is_target_far() else NEAR_RESPONSES,
             follow_ms=self._job.follow_ms if round_.is_one_wave and self._is_all_preserved() else 0.0,
@@ -176,6 +185,15 @@ class KafkaSink:
             known_source=next_round.take_source(self._source_speeds, deadline),
         )
         return SlotTask(job, functools.partial(open_kafka_target, job), self.open_input)
+
+    def _positions_of_targets(self) -> list[Position]:
+        """Return the positions in target topics as they are now: former ones of the same names were deleted."""
+        routes = self._targets.routes
+        return [
+            position
+            for source, position in self._owner.positions().items()
+            if source.topic not in routes or routes[source.topic].target_topic_id == position.target.topic_id
+        ]
 
     def _additions(
         self, txns: Sequence[SlotTxn | None], known: KnownCluster | None, round_: SlotRound
@@ -272,7 +290,10 @@ class KafkaSink:
             case actions.RunSlots(decision):
                 began = self._clock()
                 results = self._run_slots(run_slots, decision)
-                self._performer.next_round.require_added([result.txn for result in results if result.txn is not None], deadline)
+                txns = [result.txn for result in results if result.txn is not None]
+                self._performer.next_round.require_added(txns, deadline)
+                if self._guard is not None and txns:
+                    self._guard.require(deadline, is_begun_enough=self._prepared.issuperset(txns))
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
                 self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), _NOT_MEASURED)
                 self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), _NOT_MEASURED)
@@ -300,16 +321,17 @@ class KafkaSink:
     def _delete_leading_fillers(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
         """Let the logs of partitions with preserved offsets begin where the source's began, once their first records are there.
 
-        Before the decision that names the records: after it, no other run would do it.
+        Before the decision that names the records: after it, no other run would do it. The position is no such begin: earlier
+        decisions may have accounted for offsets without a record.
         """
         positions = self._owner.positions()
         starts = {
-            row.segment.target.topic_partition: positions[row.segment.source].offset
+            row.segment.target.topic_partition: positions[row.segment.source].start
             for row in rows
             if row.shared_producer_id is not None and row.segment.kind is SegmentKind.DATA and row.segment.source in positions
         }
         written = {
-            position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.offset == 0
+            position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.start == 0
         }
         starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition not in written}
         if starts:

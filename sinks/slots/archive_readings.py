@@ -127,14 +127,14 @@ class _ArchiveReading:
 
     def _read(self, source: SourcePartition) -> Generator[SegmentBatches]:
         segments = self._segments.get(source, ())
-        # The target verifies the checksum of every batch that it appends: a damaged one is refused there, and named.
+        # The target verifies the checksum of every batch that it appends: one that was damaged at the source is refused there.
         reader = SegmentReader(
             self._store,
             segments,
             self._positions[source],
             self._ends[source],
             self._read_ahead_bytes,
-            verifies=False,
+            verifies_batches=False,
             is_read_once=True,
             buffers=_buffers,
         )

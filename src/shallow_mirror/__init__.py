@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         ObjectExistsError,
         ObjectMissingError,
         OffsetMapConflictError,
+        OlderTablesError,
         OutcomeUnknownError,
         PreservedLogDamagedError,
         ProducerEpochFencedError,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         TopicAccessError,
         TopicRecreatedError,
         TransactionBlockedError,
+        TxnOutcomeChangedError,
     )
     from shallow_mirror.groups.sync_once import sync_groups
     from shallow_mirror.local_kafka.jars import delta_jars
@@ -101,6 +103,7 @@ __all__ = [
     "ObjectMissingError",
     "OffsetMap",
     "OffsetMapConflictError",
+    "OlderTablesError",
     "OutcomeUnknownError",
     "PreflightReport",
     "PreservedLogDamagedError",
@@ -117,6 +120,7 @@ __all__ = [
     "TopicPartition",
     "TopicRecreatedError",
     "TransactionBlockedError",
+    "TxnOutcomeChangedError",
     "TxnState",
     "TxnStateError",
     "VerifyReport",
@@ -171,6 +175,7 @@ _MODULES = {
     "ObjectExistsError": "shallow_mirror.errors",
     "ObjectMissingError": "shallow_mirror.errors",
     "OffsetMapConflictError": "shallow_mirror.errors",
+    "OlderTablesError": "shallow_mirror.errors",
     "OutcomeUnknownError": "shallow_mirror.errors",
     "PreservedLogDamagedError": "shallow_mirror.errors",
     "ProducerEpochFencedError": "shallow_mirror.errors",
@@ -182,6 +187,7 @@ _MODULES = {
     "TopicAccessError": "shallow_mirror.errors",
     "TopicRecreatedError": "shallow_mirror.errors",
     "TransactionBlockedError": "shallow_mirror.errors",
+    "TxnOutcomeChangedError": "shallow_mirror.errors",
     "sync_groups": "shallow_mirror.groups.sync_once",
     "delta_jars": "shallow_mirror.local_kafka.jars",
     "StatusReport": "shallow_mirror.operations.status",

@@ -17,6 +17,7 @@ import typer
 
 from shallow_mirror.commands.acls import acls
 from shallow_mirror.commands.archive import archive
+from shallow_mirror.commands.broken_surroundings import explaining_surroundings
 from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_blocker import ImportBlocker
@@ -93,10 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic searches all installed packages for them
     try:
-        if arguments is None:
-            app(prog_name="shallow-mirror", obj=_OWN_PROCESS)
-        else:
-            app(args=list(arguments), prog_name="shallow-mirror")
+        with explaining_surroundings():
+            if arguments is None:
+                app(prog_name="shallow-mirror", obj=_OWN_PROCESS)
+            else:
+                app(args=list(arguments), prog_name="shallow-mirror")
     except MirrorError as error:
         print_error(error)
         sys.exit(exit_code_of(error))

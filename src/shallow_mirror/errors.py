@@ -7,6 +7,9 @@ from typing import Any
 
 from shallow_mirror.types import TopicPartition
 
+_NAMED = 5
+"""Partitions that a message names; of the others the number."""
+
 
 class MirrorError(Exception):
     """Base of all errors of this package. The message says what happened, where, and what to do."""
@@ -21,6 +24,23 @@ class ConfigError(MirrorError):
 
     def __reduce__(self) -> Any:
         return type(self), (self.problems,)
+
+
+class StoreRefusedError(ConfigError):
+    """A store refuses an operation on objects: credentials, permissions, a missing bucket, a read-only folder.
+
+    It ends a start. A run that has begun waits (`StoreUnreachableError`): credentials may be renewed while it runs.
+    """
+
+    def __init__(self, operation: str, store: str, reason: str, remedy: str) -> None:
+        self.operation = operation
+        self.store = store
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{store}: the store refuses to {operation}: {reason}. Remedy: {remedy}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.operation, self.store, self.reason, self.remedy)
 
 
 class TopicAccessError(ConfigError):
@@ -100,6 +120,14 @@ class LogTruncatedError(DataLossError):
         return type(self), (self.topic_partition, self.expected_offset, self.detail, *evidence)
 
 
+class TxnOutcomeChangedError(LogTruncatedError):
+    """A transaction was archived with one outcome, and has the other one at the source.
+
+    Its marker, behind the position of the archive, was lost in a truncation. `divergent_offset`: its first offset, from which on
+    the log is to be archived again.
+    """
+
+
 class TopicRecreatedError(DataLossError):
     """The source topic was deleted and created again with the same name: its offsets belong to other records."""
 
@@ -164,6 +192,25 @@ class BatchRefusedError(MirrorError):
 
     def __reduce__(self) -> tuple[type[BatchRefusedError], tuple[TopicPartition, int, str, str]]:
         return type(self), (self.topic_partition, self.base_offset, self.rule, self.remedy)
+
+
+class OffsetDeltasError(BatchRefusedError):
+    """The records of an uncompressed batch have no rising offsets: their producer sent them so, and brokers store it unchecked.
+
+    Such a batch can be copied as it is, and cannot be rebuilt. Consumers skip each record that is not above the one before it.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, base_offset: int, reason: str) -> None:
+        rule = f"{reason}: its producer sent it so, and brokers store uncompressed batches without a check of these"
+        remedy = (
+            "Such a batch can be copied as it is, and cannot be opened or rebuilt: correct the producer. With "
+            "write.on_refused: quarantine a mirror that has to rebuild it keeps it in a table and continues"
+        )
+        super().__init__(topic_partition, base_offset, rule, remedy)
+        self._reason = reason
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.topic_partition, self.base_offset, self._reason)
 
 
 class FencedError(MirrorError):
@@ -294,6 +341,25 @@ class RecoverNeededError(MirrorError):
         return type(self), (self.what,)
 
 
+class OlderTablesError(MirrorError):
+    """The target has receipts of decisions that the tables do not have: older tables were put back, or a copy of them was used.
+
+    `known`: the newest decision of the tables. `evidence`: a newer one of which the target knows, and `version` its version.
+    """
+
+    def __init__(self, known: str, evidence: str, version: int) -> None:
+        self.known, self.evidence, self.version = known, evidence, version
+        super().__init__(
+            f"the tables are older than the target: their newest decision is {known}, but {evidence}. Nothing was written: it "
+            "would copy again what was copied in between. Put the newest tables back (all of the folder or prefix of `tables`), "
+            "or leave it to the run that has them; with `shallow-mirror recover CONF --accept-repeats` the mirror continues from "
+            "these tables, and copies those records a second time"
+        )
+
+    def __reduce__(self) -> tuple[type[OlderTablesError], tuple[str, str, int]]:
+        return type(self), (self.known, self.evidence, self.version)
+
+
 class CopiesDifferError(MirrorError):
     """A migration found a difference between the clusters in what was copied. `sentences`: what `verify` says of it."""
 
@@ -310,6 +376,21 @@ class CopiesDifferError(MirrorError):
 
 class SparkLostError(MirrorError):
     """The JVM of Spark exited during a run. The next start resolves its open transactions."""
+
+
+class IncompleteRunError(MirrorError):
+    """A run up to the log ends of its start has ended without some partitions. `left_out`: each with the reason."""
+
+    def __init__(self, left_out: Sequence[str]) -> None:
+        self.left_out = tuple(left_out)
+        more = f" and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
+        super().__init__(
+            f"not everything was copied up to the log ends of the start: left out: {', '.join(left_out[:_NAMED])}{more}. The "
+            "rest is complete. `shallow-mirror status` names the remedies; then start again"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.left_out,)
 
 
 class OffsetMapConflictError(MirrorError):

@@ -10,6 +10,9 @@ from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import VISIBLE
 from shallow_mirror.types import SourcePartition
 
+FirstRecord = tuple[int, int | None] | None
+"""Offset and time of the first record of a partition; the time is None where it has none. None: no record."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeptSegments:
@@ -48,16 +51,24 @@ class KeptSegments:
             registered_at_ms=min(row.decided_at_ms for row in rows),
         )
 
-    @property
-    def oldest_timestamp_ms(self) -> int | None:
-        timestamps = (None if row.stored is None else row.stored.min_timestamp_ms for row in self.rows)
-        return min((timestamp_ms for timestamp_ms in timestamps if timestamp_ms is not None), default=None)
+    def may_lack_records(self, end: int, time_ms: int | None) -> bool:
+        """Return whether records in front of a cut may have been lost, so that it matters whether any is left there."""
+        began_late = time_ms is not None and self.start > 0 and time_ms < self.registered_at_ms
+        return end < self.position and (self.expired_end is not None or began_late)
 
-    def problem_of_end(self, end: int, time_ms: int | None = None) -> str | None:
+    def may_hold_records_until(self, time_ms: int) -> bool:
+        """Return whether a batch of any kind has a base timestamp up to a time."""
+        timestamps = (None if row.stored is None else row.stored.min_timestamp_ms for row in self.rows)
+        return any(timestamp_ms is not None and timestamp_ms <= time_ms for timestamp_ms in timestamps)
+
+    def problem_of_end(self, end: int, time_ms: int | None, first: FirstRecord) -> str | None:
         """Return why the records in front of a cut are not in the archive; None where they are, or where there were none.
 
-        `end`: of the cut in this partition. `time_ms`: of the cut, None for a cut by decision.
+        To be asked where `may_lack_records`. `end`: of the cut in this partition. `time_ms`: of the cut, None for a cut by
+        decision. `first`: the first record that a consumer sees; control batches and aborted records are nothing to restore.
         """
+        if end > self.start and (first is None or first[0] >= end):
+            end = self.start
         if end > self.start:
             return None
         if self.expired_end is not None and end <= self.expired_end < self.position:
@@ -68,27 +79,27 @@ class KeptSegments:
             why = "the archive began after the cut"
         else:
             return None
-        return f"{self.source.topic_partition}: {why}; {self._remedy()}"
+        since = "" if first is None or first[1] is None else f", with records from {_time(first[1])} on"
+        return (
+            f"{self.source.topic_partition}: {why}; it has offsets {self.start} to {self.position}{since}: choose a later cut, "
+            "or exclude the topic"
+        )
 
-    def _remedy(self) -> str:
-        oldest = self.oldest_timestamp_ms
-        since = "" if oldest is None else f", with records from {_time(oldest)} on"
-        return f"it has offsets {self.start} to {self.position}{since}: choose a later cut, or exclude the topic"
 
+def nothing_in_front_of(time_ms: int, firsts: Sequence[tuple[KeptSegments, FirstRecord]]) -> str | None:
+    """Return the problem of a time in front of which no partition has a record; None where there are no records at all.
 
-def nothing_in_front_of(time_ms: int, kept: Sequence[KeptSegments]) -> str | None:
-    """Return the problem of a time that is before every record of the archive; None where there are no records at all."""
-    oldest = [
-        (partition.oldest_timestamp_ms, partition.source) for partition in kept if partition.oldest_timestamp_ms is not None
-    ]
-    if not oldest:
+    `firsts`: of each partition, with its first record that a consumer sees.
+    """
+    times = [(first[1], kept.source) for kept, first in firsts if first is not None and first[1] is not None]
+    if not times:
         return None
-    first_ms, source = min(oldest)
-    assert first_ms is not None
-    return (
-        f"until.time: {_time(time_ms)} is before every record of the archive: the oldest is of {_time(first_ms)} "
-        f"({source.topic_partition}); choose a later time"
-    )
+    first_ms, source = min(times)
+    if any(kept.may_hold_records_until(time_ms) for kept, _ in firsts):
+        why = f"in every partition the first record is newer than {_time(time_ms)}, and older ones lie behind it: the earliest"
+    else:
+        why = f"{_time(time_ms)} is before every record of the archive: the oldest"
+    return f"until.time: {why} is of {_time(first_ms)} ({source.topic_partition}); choose a later time"
 
 
 def _time(at_ms: int) -> str:

@@ -11,12 +11,16 @@ import re
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.archive_reading.cuts import first_newer_offset, offsets_without_hole
+from shallow_mirror.archive_reading import state_at_cut
+from shallow_mirror.archive_reading.archive_history import Incarnation
+from shallow_mirror.archive_reading.cuts import first_newer_offset, first_visible_record, offsets_without_hole
+from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable, of_partition
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
@@ -29,7 +33,7 @@ from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted, listed
-from shallow_mirror.streaming.planning.kept_segments import KeptSegments, nothing_in_front_of
+from shallow_mirror.streaming.planning.kept_segments import FirstRecord, KeptSegments, nothing_in_front_of
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep
 from shallow_mirror.streaming.planning.whole_transactions import WholeTransactions
 from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition, TopicPartition
@@ -77,8 +81,17 @@ def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str
 
     `storage`: of the archive.
     """
-    ids = {source.topic: source.topic_id for source in decided.ranges}
-    return ArchivedTopics.of(storage).described(ids, decided.last_decision)
+    until = Cut.model_validate_json(decided.until)
+    return state_at_cut.described_topics(storage, decided, time_ms=until.time_ms, decision=until.decision)
+
+
+def group_times(
+    table: ArchiveTable, storage: MirrorStorage, decided: RestoreRanges, until: Cut, now: datetime
+) -> dict[str, datetime]:
+    """Return for each restored topic up to which time positions of groups belong to the cut. `storage`: of the archive."""
+    topic_ids = {source.topic: source.topic_id for source in decided.ranges}
+    history = StateAtCut(table, seen=ArchivedTopics.of(storage).seen()).history()
+    return state_at_cut.group_times(history, topic_ids, time_of_cut(table, decided, until, now))
 
 
 def time_of_cut(table: ArchiveTable, decided: RestoreRanges, until: Cut, now: datetime) -> datetime:
@@ -104,12 +117,20 @@ def _decision_times(table: ArchiveTable, condition: Comparison) -> list[datetime
 
 
 class RestorePlanner:
-    """Of one restore. `table`: at the version that it reads; later decisions of the archive are not part of it."""
+    """Of one restore. `table`: at the version that it reads; later decisions of the archive are not part of it.
 
-    def __init__(self, config: RestoreConfig, table: ArchiveTable, store: ObjectStore) -> None:
+    `storage`: of the archive, for the descriptions of topics; without it, rows alone say when the archive saw a topic.
+    """
+
+    def __init__(
+        self, config: RestoreConfig, table: ArchiveTable, store: ObjectStore, storage: MirrorStorage | None = None
+    ) -> None:
         self._config = config
         self._table = table
         self._store = store
+        self._storage = storage
+        self.choices: list[str] = []
+        """A sentence for each choice that `decide_ranges` made between topic ids, lineages or numbers of partitions."""
         self._lineages: dict[int, Lineages] = {}
         """Up to a decision: their rows are read once."""
         self.unmatched_patterns: tuple[str, ...] = ()
@@ -147,39 +168,37 @@ class RestorePlanner:
         last_decision = newest if until.decision is None else until.decision
         if begun is not None:
             last_decision = begun.last_decision
-        known = frozenset() if begun is None else begun.topic_names
-        topic_ids = self._newest_incarnations(last_decision, known)
-        topic_ids = {topic: topic_id for topic, topic_id in topic_ids.items() if topic not in known}
+        # What was archived behind the first start is no part of the restore, also for topics that are added.
+        state = self._state_at_cut(until.decision if begun is None else last_decision)
+        known = frozenset[str]() if begun is None else begun.topic_names
+        history, problems = self._history(state, last_decision, known), list[str]()
+        topics = self._topics_at_cut(state, history, known)
+        self.choices = [note for topic in topics.values() for note in topic.notes]
         lineages = self._lineages_up_to(last_decision)
         ranges: dict[SourcePartition, OffsetRange] = {}
         chosen: dict[SourcePartition, int] = {}
         archived: dict[TopicPartition, KeptSegments | None] = {}
-        problems: list[str] = []
-        rows = self._table.segments(topic_ids.keys(), EVERY_STATE) if topic_ids else ()
+        rows = self._table.segments(topics.keys(), EVERY_STATE) if topics else ()
         for source, archived_rows in groupby(rows, key=lambda row: row.segment.source):
             every_row = list(archived_rows)
             is_in_cut = any(row.micro_batch <= last_decision for row in every_row)
-            if not is_in_cut or source.topic_id != topic_ids[source.topic]:
+            if not is_in_cut or not topics[source.topic].has(source):
                 continue
             problems += _lineage_problems(source, lineages, until)
-            view = lineages.view(source, until.lineage_of(source.topic, source.partition))
+            view = lineages.view(source, topics[source.topic].lineages[source.partition])
             kept = archived[source.topic_partition] = KeptSegments.of(_in_view(every_row, view), last_decision)
             if kept is None:
                 problems.append(f"until.lineage: {source.topic_partition}: nothing is left of lineage {view.lineage}")
                 continue
-            offsets = self._range_of(kept, until, problems)
+            offsets = self._range_of(kept, history[source.topic], problems)
             if offsets is not None:
                 ranges[source], chosen[source] = offsets, view.lineage
+        problems += [problem for topic in topics.values() if (problem := _expired_problem(topic, history, archived)) is not None]
         if begun is None:  # the first start has looked for the partitions that `until` names
-            problems += self._unknown_partitions(archived)
+            problems += self._unknown_partitions(archived, history)
             problems += _unknown_lineages(until, archived, [number for source in ranges for number in lineages.numbers(source)])
-        if (
-            not problems
-            and archived
-            and until.time_ms is not None
-            and all(offsets.start == offsets.end for offsets in ranges.values())
-        ):
-            nothing = nothing_in_front_of(until.time_ms, [kept for kept in archived.values() if kept is not None])
+        if not problems and archived and until.time_ms is not None:
+            nothing = self._nothing_in_front_of(until.time_ms, archived, ranges)
             problems += [] if nothing is None else [nothing]
         if problems:
             raise ConfigError(problems)
@@ -219,23 +238,45 @@ class RestorePlanner:
             self._lineages[last_decision] = self._table.lineages((Comparison("micro_batch", "<=", last_decision),))
         return self._lineages[last_decision]
 
-    def _newest_incarnations(self, last_decision: int, known: Set[str]) -> dict[str, str]:
-        """Return the topic id that each included topic had last; a topic that was recreated has several. Raise ConfigError.
+    def _state_at_cut(self, decision: int | None) -> StateAtCut:
+        until = self._config.until
+        seen = [] if self._storage is None else ArchivedTopics.of(self._storage).seen()
+        isolation = self._config.read.isolation_level
+        return StateAtCut(self._table, self._store, time_ms=until.time_ms, decision=decision, seen=seen, isolation=isolation)
+
+    def _history(self, state: StateAtCut, last_decision: int, known: Set[str]) -> dict[str, list[Incarnation]]:
+        """Return the incarnations of each included topic. Raise ConfigError where there is none.
 
         `known`: topics that the archive had at the first start, and may have deleted since.
         """
-        newest: dict[str, tuple[int, str]] = {}
-        others: set[str] = set()
-        columns = ["source_topic", "source_topic_id", "micro_batch"]
-        for piece in self._table.pieces((Comparison("micro_batch", "<=", last_decision),), columns):
-            last = piece.group_by(columns[:2], use_threads=False).aggregate([("micro_batch", "max")])
-            for topic, topic_id, micro_batch in zip(*(last.column(i).to_pylist() for i in range(3)), strict=True):
-                if self._config.topics.is_included(topic):
-                    newest[topic] = max(newest.get(topic, (0, "")), (micro_batch, topic_id))
-                else:
-                    others.add(topic)
-        self._require_topics(newest.keys() | known, others, last_decision)
-        return {topic: topic_id for topic, (_, topic_id) in newest.items()}
+        history = state.history()
+        included = {topic: of_topic for topic, of_topic in history.items() if self._config.topics.is_included(topic)}
+        self._require_topics(included.keys() | known, history.keys() - included.keys(), last_decision)
+        return included
+
+    def _topics_at_cut(
+        self, state: StateAtCut, history: Mapping[str, Sequence[Incarnation]], known: Collection[str]
+    ) -> dict[str, TopicAtCut]:
+        """Return the state of each topic at the cut, without those that are `known`.
+
+        Raise ConfigError for topic ids that the archive does not have.
+        """
+        wanted = self._config.until.topic_ids
+        problems = []
+        for topic, topic_id in sorted(wanted.items()):
+            if topic in known:
+                continue
+            if topic not in history:
+                problems.append(f"until.topic_ids: the archive has no topic {topic}, or it is not included")
+            elif (problem := state_at_cut.topic_id_problem("until.topic_ids", topic, topic_id, history[topic])) is not None:
+                problems.append(problem)
+        if problems:
+            raise ConfigError(problems)
+        lineage_of = self._config.until.lineage_of
+        return {
+            topic: state.topic(history[topic], wanted.get(topic), partial(lineage_of, topic))
+            for topic in sorted(history.keys() - known)
+        }
 
     def _require_topics(self, included: Collection[str], others: Collection[str], last_decision: int) -> None:
         """Raise ConfigError where the archive has no topic to restore, or none of a name that is given."""
@@ -257,23 +298,25 @@ class RestorePlanner:
             f"topics.include: the archive has {problem}; its topics up to decision {last_decision} are: {shown}{more}"
         )
 
-    def _range_of(self, kept: KeptSegments, until: Cut, problems: list[str]) -> OffsetRange | None:
+    def _range_of(self, kept: KeptSegments, incarnations: Sequence[Incarnation], problems: list[str]) -> OffsetRange | None:
         """Return [start, end) of a partition; None, with a problem, where the archive does not have it without a hole."""
-        source, rows = kept.source, kept.rows
+        source, rows, until = kept.source, kept.rows, self._config.until
         # First rows have no length: where retention deleted what follows them, they are no begin of it.
         with_length = [row for row in rows if row.segment.source_end > row.segment.source_start]
         runs = list(offsets_without_hole(with_length or rows)) or [(kept.start, kept.start)]
         (start, _), (_, end) = runs[0], runs[-1]
         wanted: int | None = None
         if until.time_ms is not None:
-            wanted = first_newer_offset(self._store, rows, until.time_ms)
+            wanted = first_newer_offset(self._store, rows, until.time_ms, self._config.read.isolation_level)
         elif until.offsets:
             wanted = until.offsets.get(source.topic, {}).get(source.partition)
             if wanted is None:
                 return None
             if not start <= wanted <= end:
+                others = state_at_cut.other_incarnations_with(incarnations, source.topic_id, source.topic_partition, wanted)
                 problems.append(
                     f"until.offsets: {source.topic_partition}: {wanted} is not in the archive, which has {start} to {end}"
+                    f"{_other_lineages_with(incarnations, source, wanted)}{_named(source.topic, others)}"
                 )
                 return None
         end = end if wanted is None else wanted
@@ -281,10 +324,11 @@ class RestorePlanner:
             start = max(start, min(_behind_expired(rows, start), end))
         if until.time_ms is not None or until.decision is not None:
             at_cut = min(end, kept.end) if rows else kept.end
-            problem = kept.problem_of_end(at_cut, until.time_ms)
-            if problem is not None:
-                problems.append(problem)
-                return None
+            if kept.may_lack_records(at_cut, until.time_ms):
+                problem = kept.problem_of_end(at_cut, until.time_ms, self._first_record(kept))
+                if problem is not None:
+                    problems.append(problem)
+                    return None
         for hole_start, hole_end in zip((run[1] for run in runs), (run[0] for run in runs[1:]), strict=False):
             if hole_start < end:
                 problems.append(
@@ -306,13 +350,35 @@ class RestorePlanner:
             )
         return OffsetRange(start, max(start, end))
 
-    def _unknown_partitions(self, archived: Container[TopicPartition]) -> list[str]:
-        return [
-            f"until.offsets: the archive has no partition {topic}-{partition}, or the topic is not included"
-            for topic, offsets in sorted(self._config.until.offsets.items())
-            for partition in sorted(offsets)
-            if TopicPartition(topic, partition) not in archived
-        ]
+    def _nothing_in_front_of(
+        self, time_ms: int, archived: Mapping[TopicPartition, KeptSegments | None], ranges: Mapping[SourcePartition, OffsetRange]
+    ) -> str | None:
+        """Return the problem of a cut in front of which no partition has a record that a consumer sees."""
+        firsts: list[tuple[KeptSegments, FirstRecord]] = []
+        for kept in archived.values():
+            if kept is None:
+                continue
+            first = self._first_record(kept)
+            if first is not None and first[0] < ranges[kept.source].end:
+                return None  # mostly the first partition
+            firsts.append((kept, first))
+        return nothing_in_front_of(time_ms, firsts)
+
+    def _first_record(self, kept: KeptSegments) -> FirstRecord:
+        return first_visible_record(self._store, kept.rows, self._config.read.isolation_level)
+
+    def _unknown_partitions(self, archived: Container[TopicPartition], history: Mapping[str, Sequence[Incarnation]]) -> list[str]:
+        problems = []
+        for topic, offsets in sorted(self._config.until.offsets.items()):
+            for partition in sorted(offsets):
+                if TopicPartition(topic, partition) in archived:
+                    continue
+                others = [each for each in history.get(topic, ()) if partition in each.partitions]
+                problems.append(
+                    f"until.offsets: the archive has no partition {topic}-{partition}, or the topic is not included"
+                    f"{_named(topic, others)}"
+                )
+        return problems
 
     def steps(self, decided: RestoreRanges, positions: Mapping[SourcePartition, int]) -> Iterator[RestoreStep]:
         """Yield micro-batches with the rows behind `positions` and in front of the ends. Raises StoreUnreachableError."""
@@ -368,6 +434,35 @@ def _behind_expired(rows: Sequence[ArchiveRow], start: int) -> int:
             break
         start = max(start, row.segment.source_end)
     return start
+
+
+def _other_lineages_with(incarnations: Sequence[Incarnation], source: SourcePartition, offset: int) -> str:
+    """Return which lineages of the same topic have an offset, newer ones last; nothing where none has."""
+    of_topic = next(each for each in incarnations if each.topic_id == source.topic_id)
+    lineages = of_topic.partitions[source.partition]
+    having = [str(number) for number, trace in sorted(lineages.items()) if trace.start < offset <= trace.end]
+    return f"; lineage {', '.join(having)} has it (until.lineage)" if having and len(lineages) > 1 else ""
+
+
+def _named(topic: str, others: Sequence[Incarnation]) -> str:
+    """Return how to restore other incarnations of a topic; nothing where there are none."""
+    if not others:
+        return ""
+    ids = "; ".join(each.sentence() for each in others)
+    return f" of the topic id that counts; restore another one with until.topic_ids {{{topic}: ID}}: {ids}"
+
+
+def _expired_problem(
+    topic: TopicAtCut, history: Mapping[str, Sequence[Incarnation]], archived: Mapping[TopicPartition, KeptSegments | None]
+) -> str | None:
+    """Return the problem of a topic that was created again, where retention has left nothing of the incarnation that counts."""
+    name, topic_id = topic.incarnation.topic, topic.incarnation.topic_id
+    others = [each for each in history[name] if each.topic_id != topic_id and each.has_rows]
+    kept = [of_partition for partition, of_partition in archived.items() if partition.topic == name and of_partition is not None]
+    is_left = any(row.stored is not None for of_partition in kept for row in of_partition.rows)
+    if not others or is_left or not any(of_partition.expired_end is not None for of_partition in kept):
+        return None
+    return f"topic {name}: all that was archived of topic id {topic_id} has expired: exclude the topic{_named(name, others)}"
 
 
 def _lineage_problems(source: SourcePartition, lineages: Lineages, until: Cut) -> list[str]:

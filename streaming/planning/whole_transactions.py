@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
 from shallow_mirror.archive_reading.transaction_cuts import TxnScan, whole_ends
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.archive_table import VISIBLE, ArchiveTable
+from shallow_mirror.checkpoints.archive_table import VISIBLE, ArchiveTable, of_partition
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
@@ -40,6 +41,7 @@ class WholeTransactions:
         scanned_from: datetime | None = None
         while (window := self._window(ends, ranges)) is not None and (scanned_from is None or window[0] < scanned_from):
             scan = self._scan(ranges, *window)
+            self._read_on(scan, ranges, ends)
             scanned_from = window[0]
             # A lowered end may tear a transaction that lies before what was read: read from there, too.
             ends = whole_ends(ends, scan.parts())
@@ -76,12 +78,38 @@ class WholeTransactions:
         for rows in self._table.decisions(condition, VISIBLE):
             by_partition: dict[SourcePartition, list[ArchiveRow]] = {}
             for row in self._in_views(rows):
-                if row.segment.source in ranges and row.stored is not None:
+                if row.segment.source in ranges:
                     by_partition.setdefault(row.segment.source, []).append(row)
-            for source, of_partition in sorted(by_partition.items()):
-                for batches in SegmentReader(self._store, of_partition, ranges[source].start, verifies=False):
-                    scan.add(batches)
+            for source, rows_of_partition in sorted(by_partition.items()):
+                self._add(scan, rows_of_partition, ranges[source].start)
         return scan
+
+    def _add(self, scan: TxnScan, rows: Iterable[ArchiveRow], start: int) -> None:
+        """Add rows of one partition, in the order of offsets."""
+        for has_batches, following in groupby(rows, key=lambda row: row.stored is not None):
+            if has_batches:
+                for batches in SegmentReader(self._store, list(following), start, verifies_batches=False):
+                    scan.add(batches)
+                continue
+            for row in following:
+                if row.segment.source_start < row.segment.source_end:
+                    scan.add_hole(row.segment.source, row.segment.source_end)
+
+    def _read_on(self, scan: TxnScan, ranges: Mapping[SourcePartition, OffsetRange], ends: Mapping[SourcePartition, int]) -> None:
+        """Add rows behind those of the scan until every transaction that begins below an end has its marker, if archived.
+
+        A marker may be archived any time later: it lies behind another transaction that was open, or the archive did not run.
+        """
+        for source in sorted(ranges):
+            if not scan.has_open(source, ends[source]):
+                continue
+            condition = (*of_partition(source), Comparison("source_start", ">", scan.read_end(source) - 1))
+            for rows in self._table.decisions(condition, VISIBLE):
+                for row in self._in_views(rows):
+                    if scan.has_open(source, ends[source]):
+                        self._add(scan, [row], ranges[source].start)
+                if not scan.has_open(source, ends[source]):
+                    break
 
 
 def _report(ranges: Mapping[SourcePartition, OffsetRange], ends: Mapping[SourcePartition, int], scan: TxnScan) -> None:

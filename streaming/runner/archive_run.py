@@ -13,24 +13,37 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
+from shallow_mirror.broker.fetch.empty_ranges import topic_storage
+from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import LogTruncatedError, RetriableError, TopicRecreatedError
+from shallow_mirror.errors import (
+    LogTruncatedError,
+    RetriableError,
+    StoreRefusedError,
+    StoreUnreachableError,
+    TopicRecreatedError,
+)
 from shallow_mirror.groups.archived_groups import GroupNoting
+from shallow_mirror.groups.archived_position import PositionCommitting
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner, check_before_take_over, take_over_archive
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
+from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
+from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
@@ -55,8 +68,8 @@ from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
-_NO_TARGET_CLUSTER = "archive"
-"""In the place of the id of the target cluster, among the properties of the table."""
+CHECK_OWNER_EVERY_S = 60.0
+"""So often a run looks whether the objects have become those of another table. The table itself is checked at each decision."""
 
 
 class Archive:
@@ -101,10 +114,14 @@ class _ArchiveRun:
         self._available_now = available_now
         self._identity = RunIdentity.of_this_process()
         self._source = Cluster(config.source.client)
+        self._objects = ObjectStore.open(config.objects, config.storage_options)
+        self._archive: ArchiveOwner | None = None
+        self._owner_check_at = 0.0
         self._owner: OffsetMapOwner | None = None
         self._expiry: Expiry | None = None
         self._next_lineages: NextLineages | None = None
         self._topic_objects: TopicObjects | None = None
+        self._committing: PositionCommitting | None = None
         self._has_begun = False
         self._copied = CopiedBytes({})
         self._reporter = RunReporter(ReportedRun.of_archive(config), self._identity)
@@ -121,14 +138,18 @@ class _ArchiveRun:
                     lambda: MirrorStorage.to_write(config.table_location, config.tables_writer, layout=ARCHIVE_LAYOUT),
                 )
                 retry("conditional writes", self._storage.require_conditional_writes)
-                objects = ObjectStore.open(config.objects, config.storage_options)
-                retry("objects", objects.probe)
+                if not self._storage.location.is_read_by_spark:  # in front of the probe, which writes where nothing is mounted
+                    retry(
+                        "objects",
+                        lambda: check_before_take_over(self._storage.to_read(), self._objects, config.archive),
+                    )
+                retry("objects", self._objects.probe)
                 with spark_session.session_of_run(
                     spark,
                     self._storage,
                     name=config.archive,
                     log_file=config.spark_log,
-                    with_references=(config.source.client, objects),
+                    with_references=(config.source.client, self._objects),
                     start_step=self._reporter.start_step,
                 ) as session:
                     self._storage = session.storage
@@ -144,10 +165,15 @@ class _ArchiveRun:
         with self._reporter.recording_end() as end:
             owner = self._supervisor.retry_forever("take-over", self._take_over)
             self._reporter.on_takeover(owner, self._storage.background_tables())
-            with raising_lost_jvm(session.log_file), self._group_noting() as noting:
-                self._supervisor.retry_forever("query", lambda: self._query(owner, session.spark))
-                if noting is not None:
-                    noting.is_last_wanted = True
+            with (
+                raising_lost_jvm(session.log_file),
+                self._group_noting() as noting,
+                self._position_committing() as self._committing,
+            ):
+                self._supervisor.retry_forever("query", lambda: self._attempt(owner, session.spark))
+                for thread in (noting, self._committing):
+                    if thread is not None:
+                        thread.is_last_wanted = True
             end.outcome = "stopped" if self._supervisor.is_over() else "done"
             if self._available_now and end.outcome == "done":
                 self._reporter.on_caught_up(owner.positions())
@@ -158,25 +184,47 @@ class _ArchiveRun:
             return nullcontext()
         return GroupNoting(self._config, interval_s, self._storage.best_effort_tables())
 
+    def _position_committing(self) -> AbstractContextManager[PositionCommitting | None]:
+        interval_s = self._config.groups.archived_position_s
+        return nullcontext() if interval_s is None else PositionCommitting(self._config, interval_s)
+
+    def _publish(self, positions: Mapping[SourcePartition, Position]) -> None:
+        """Pass on the positions of a decision that is committed. One whose log was truncated holds nothing of the new log yet."""
+        if self._committing is not None:
+            held = {} if self._next_lineages is None else self._next_lineages.held
+            self._committing.publish({source: at.offset for source, at in positions.items() if source not in held})
+
     def _take_over(self) -> OffsetMapOwner:
-        if self._owner is None:
-            self._owner = OffsetMapOwner.take_over(
+        if self._archive is None:
+            self._archive = take_over_archive(
                 self._storage,
-                layout=ARCHIVE_LAYOUT,
-                mirror=self._config.archive,
+                self._objects,
+                archive=self._config.archive,
                 source_cluster_id=self._source_cluster_id,
-                target_cluster_id=_NO_TARGET_CLUSTER,
                 run=self._identity,
                 now_ms=_now_ms,
             )
+            self._owner = self._archive.table
             _log.info("run epoch %d took over the archive in %s", self._owner.run_epoch, self._config.tables)
-        return self._owner
+        return self._archive.table
+
+    def _attempt(self, owner: OffsetMapOwner, spark: Any) -> None:
+        """Do one attempt of the query. The start has tested the store; from then on its refusals are waited for."""
+        try:
+            self._query(owner, spark)
+        except StoreRefusedError as refused:
+            raise StoreUnreachableError(
+                refused.operation, refused.store, refused.reason, refused.remedy, is_refused=True
+            ) from refused
 
     def _query(self, owner: OffsetMapOwner, spark: Any) -> None:
-        """Do one attempt of the query. A decision that the last one made holds: its objects were complete before it."""
+        """Run the query. A decision that the last attempt made holds: its objects were complete before it."""
         config = self._config
+        assert self._archive is not None
         owner.check_ownership()
+        self._archive.check()
         owner.settle()
+        self._archive.complete_copies(self._open_table())
         topic_ids = self._register_partitions(owner)
         lineages = self._lineages_of(owner)
         self._expire_if_due()  # behind the first reading of positions, which counts the rows
@@ -194,7 +242,9 @@ class _ArchiveRun:
             config, archive_id=owner.map_id, source_cluster_id=self._source_cluster_id, observer=self._observer
         )
         sink = MicroBatchSink(
-            ArchiveSink(job=job, owner=owner, observer=self._observer, expire=self._expire_if_due),
+            ArchiveSink(
+                job=job, owner=owner, observer=self._observer, read_outcomes=self._txn_outcomes, expire=self._expire_if_due
+            ),
             source=self._source,
             slot_time=self._slot_time,
             report=self._report,
@@ -206,6 +256,7 @@ class _ArchiveRun:
         )
         positions = owner.positions()
         self._reporter.set_positions(positions)
+        self._publish(positions)
         # A recreated topic keeps its old positions: the query begins with those of the topics that exist.
         initial = {source: at.offset for source, at in positions.items() if topic_ids.get(source.topic) == source.topic_id}
         self._reporter.left_out.on_query_start(initial)
@@ -258,23 +309,42 @@ class _ArchiveRun:
             )
         return self._next_lineages
 
+    def _txn_outcomes(self) -> TxnOutcomes:
+        def is_compacted(topic: str) -> bool:
+            storage = topic_storage(self._source, topic, self._supervisor.deadline())
+            return storage.is_compacted or bool(storage.refusal)
+
+        return TxnOutcomes(self._open_table().unended_aborts(), is_compacted)
+
     def _open_table(self) -> ArchiveTable:
         return ArchiveTable.open(self._storage, archive=self._config.archive)
 
     def _expire_if_due(self) -> None:
         """Between micro-batches: delete what the retention of the archive file does not keep."""
-        assert self._owner is not None
+        assert self._archive is not None
+        if time.monotonic() >= self._owner_check_at:
+            self._archive.check()
+            self._owner_check_at = time.monotonic() + CHECK_OWNER_EVERY_S
         if self._expiry is None:
             config = self._config
-            table = ArchiveTable.open(self._storage, archive=config.archive)
+            table = self._open_table()
             self._expiry = Expiry(
-                self._owner,
+                self._archive,
                 table,
-                ObjectStore.open(config.objects, config.storage_options),
+                self._objects,
                 retention_of(config.retention),
                 now_ms=_now_ms,
                 observer=self._observe_deletion,
                 group_notes=GroupNoteExpiry(self._storage.background_tables(), table, config.groups.keep_s, _now_ms),
+                deleted_topics=DeletedTopics(
+                    self._source,
+                    self._source_cluster_id,
+                    ArchiveDeletedTopics.of(self._storage),
+                    config.deleted_topics.keep_s,
+                    run_epoch=self._archive.table.run_epoch,
+                    deadline=self._supervisor.deadline,
+                    now_ms=_now_ms,
+                ),
             )
         self._expiry.run_if_due()
 
@@ -317,15 +387,15 @@ class _ArchiveRun:
             TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.partitions), configs=configs.get(name, {}))
             for name, topic in listed.items()
         ]
+        at_ms, archived_topics = _now_ms(), ArchivedTopics.of(self._storage)
         if self._topic_objects is None:
-            objects = ObjectStore.open(self._config.objects, self._config.storage_options)
-            self._topic_objects = TopicObjects(objects, self._owner.map_id)
-        self._topic_objects.record(descriptions, at_ms=_now_ms())
-        ArchivedTopics.of(self._storage).record(
+            self._topic_objects = TopicObjects(self._objects, self._owner.map_id)
+        self._topic_objects.record(descriptions, at_ms=at_ms, history=archived_topics.seen)
+        archived_topics.record(
             descriptions,
             run_epoch=self._owner.run_epoch,
             micro_batch=self._owner.micro_batch,
-            at_ms=_now_ms(),
+            at_ms=at_ms,
         )
         return {name: topic.topic_id for name, topic in listed.items()}
 
@@ -333,6 +403,7 @@ class _ArchiveRun:
         """Record a finished micro-batch, and pass measurements to the planner."""
         assert self._owner is not None
         self._reporter.on_micro_batch(report, self._owner)
+        self._publish(self._owner.positions())
         self._owner.compact_if_due()
         segments = [row.segment for row in report.rows]
         self._copied.add(segments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY
+from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, RUN_SUPERSEDED
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -14,9 +14,11 @@ from shallow_mirror.errors import (
     FencedError,
     LogTruncatedError,
     MirrorError,
+    OlderTablesError,
     RecoverNeededError,
     RetriableError,
     StoreUnreachableError,
+    TxnOutcomeChangedError,
 )
 from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.sinks.slot_results import EarlyEnd
@@ -51,6 +53,7 @@ _RETRIABLE = {
     "the topic",
     SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): check the brokers "
     "that hold its replicas",
+    RUN_SUPERSEDED: "run this mirror once: another run has a copy of its tables, and of the two, one ends with OlderTablesError",
     "TOPIC_RECREATED": "none needed: read.on_data_loss is continue",
 }
 
@@ -148,10 +151,13 @@ def problem_of_truncation(loss: LogTruncatedError) -> Problem:
     )
 
 
-def problem_of_next_lineage(first_row: Segment, position: int, log_start: int | None) -> Problem:
+def problem_of_next_lineage(
+    first_row: Segment, position: int, log_start: int | None, changed: TxnOutcomeChangedError | None = None
+) -> Problem:
     """Return the problem of a truncated log that an archive continues as the next lineage.
 
-    `position`: the end of the former lineage. `log_start`: of the source; None where it is not known.
+    `position`: the end of the former lineage. `log_start`: of the source; None where it is not known. `changed`: the transaction
+    that ended otherwise, where no record differs.
     """
     start, lineage = first_row.source_start, first_row.lineage
     deleted = ""
@@ -160,10 +166,15 @@ def problem_of_next_lineage(first_row: Segment, position: int, log_start: int | 
             f". The source has deleted offsets {start} to {log_start - 1} of the new log already, so that the former one may "
             f"differ before {start} as well"
         )
+    differs = (
+        f"the source holds other records from offset {start} on than were archived up to {position}: its log was truncated "
+        "(an unclean leader election, a lost disk)"
+        if changed is None
+        else changed.detail
+    )
     return Problem(
         kind=ProblemKind.TRUNCATED,
-        text=f"the source holds other records from offset {start} on than were archived up to {position}: its log was truncated "
-        f"(an unclean leader election, a lost disk). The archive continues at {start} with lineage {lineage}; what was archived "
+        text=f"{differs}. The archive continues at {start} with lineage {lineage}; what was archived "
         f"there before stays in lineage {lineage - 1}{deleted}",
         remedy=f"none needed; `until.lineage: {lineage - 1}` in a restore file restores what the source has lost",
         error_name=LogTruncatedError.__name__,
@@ -199,7 +210,7 @@ def problem_of_end(error: MirrorError) -> Problem:
             remedy = _REMEDY_OF_LOSS
         case FencedError():
             remedy = "another run is active: do not start this one again"
-        case RecoverNeededError():
+        case RecoverNeededError() | OlderTablesError():
             remedy = "shallow-mirror recover CONF"
         case RetriableError():
             remedy = _RETRIABLE.get(error.error_name, "start the mirror again")

@@ -57,6 +57,11 @@ class LeftOutReporter:
     def path(self) -> Path:
         return self._path
 
+    def partitions(self) -> tuple[LeftOutPartition, ...]:
+        """Return what is left out now."""
+        with self._lock:
+            return self._partitions.all()
+
     def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
         """Update positions before a query starts. Raises RetriableError where the file cannot be written."""
         with self._lock:

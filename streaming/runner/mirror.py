@@ -15,6 +15,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
@@ -128,10 +129,12 @@ class _Run:
                 query = self._query(owner)
                 self.supervisor.retry_forever("query", lambda: query.recover_and_run(session.spark))
                 end.outcome = "stopped" if self.supervisor.is_over() else "done"
-                if self.available_now and end.outcome == "done":
-                    self.reporter.on_caught_up(owner.positions())
                 if groups is not None:
                     groups.is_last_wanted = end.outcome == "done"
+                if self.available_now and end.outcome == "done":
+                    mirrored = {source.topic for source in owner.positions()}
+                    not_copied = Controls.open(self.storage.to_read()).read().not_copied & mirrored
+                    self.reporter.on_caught_up(owner.positions(), not_copied)
 
     def _query(self, owner: OffsetMapOwner) -> MirrorQuery:
         return MirrorQuery(

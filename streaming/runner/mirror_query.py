@@ -30,6 +30,7 @@ from shallow_mirror.sinks.kafka.preserved.shared_producers import (
     require_agreed,
     with_shared_producers,
 )
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
@@ -45,8 +46,10 @@ from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.ended_preservation import EndedPreservation
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
+from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.query import run_query
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import Supervisor
@@ -91,15 +94,17 @@ class MirrorQuery:
 
     def recover_and_run(self, spark: Any) -> None:
         """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
-        performer = self._recover()
+        guard = RunGuard(self.target, self.config.mirror, self.config.write.transaction_timeout_ms)
+        performer = self._recover(guard)
         if self.config.topics.preserves_offsets and self.guard_times is None:
             self._prepare_preserved_offsets()
         targets = self._target_topics()
         topic_ids = self._register_partitions(targets)
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
         planned_path = temp_dirs.temp_dir() / f"planned-{self.identity.run_id}.json"
-        kafka = self._kafka_sink(performer, targets, planned_path)
-        sink = self._micro_batch_sink(kafka, self._registrar(registration, targets))
+        kafka = self._kafka_sink(performer, guard, targets, planned_path)
+        filling = self._log_filling(targets)
+        sink = self._micro_batch_sink(kafka, self._registrar(registration, targets), filling)
         positions = self.owner.positions()
         self.reporter.set_positions(positions)
         paused_path = temp_dirs.temp_dir() / f"paused-{self.identity.run_id}.json"
@@ -117,6 +122,8 @@ class MirrorQuery:
             raise RetriableError("TOPIC_RECREATED", f"{recreated}; what it holds now is mirrored from its start") from recreated
         finally:
             registration.discard()
+        if filling is not None:
+            filling.fill()
         self.owner.settle()
 
     def _prepare_preserved_offsets(self) -> None:
@@ -126,7 +133,7 @@ class MirrorQuery:
         require_preserved_offsets(self.config.target.client, self.target, self.config.mirror, deadline)
         self.guard_times = read_guard_times(self.target, self.config.write.transaction_timeout_ms, deadline)
 
-    def _recover(self) -> TxnPerformer:
+    def _recover(self, guard: RunGuard) -> TxnPerformer:
         """Resolve the last decision. Return the performer of this attempt's transactions, with every slot fenced."""
         performer = TxnPerformer(
             self.owner,
@@ -138,7 +145,7 @@ class MirrorQuery:
         self.owner.check_ownership()
         count = counted(self.owner.highest_slot + 1, "transactional id")
         self.reporter.start_step("resolving the transactions of the last run", f", fencing {count}")
-        recover(self.owner, performer, mirror=self.config.mirror, deadline=self.supervisor.deadline())
+        recover(self.owner, performer, mirror=self.config.mirror, deadline=self.supervisor.deadline(), guard=guard)
         return performer
 
     def _target_topics(self) -> TargetTopics:
@@ -171,7 +178,7 @@ class MirrorQuery:
         rows = existing.with_existing(first_rows(targets, self.source, starts, deadline))
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline)
 
-    def _kafka_sink(self, performer: TxnPerformer, targets: TargetTopics, planned_path: Path) -> KafkaSink:
+    def _kafka_sink(self, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics, planned_path: Path) -> KafkaSink:
         job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         return KafkaSink(
             job=replace(
@@ -187,20 +194,46 @@ class MirrorQuery:
             targets=targets,
             observer=self.observer,
             planned_ranges=functools.partial(planner_state.read_planned_ranges, planned_path),
+            guard=guard,
         )
 
-    def _micro_batch_sink(self, kafka: KafkaSink, registrar: PartitionRegistrar) -> MicroBatchSink:
+    def _log_filling(self, targets: TargetTopics) -> LogFilling | None:
+        """Fill the logs of preserved topics up to the positions. Return what does so later; None where no topic is preserved."""
+        if self.guard_times is None:
+            return None
+        job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        filling = LogFilling(
+            self.owner,
+            self.target,
+            replace(job, guard_times=self.guard_times),
+            lambda: targets.routes,
+            self.supervisor.deadline,
+        )
+        filling.fill()
+        return filling
+
+    def _micro_batch_sink(self, kafka: KafkaSink, registrar: PartitionRegistrar, filling: LogFilling | None) -> MicroBatchSink:
+        def register() -> None:
+            registrar.register()
+            if filling is not None:
+                filling.fill()
+
+        def report(report: MicroBatchReport) -> None:
+            self._report(report)
+            if filling is not None:
+                filling.note(report.rows)
+
         return MicroBatchSink(
             kafka,
             source=self.source,
             slot_time=self.slot_time,
-            report=self._report,
+            report=report,
             observer=self.observer,
             continues_after_data_loss=self.config.read.continues_after_data_loss,
             quarantine=QuarantineTable.open(self.storage),
             quarantine_limits=self.config.write.quarantine_limits or UNLIMITED_QUARANTINE,
             left_out=self.reporter.left_out.on_micro_batch,
-            register=registrar.register,
+            register=register,
         )
 
     def _source_options(
@@ -263,7 +296,12 @@ class MirrorQuery:
         self.cycles.require_no_cycles(listed)
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
+        targets.leave_former({name: topic.topic_id for name, topic in listed.items()})
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
+        if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
+            self.reporter.start_step("accounting for what preserved topics hold", "")
+            decide_first_rows(self.owner, undecided)
         rows = self._first_rows(targets, starts, deadline)
         if rows:
             self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")

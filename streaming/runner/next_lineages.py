@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.fetch.empty_ranges import topic_storage
@@ -18,7 +18,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problems import Problem
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import LogTruncatedError, RetriableError
+from shallow_mirror.errors import LogTruncatedError, RetriableError, TxnOutcomeChangedError
 from shallow_mirror.sinks.archive.divergence import ArchivedRange, Divergence, EpochHistory
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.streaming.runner.error_hints import problem_of_next_lineage, problem_of_unknown_divergence
@@ -37,6 +37,17 @@ class _Search:
     position: Position
     history: EpochHistory
     divergence: Divergence
+    changed: TxnOutcomeChangedError | None = None
+    """The loss of this partition, if a transaction ended otherwise: no epoch shows it."""
+
+    @property
+    def offset(self) -> int | None:
+        """Return the divergent offset; None where it cannot be found out."""
+        offset = self.divergence.offset
+        if self.changed is None or self.changed.divergent_offset is None:
+            return offset
+        first = max(self.history.start, self.changed.divergent_offset)  # the archive may begin inside of the transaction
+        return first if offset is None else min(first, offset)
 
 
 class NextLineages:
@@ -76,13 +87,18 @@ class NextLineages:
         """
         deadline = self._deadline()
         searches = self._search(self._suspects(loss, deadline), deadline)
+        if isinstance(loss, TxnOutcomeChangedError):
+            searches = {
+                source: replace(search, changed=loss) if source.topic_partition == loss.topic_partition else search
+                for source, search in searches.items()
+            }
         begun = {
             source: search
             for source, search in searches.items()
-            if search.divergence.offset is not None and search.divergence.offset < search.position.offset
+            if search.offset is not None and search.offset < search.position.offset
         }
         for source, search in searches.items():
-            if search.divergence.offset is None and self._unknown.get(source) != search.position.offset:
+            if search.offset is None and self._unknown.get(source) != search.position.offset:
                 self._unknown[source] = search.position.offset
                 self._report(problem_of_unknown_divergence(source, search.position.offset, search.divergence.reason))
         if not begun:
@@ -93,8 +109,9 @@ class NextLineages:
         starts = self._log_starts(begun, deadline)
         for row in rows:
             segment = row.segment
-            position = begun[segment.source].position.offset
-            self._report(problem_of_next_lineage(segment, position, starts.get(segment.source)))
+            search = begun[segment.source]
+            problem = problem_of_next_lineage(segment, search.position.offset, starts.get(segment.source), search.changed)
+            self._report(problem)
         return True
 
     def begin_or_hold(self, loss: LogTruncatedError) -> None:
@@ -195,7 +212,7 @@ def epoch_history(table: ArchiveTable, source: SourcePartition) -> EpochHistory:
 
 def _first_row(source: SourcePartition, search: _Search) -> DecidedSegment:
     """Return the row without length with which a lineage begins. Its leader epoch is that of the archived log in front of it."""
-    offset = search.divergence.offset
+    offset = search.offset
     assert offset is not None
     segment = Segment(
         source=source,

@@ -32,12 +32,16 @@ class RestoreDecision:
     unmatched_patterns: tuple[str, ...]
     """Of `topics.include`, that match no topic of the archive."""
     other_lineages: tuple[OtherLineages, ...]
+    choices: tuple[str, ...]
+    """Between topic ids, lineages and numbers of partitions, as `RestorePlanner.choices`."""
 
     @property
     def added_topics(self) -> list[str]:
         return [] if self.added is None else sorted(self.added.topic_names)
 
     def log(self) -> None:
+        for choice in self.choices:
+            _log.warning("%s", choice)
         for change in self.changes:
             _log.warning("%s", change)
         if self.added is not None:
@@ -86,4 +90,5 @@ def decide_restore(
         changes=changes,
         unmatched_patterns=planner.unmatched_patterns,
         other_lineages=tuple(planner.other_lineages(ranges)),
+        choices=tuple(planner.choices),
     )

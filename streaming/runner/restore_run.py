@@ -31,6 +31,7 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
@@ -49,12 +50,13 @@ from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning.restore_planner import (
     RestorePlanner,
     described_topics,
-    time_of_cut,
+    group_times,
     unmatched_sentence,
 )
 from shallow_mirror.streaming.planning.restore_steps import RestoreStep, plan_step, require_adjacent_rows
 from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
+from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.streaming.runner.reported_run import ReportedRun
 from shallow_mirror.streaming.runner.restore_decision import RestoreDecision, decide_restore
@@ -162,7 +164,9 @@ class _RestoreRun:
             self._target.close()
 
     def _open_archive(self) -> ArchiveTable:
-        return self._supervisor.retry_forever("archive", lambda: ArchiveTable.open(self._archive))
+        table = self._supervisor.retry_forever("archive", lambda: ArchiveTable.open(self._archive))
+        self._supervisor.retry_forever("objects", lambda: require_objects(table, self._store))
+        return table
 
     def _id_of_target(self) -> str:
         with named_cluster(self._config.target_cluster_name):
@@ -209,7 +213,7 @@ class _RestoreRun:
         owner.check_ownership()
         recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline())
         self._table.refresh()
-        planner = RestorePlanner(config, self._table, self._store)
+        planner = RestorePlanner(config, self._table, self._store, self._archive)
         self._reporter.start_step("deciding what to restore")
         recorded = RestoreRangesTable.of(self._storage).read()
         decision = decide_restore(config, recorded, owner.positions(), planner, self._table.archive_id)
@@ -348,6 +352,10 @@ class _RestoreRun:
         starts = {source: offsets.start for source, offsets in decided.ranges.items() if source not in positions}
         if starts:
             decide_first_rows(owner, self._preserved.with_producers(rows_at(starts, targets), deadline))
+        if self._preserved.guard_times is not None:
+            job = KafkaSlotJob.of_mirror(self._config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
+            job = replace(job, guard_times=self._preserved.guard_times)
+            LogFilling(owner, self._target, job, lambda: targets.routes, self._supervisor.deadline).fill()
 
     def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> None:
         """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
@@ -378,8 +386,8 @@ class _RestoreRun:
             return []
         self._reporter.start_step("committing the offsets of consumer groups")
         tables = self._archive.best_effort_tables()
-        at = time_of_cut(self._table, decided, config.until, datetime.now(UTC))
-        positions = noted_positions(tables, at)
+        times = group_times(self._table, self._archive, decided, config.until, datetime.now(UTC))
+        positions = noted_positions(tables, times)
         offset_map = OffsetMap.open(self._storage.to_read(), mirror=config.mirror)
         with closing(GroupClient(config.target.client, config.target_cluster_name, REQUEST_S)) as target:
             groups = restore_groups(config, positions, decided.ranges, offset_map, target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.run_history import RunHistory
 from shallow_mirror.checkpoints.topic_offsets import decided_fillers, preserved_topics
 from shallow_mirror.config import LagMetricsSettings
-from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
+from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, IncompleteRunError, MirrorError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
@@ -255,11 +255,21 @@ class RunReporter:
         elif before >= REPEATED_EARLY_ENDS and not report.early_ends:
             _log.info("slots finish their ranges within write.commit_interval again")
 
-    def on_caught_up(self, positions: Mapping[SourcePartition, Position]) -> None:
-        """Report that a run with `available_now` has reached the offsets of its start."""
+    def on_caught_up(self, positions: Mapping[SourcePartition, Position], not_copied: Collection[str] = ()) -> None:
+        """Report that a run with `available_now` has ended. Raise IncompleteRunError where it left something out.
+
+        `not_copied`: topics that are paused or handed over, which were not asked for.
+        """
+        state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
+        if state is not None:
+            self.left_out.on_plan(state)
+        left_out = [f"{left.source.topic_partition} ({left.reason})" for left in self.left_out.partitions()]
+        if left_out:
+            raise IncompleteRunError(left_out)
         count = self._micro_batch_count
         what = counted(count, "micro-batch") if count else "nothing new"
-        _log.info("caught up: %s%s", what, offsets_left(self._lag(positions)))
+        left = f"; not copied: {counted(len(not_copied), 'paused topic')}" if not_copied else ""
+        _log.info("caught up: %s%s%s", what, offsets_left(self._lag(positions)), left)
 
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:
         if self.ends is not None:

@@ -78,7 +78,7 @@ class TopicMonitor:
 
     def __enter__(self) -> Self:
         """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
-        self._apply_paused(frozenset(self._controls.read().paused))
+        self._apply_paused(self._controls.read().not_copied)
         self._thread.start()
         return self
 
@@ -101,7 +101,7 @@ class TopicMonitor:
     def _read_controls(self) -> None:
         try:
             controls = self._controls.read()
-            self._apply_paused(frozenset(controls.paused))
+            self._apply_paused(controls.not_copied)
             self._cycles.exempt(controls.without_cycle)
             if controls.requested:
                 # Nothing of them is planned from now on: a plan lists log ends before it reads which topics are paused.

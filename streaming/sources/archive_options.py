@@ -44,7 +44,10 @@ _NAMES = (
     "endingTimestamp",
     "pushFilters",
     "lineage",
+    "topicIds",
+    "asOf",
 )
+_ALL = "all"
 _LEAST_BYTES, _MOST_BYTES = 1 << 20, 1 << 40
 
 
@@ -62,6 +65,11 @@ class ArchiveOptions:
     bounds: ReadBounds
     pushes_filters: bool
     lineage: int | None
+    as_of_ms: int | None
+    """The state at this time is read; None: the newest."""
+    topic_ids: frozenset[str]
+    """Of topics of which another incarnation is read than that of `as_of_ms`, or the newest."""
+    reads_all_topic_ids: bool
 
     def open_store(self) -> ObjectStore:
         return ObjectStore.open(self.objects, self.storage_options)
@@ -102,6 +110,7 @@ class _Parser:
             self.problems += [f"{name}: is missing" for name in expected if not self._options.get(name)]
             if segments and tables:
                 self.problems.append("archiveSegments: give either this or `tables`")
+        topic_ids = self._list("topicIds")
         parsed = ArchiveOptions(
             tables=TableLocation(segments, storage, ARCHIVE_SEGMENTS_TABLE) if segments else TableLocation(tables, storage),
             objects=objects,
@@ -112,6 +121,9 @@ class _Parser:
             most_opened_bytes=self._number("maxOpenedBytes", MOST_OPENED_BYTES),
             bounds=self._bounds(),
             pushes_filters=self.boolean("pushFilters"),
+            as_of_ms=self._time("asOf"),
+            topic_ids=frozenset(topic_ids or ()) if topic_ids != [_ALL] else frozenset(),
+            reads_all_topic_ids=topic_ids == [_ALL],
             lineage=None if (number := self._options.get("lineage")) is None else self._whole("lineage", number),
         )
         self._check_table_place("tables", tables)
@@ -186,7 +198,7 @@ class _Parser:
         return bounds
 
     def _list(self, name: str) -> list[str] | None:
-        text = self._options.get(name)
+        text = self._options.get(name.lower())
         if text is None:
             return None
         members = [member.strip() for member in text.split(",") if member.strip()]

@@ -9,6 +9,7 @@ filters that were pushed down last. Where one DataFrame is filtered in two ways,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from shallow_mirror.broker.cluster.worker_clients import freeze_imports_once
 from shallow_mirror.streaming.sources import stream_reader
 from shallow_mirror.streaming.sources.archive_filters import bounds_of
 from shallow_mirror.streaming.sources.archive_options import ArchiveOptions, is_record_option, parse_archive_options
+
+_log = logging.getLogger(__name__)
 
 NAME = "kafka-archive"
 
@@ -57,11 +60,22 @@ class ArchiveSourceReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         # Imported here: this process plans, and executors need no deltalake.
+        from shallow_mirror.archive_reading.state_at_cut import StateAtCut, topics_to_scan
         from shallow_mirror.checkpoints.archive_table import ArchiveTable
+        from shallow_mirror.checkpoints.archived_topics import seen_topics
 
-        table = ArchiveTable.open(self._options.tables)
         options = self._options
-        return [ArchivePartition(part) for part in plan_scan(table, self.bounds, options.part_bytes, lineage=options.lineage)]
+        table = ArchiveTable.open(options.tables)
+        topics = None
+        if options.as_of_ms is not None or options.topic_ids or options.reads_all_topic_ids:
+            store = None if options.as_of_ms is None else options.open_store()
+            state = StateAtCut(table, store, time_ms=options.as_of_ms, seen=seen_topics(options.tables))
+            ids = None if options.reads_all_topic_ids else options.topic_ids
+            topics = topics_to_scan(state, self.bounds.of_topics_only(), ids, options.lineage)
+            for note in (note for of_topic in topics.values() for each in of_topic for note in each.notes):
+                _log.info("%s", note)
+        planned = plan_scan(table, self.bounds, options.part_bytes, lineage=options.lineage, topics=topics)
+        return [ArchivePartition(part) for part in planned]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part. Spark passes None where there are no input partitions."""

@@ -19,10 +19,11 @@ from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPa
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 NAME = ObjectName(archive_id="backup", run_epoch=3, decision=7, slot=2, retention_class=1, try_id="0123abcd")
-HEADER = ObjectHeader(archive_id="backup", source_cluster_id="cluster", run_epoch=3, decision=7, slot=2)
+HEADER = ObjectHeader.of_object(NAME, "cluster")
 
 _OFFSETS = st.integers(0, (1 << 63) - 1)
 _INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+_CRCS = st.integers(0, (1 << 32) - 1)
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _SOURCES = st.builds(SourcePartition, _TEXTS, _TEXTS, st.integers(0, (1 << 31) - 1))
 
@@ -45,7 +46,7 @@ def data(
         stored=StoredBatches(
             object_name=object_name, index=(IndexEntry(start, position, size_bytes, 1_000),),
             leader_epochs=(LeaderEpochStart(3, start),), aborted=(AbortedTxn(7, start, None), AbortedTxn(8, start, end - 1)),
-            crc32c=12, min_timestamp_ms=900, retention_class="orders.*",
+            crc32c=12, min_timestamp_ms=900, retention_class="orders.*", run_crc32c=(12,),
         ),
     )  # fmt: skip
 
@@ -77,10 +78,10 @@ def archived_segments(draw: st.DrawFn, object_name: str = str(NAME)) -> Archived
             max_timestamp_ms=draw(st.none() | _INT64), source_leader_epoch=draw(st.none() | st.integers(0, (1 << 31) - 1)),
         ),
         StoredBatches(
-            object_name=object_name, index=index, crc32c=draw(st.integers(0, (1 << 32) - 1)),
+            object_name=object_name, index=index, crc32c=draw(_CRCS),
             leader_epochs=tuple(LeaderEpochStart(draw(st.integers(-1, (1 << 31) - 1)), start) for start in epochs),
             aborted=tuple(draw(st.lists(_aborted(), max_size=3))), min_timestamp_ms=draw(st.none() | _INT64),
-            retention_class=draw(_TEXTS),
+            retention_class=draw(_TEXTS), run_crc32c=tuple(draw(_CRCS) for _ in index),
         ),
     )  # fmt: skip
 

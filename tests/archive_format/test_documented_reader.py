@@ -47,7 +47,8 @@ def row_of(
     row = data(start, end, source, size_bytes=len(content))
     assert row.stored is not None
     index = tuple(IndexEntry(first, position, len(run), 1_000) for first, position, run in runs)
-    return replace(row, stored=replace(row.stored, index=index, aborted=aborted, crc32c=crc32c(content)))
+    crcs = tuple(crc32c(run) for _, _, run in runs)
+    return replace(row, stored=replace(row.stored, index=index, aborted=aborted, crc32c=crc32c(content), run_crc32c=crcs))
 
 
 def test_the_documented_reader_reads_the_committed_batches_of_a_partition(tmp_path: Path, committed_batches: Reader) -> None:
@@ -75,6 +76,16 @@ def test_the_documented_reader_reads_the_committed_batches_of_a_partition(tmp_pa
     assert list(committed_batches(path, "orders", 0)) == [(3, begins_below), (7, committed), (12, later), (16, plain)]
     assert list(committed_batches(path, "orders", 1)) == [(40, others)]
     assert list(committed_batches(path, "payments", 0)) == []
+
+
+def test_the_documented_reader_stops_at_every_changed_byte(tmp_path: Path, committed_batches: Reader) -> None:
+    content = batch(5, 3) + batch(8, 2)
+    path = tmp_path / "object"
+    whole = content + build_footer(HEADER, [row_of(SOURCE, 5, 10, [(5, 0, content)])])
+    for pos in range(len(whole)):
+        path.write_bytes(whole[:pos] + bytes([whole[pos] ^ 1]) + whole[pos + 1 :])
+        with pytest.raises((ValueError, OSError)):
+            list(committed_batches(path, "orders", 0))
 
 
 def test_the_documented_reader_stops_at_another_file(tmp_path: Path, committed_batches: Reader) -> None:

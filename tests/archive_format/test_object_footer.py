@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.archive_format.archived_rows import HEADER, NAME, archived_segments, data, gap
 
-from shallow_mirror.archive_format.archived_batches import ArchivedSegment
+from shallow_mirror.archive_format.archived_batches import ArchivedSegment, StoredBatches
 from shallow_mirror.archive_format.object_footer import (
     FORMAT,
     MAGIC,
@@ -40,6 +40,10 @@ def sealed(document: object, format_number: int = FORMAT) -> bytes:
 
 def changed(**fields: Any) -> bytes:
     return sealed(json.loads(FOOTER[: -TRAILER.size]) | fields)
+
+
+def without_crcs(stored: StoredBatches) -> StoredBatches:
+    return replace(stored, run_crc32c=None)
 
 
 def with_row(**fields: Any) -> bytes:
@@ -125,6 +129,16 @@ def test_any_value_of_a_field_is_read_or_refused(value: object, name: str) -> No
         with_row(size_bytes=101),
         with_row(crc32c=None),
         with_row(crc32c=1 << 32),
+        with_row(run_crc32c=None),
+        with_row(run_crc32c=[]),
+        with_row(run_crc32c=[1, 2]),
+        with_row(run_crc32c=[-1]),
+        with_row(run_crc32c=[1 << 32]),
+        with_row(run_crc32c=[1.0]),
+        changed(minor=-1),
+        changed(minor="1"),
+        changed(retention_class=None),
+        changed(**{"try": None}),
         with_row(index=None),
         with_row(index=[]),
         with_row(index=[[5, 0, 100]]),
@@ -176,9 +190,38 @@ def test_a_claimed_length_allocates_nothing() -> None:
         tracemalloc.stop()
 
 
-def test_an_object_under_the_name_of_another_one_is_found() -> None:
+@pytest.mark.parametrize(
+    "part",
+    [{"archive_id": "other"}, {"run_epoch": 4}, {"decision": 8}, {"slot": 3}, {"retention_class": 2}, {"try_id": "0123abce"}],
+)
+def test_an_object_under_the_name_of_another_one_is_found(part: dict[str, Any]) -> None:
     with pytest.raises(ArchiveFormatError, match="it is another object by its footer"):
-        parse_footer(str(replace(NAME, slot=3)), FOOTER)
+        parse_footer(str(replace(NAME, **part)), FOOTER)
+
+
+def test_a_footer_of_format_1_0_is_read_without_what_it_does_not_have() -> None:
+    document = json.loads(FOOTER[: -TRAILER.size])
+    for name in ("minor", "retention_class", "try"):
+        del document[name]
+    for row in document["rows"]:
+        row.pop("run_crc32c", None)
+    older = parse_footer(OBJECT, sealed(document))
+    assert older.header == replace(HEADER, retention_class=None, try_id=None)
+    assert older.rows == tuple(row if row.stored is None else replace(row, stored=without_crcs(row.stored)) for row in ROWS)
+    assert parse_footer(str(replace(NAME, try_id="0123abce")), sealed(document)).rows
+    with pytest.raises(ArchiveFormatError, match="it is another object by its footer"):
+        parse_footer(str(replace(NAME, slot=3)), sealed(document))
+
+
+def test_a_later_minor_number_is_read() -> None:
+    assert parse_footer(OBJECT, changed(minor=2, more=[])).rows == ROWS
+
+
+def test_rows_without_checksums_of_their_runs_are_not_written() -> None:
+    row = ROWS[0]
+    assert row.stored is not None
+    with pytest.raises(ValueError, match="run_crc32c is no list"):
+        build_footer(HEADER, [replace(row, stored=without_crcs(row.stored))])
 
 
 def test_an_object_keeps_its_rows_under_any_other_name() -> None:

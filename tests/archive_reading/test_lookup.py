@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.archives import ORDERS, OTHER, PAYMENTS, RECREATED, SmallArchive
+from tests.support.archives import NOW_MS, ORDERS, OTHER, PAYMENTS, RECREATED, ArchiveOfTest, SmallArchive, archive_config
 from tests.support.record_batches import batch, marker
 from tests.support.record_encoders import full_record
 
@@ -116,6 +116,74 @@ def test_of_a_topic_that_was_created_again_the_last_one_counts_unless_its_id_say
         record = reader.find_record("orders", 0, offset=0, topic_id=topic_id)
         assert record is not None
         assert record.value == value
+
+
+@pytest.fixture
+def recreated(tmp_path: Path) -> ArchiveOfTest:
+    """Ten records of orders in two partitions; deleted and created again with one partition and two records."""
+    archive = ArchiveOfTest(archive_config(tmp_path), now_ms=NOW_MS)
+    archive.archive({ORDERS: [timed(0, *range(NOW_MS, NOW_MS + 10))], OTHER: [timed(0, NOW_MS)]})
+    archive.now_ms += 10_000
+    archive.archive({RECREATED: [timed(0, NOW_MS + 5_000, NOW_MS + 5_001)]})
+    return archive
+
+
+def test_a_deleted_topic_does_not_answer_where_the_new_one_has_no_record(recreated: ArchiveOfTest) -> None:
+    reader = ArchiveReader.open(recreated.config.tables, recreated.config.objects)
+    assert reader.find_record("orders", 0, offset=7) is None
+    assert list(reader.read_records("orders", 0, 5, 9)) == []
+    assert reader.find_record("orders", 1, offset=0) is None
+    late = reader.find_record("orders", 0, timestamp_ms=NOW_MS)
+    assert late is not None
+    assert (late.offset, late.topic_id) == (0, RECREATED.topic_id)
+    former = reader.find_record("orders", 0, offset=7, topic_id=ORDERS.topic_id)
+    assert former is not None
+    assert former.value == b"at %d" % (NOW_MS + 7)
+    assert [record.offset for record in reader.read_records("orders", 0, 5, 9, topic_id=ORDERS.topic_id)] == [5, 6, 7, 8]
+
+
+def test_a_topic_id_that_the_topic_does_not_have_is_refused_with_those_that_it_has(recreated: ArchiveOfTest) -> None:
+    reader = ArchiveReader.open(recreated.config.tables, recreated.config.objects)
+    with pytest.raises(ConfigError, match=f"topic_id: .*topic id nonsense; it has {ORDERS.topic_id} .*; {RECREATED.topic_id} "):
+        reader.find_record("orders", 0, offset=0, topic_id="nonsense")
+    assert reader.find_record("nothing", 0, offset=0, topic_id="nonsense") is None
+
+
+@pytest.mark.parametrize(
+    ("as_of_ms", "topic_id"),
+    [
+        (NOW_MS - 5, ORDERS.topic_id),
+        (NOW_MS, ORDERS.topic_id),
+        (NOW_MS + 4_999, ORDERS.topic_id),
+        (NOW_MS + 5_000, RECREATED.topic_id),
+        (NOW_MS + 10_000, RECREATED.topic_id),
+    ],
+)
+def test_the_topic_of_a_time_is_read_as_a_restore_takes_it(recreated: ArchiveOfTest, as_of_ms: int, topic_id: str) -> None:
+    reader = ArchiveReader.open(recreated.config.tables, recreated.config.objects)
+    records = list(reader.read_records("orders", 0, as_of_ms=as_of_ms))
+    assert {record.topic_id for record in records} == {topic_id}
+    assert len(records) == (10 if topic_id == ORDERS.topic_id else 2), "a time bounds no records"
+    found = reader.find_record("orders", 0, offset=7, as_of_ms=as_of_ms)
+    assert (found is not None) == (topic_id == ORDERS.topic_id)
+    assert (reader.find_record("orders", 1, offset=0, as_of_ms=as_of_ms) is not None) == (topic_id == ORDERS.topic_id)
+
+
+def test_the_log_of_a_time_is_read_and_partitions_that_were_added_later_are_not(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path), now_ms=NOW_MS)
+    archive.archive({ORDERS: [timed(0, *range(NOW_MS, NOW_MS + 10))]})
+    archive.now_ms += 10_000
+    archive.begin_lineage(ORDERS, 1, 3)
+    archive.archive({ORDERS: [batch(1, timestamp=NOW_MS + 5_000, leader_epoch=4)], OTHER: [timed(0, NOW_MS + 9_000)]})
+    reader = ArchiveReader.open(archive.config.tables, archive.config.objects)
+
+    def count(partition: int, as_of_ms: int | None, lineage: int | None = None) -> int:
+        return len(list(reader.read_records("orders", partition, as_of_ms=as_of_ms, lineage=lineage)))
+
+    times = (NOW_MS, NOW_MS + 5_000, NOW_MS + 10_000, None)
+    assert [count(0, time) for time in times] == [10, 2, 2, 2]
+    assert [count(1, time) for time in times] == [0, 0, 1, 1]
+    assert [count(0, time, lineage=0) for time in times] == [10, 10, 10, 10]
 
 
 def test_aborted_records_are_read_on_request_only(tmp_path: Path) -> None:

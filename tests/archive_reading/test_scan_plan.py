@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.support.archives import ORDERS, OTHER, PAYMENTS, SmallArchive
+from tests.support.archives import NOW_MS, ORDERS, OTHER, PAYMENTS, RECREATED, ArchiveOfTest, SmallArchive, archive_config
 from tests.support.record_batches import batch
 
 from shallow_mirror.archive_reading import scan_plan
@@ -15,7 +16,10 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.scan_plan import ScanPart, plan_scan, read_part
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.archive import object_builder
+from shallow_mirror.streaming.sources.archive_options import parse_archive_options
+from shallow_mirror.streaming.sources.kafka_archive import ArchivePartition, ArchiveSourceReader
 
 BATCH = len(batch(0, 10))
 Batches = list[tuple[str, int, int]]
@@ -141,3 +145,62 @@ def test_rows_that_are_being_deleted_and_rows_without_batches_are_no_part_of_a_q
     archive.add_gap(ORDERS, 400, 500)
     archive.set_state(OTHER, SegmentState.DELETE_SEGMENT_FINISHED)
     assert batches(archive, plan(archive, ReadBounds())) == [row for row in ALL if row[1] == 0]
+
+
+@pytest.fixture
+def recreated(tmp_path: Path) -> ArchiveOfTest:
+    """Orders with two partitions and payments; orders was deleted and created again with one; payments got another one."""
+    archive = ArchiveOfTest(archive_config(tmp_path), now_ms=NOW_MS)
+    archive.archive({ORDERS: [batch(0, 10, timestamp=NOW_MS)], OTHER: [batch(0, 5, timestamp=NOW_MS)]})
+    archive.archive({PAYMENTS: [batch(0, 1, timestamp=NOW_MS)]})
+    archive.now_ms += 10_000
+    archive.archive({RECREATED: [batch(0, 2, timestamp=NOW_MS + 5_000)]})
+    archive.archive({PAYMENTS._replace(partition=1): [batch(0, 1, timestamp=NOW_MS + 9_000)]})
+    return archive
+
+
+Read = set[tuple[str, str, int]]
+NEW: Read = {("orders", RECREATED.topic_id, 0), ("payments", PAYMENTS.topic_id, 0), ("payments", PAYMENTS.topic_id, 1)}
+OLD: Read = {("orders", ORDERS.topic_id, 0), ("orders", ORDERS.topic_id, 1), ("payments", PAYMENTS.topic_id, 0)}
+
+
+def scanned(archive: ArchiveOfTest, bounds: ReadBounds, **options: Any) -> Read:
+    """Return the partitions that a query with options of `kafka-archive` reads."""
+    places = {"tables": archive.config.tables, "objects": archive.config.objects}
+    reader = ArchiveSourceReader(parse_archive_options(places | options))
+    reader.bounds = bounds
+    parts = [partition.part for partition in reader.partitions() if isinstance(partition, ArchivePartition)]
+    return {(*part.source,) for scan in parts for part in read_part(archive.store, scan)}
+
+
+@pytest.mark.parametrize(
+    ("options", "read"),
+    [
+        ({}, NEW),
+        ({"asOf": "2023-11-14T22:13:24.999Z"}, OLD),
+        ({"asOf": str(NOW_MS + 5_000)}, NEW - {("payments", PAYMENTS.topic_id, 1)}),
+        ({"asOf": str(NOW_MS + 10_000)}, NEW),
+        ({"topicIds": ORDERS.topic_id}, OLD | NEW - {("orders", RECREATED.topic_id, 0)}),
+        ({"topicIds": f"{ORDERS.topic_id}, {RECREATED.topic_id}"}, OLD | NEW),
+        ({"topicIds": "all"}, OLD | NEW),
+        ({"topicIds": "all", "asOf": str(NOW_MS)}, OLD | {("orders", RECREATED.topic_id, 0)}),
+    ],
+)
+def test_a_query_reads_the_topics_that_were_there(recreated: ArchiveOfTest, options: dict[str, str], read: Read) -> None:
+    assert scanned(recreated, ReadBounds(), **options) == read
+
+
+def test_a_deleted_topic_does_not_answer_a_query_where_the_new_one_has_no_record(recreated: ArchiveOfTest) -> None:
+    bounds = ReadBounds(topics=frozenset({"orders"}))
+    assert scanned(recreated, bounds.from_offset(5)) == set()
+    assert scanned(recreated, bounds.of_partitions(frozenset({1}))) == set()
+    assert scanned(recreated, bounds.from_offset(5), topicIds=ORDERS.topic_id) == {("orders", ORDERS.topic_id, 0)}
+
+
+def test_a_topic_id_that_no_topic_has_is_refused_with_those_of_topics_that_have_several(recreated: ArchiveOfTest) -> None:
+    with pytest.raises(
+        ConfigError, match=f"topicIds: .*no topic with id nonsense; .* {ORDERS.topic_id} .*; {RECREATED.topic_id} "
+    ):
+        scanned(recreated, ReadBounds(), topicIds="nonsense")
+    with pytest.raises(ConfigError, match=r"topicIds: .*no topic with id nonsense; no topic was created again"):
+        scanned(recreated, ReadBounds(topics=frozenset({"payments"})), topicIds="nonsense")

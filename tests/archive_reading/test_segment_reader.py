@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.archives import ORDERS, OTHER, RecordingStore, SmallArchive
+from tests.support.archives import ORDERS, OTHER, SmallArchive
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_format.archived_batches import INDEX_BYTES, AbortedTxn
@@ -17,6 +17,7 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks.archive import object_builder
+from shallow_mirror.wire.batches.crc import crc32c
 
 TRANSACTIONAL = 0x10
 
@@ -137,6 +138,11 @@ def test_a_transaction_without_a_marker_reaches_to_the_end_of_its_row() -> None:
     assert aborted_between(aborted, 10, 20) == ((8, 5),)
 
 
+def older(archive: SmallArchive) -> list[DecidedSegment]:
+    """Return the rows of ORDERS as format 1.0 had them."""
+    return [replace(row, stored=replace(row.stored, run_crc32c=None)) for row in of(archive) if row.stored is not None]
+
+
 def damaged(archive: SmallArchive, position: int, content: bytes) -> None:
     (row,) = of(archive)
     assert row.stored is not None
@@ -164,6 +170,8 @@ def test_a_damaged_object_is_named_with_the_byte_the_offsets_and_a_remedy(
     detail = detail.replace("byte 134", f"byte {len(batch(0, 10))}")
     damaged(archive, position, content)
     with pytest.raises(ArchiveFormatError, match=detail) as raised:
+        list(SegmentReader(archive.store, older(archive), trusts_old_offsets=True))
+    with pytest.raises(ArchiveFormatError, match=f"byte 0: the checksum of the {2 * len(batch(0, 10))} bytes from there"):
         list(SegmentReader(archive.store, of(archive)))
     assert raised.value.object_name == "backup/00000001/0000000001-0000-00-0123abcd.batches"
     assert "offsets 0 to 19 of orders-0" in str(raised.value)
@@ -173,15 +181,20 @@ def test_a_damaged_object_is_named_with_the_byte_the_offsets_and_a_remedy(
 def test_exchanged_batches_are_found_although_each_is_whole(archive: SmallArchive) -> None:
     archive.add_object([{ORDERS: batch(0, 10, timestamp=1) + batch(10, 10)}])
     damaged(archive, 0, batch(0, 10, timestamp=2))
-    with pytest.raises(ArchiveFormatError, match="the checksum of all its batches"):
+    with pytest.raises(ArchiveFormatError, match="the checksum of the"):
         list(SegmentReader(archive.store, of(archive)))
+    with pytest.raises(ArchiveFormatError, match="the checksum of all its batches"):
+        list(SegmentReader(archive.store, older(archive), trusts_old_offsets=True))
 
 
-def test_without_verification_no_checksum_is_computed(archive: SmallArchive) -> None:
-    archive.add_object([{ORDERS: batch(0, 10)}])
-    damaged(archive, 70, b"\xff")
-    (part,) = SegmentReader(archive.store, of(archive), verifies=False)
-    assert part.index.headers["base_offset"].tolist() == [0]
+def test_a_batch_that_was_archived_damaged_is_refused_by_those_who_open_it(archive: SmallArchive) -> None:
+    content = bytearray(batch(0, 10))
+    content[70] ^= 0xFF
+    archive.add_object([{ORDERS: bytes(content)}])
+    (part,) = SegmentReader(archive.store, of(archive), verifies_batches=False)
+    assert bytes(part.records) == content
+    with pytest.raises(ArchiveFormatError, match="the checksum of the batch at offset 0 does not match"):
+        list(SegmentReader(archive.store, of(archive)))
 
 
 def test_a_missing_object_is_named(archive: SmallArchive) -> None:
@@ -219,5 +232,7 @@ def test_an_index_that_points_into_a_batch_is_found(archive: SmallArchive) -> No
     assert stored is not None
     entry = stored.index[0]
     broken = (replace(entry, size_bytes=70), replace(entry, start_offset=10, position=70, size_bytes=entry.size_bytes - 70))
+    content = (archive.objects / stored.object_name).read_bytes()
+    crcs = tuple(crc32c(content[run.position : run.position + run.size_bytes]) for run in broken)
     with pytest.raises(ArchiveFormatError, match="does not begin with a batch"):
-        list(SegmentReader(RecordingStore.at(archive.objects), [replace(row, stored=replace(stored, index=broken))]))
+        list(SegmentReader(archive.store, [replace(row, stored=replace(stored, index=broken, run_crc32c=crcs))]))

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.support.archives import ORDERS
 from tests.support.record_batches import batch, marker, view
 
+from shallow_mirror.archive_format.archived_batches import AbortedTxn, StoredBatches
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
-from shallow_mirror.archive_reading.transaction_cuts import TxnPart, TxnScan, whole_ends
+from shallow_mirror.archive_reading.transaction_cuts import NO_END, TxnPart, TxnScan, whole_ends
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
@@ -67,12 +68,16 @@ def test_ends_are_the_highest_that_tear_nothing(a: int, b: int, parts: list[TxnP
     assert (lowered[A], lowered[B]) == (max(ends[0] for ends in whole), max(ends[1] for ends in whole))
 
 
-def scanned(source: SourcePartition, *batches: bytes, aborted: tuple[tuple[int, int], ...] = ()) -> SegmentBatches:
+def scanned(source: SourcePartition, *batches: bytes, aborted: tuple[AbortedTxn, ...] = (), start: int = 0) -> SegmentBatches:
+    """Return batches as a row holds them."""
     records = view(*batches)
     index = index_batches(records)
     end = int(index.last_offset[-1]) + 1
-    segment = Segment(source=source, source_start=0, source_end=end, kind=SegmentKind.DATA, target=TargetPartition(*source))
-    return SegmentBatches(records, index, aborted, DecidedSegment(segment, None), 0, end)
+    segment = Segment(source=source, source_start=start, source_end=end, kind=SegmentKind.DATA, target=TargetPartition(*source))
+    stored = StoredBatches(
+        object_name="object", index=(), leader_epochs=(), aborted=aborted, crc32c=0, min_timestamp_ms=None, retention_class=""
+    )
+    return SegmentBatches(records, index, (), DecidedSegment(segment, None, stored), start, end)
 
 
 def data(offset: int, producer_id: int, epoch: int) -> bytes:
@@ -83,12 +88,35 @@ def test_transactions_are_read_from_batches_and_their_markers() -> None:
     scan = TxnScan()
     # Markers of `record_batches.marker` have epoch 0: one more than that of the data is Kafka 4's, the same is an older one.
     scan.add(scanned(A, data(0, 7, -1), data(2, 7, -1), data(4, 8, 0), marker(6, 1, 7), marker(7, 1, 8), batch(8, 1)))
-    scan.add(scanned(A, data(10, 9, 3), marker(12, 0, 9), data(13, 10, 5)))
-    scan.add(scanned(B, data(0, 11, 5), data(2, 12, 6), aborted=((12, 2),)))
+    aborted = (AbortedTxn(9, 10, 12),)
+    scan.add(scanned(A, data(10, 9, 3), marker(12, 0, 9), data(13, 10, 5), aborted=aborted, start=9))
+    scan.add(scanned(B, data(0, 11, 5), data(2, 12, 6), aborted=(AbortedTxn(12, 2, None),)))
     assert scan.parts() == [
         TxnPart(A, 0, 4, (7, -1)),
         TxnPart(A, 4, 6, None),
-        TxnPart(A, 13, 15, (10, 5)),
-        TxnPart(B, 0, 2, (11, 5)),
+        TxnPart(A, 13, NO_END, (10, 5)),
+        TxnPart(B, 0, NO_END, (11, 5)),
     ]
     assert scan.unnamed_count == 1
+    assert scan.has_open(B, below=1)
+    assert not scan.has_open(B, below=0)
+
+
+def test_an_aborted_transaction_says_nothing_of_the_next_one_of_its_producer() -> None:
+    scan = TxnScan()
+    aborted = (AbortedTxn(7, 0, 2),)
+    scan.add(scanned(A, data(0, 7, 4), marker(2, 0, 7, producer_epoch=5), data(3, 7, 6), aborted=aborted))
+    scan.add(scanned(B, data(0, 7, 6), marker(2, 1, 7, producer_epoch=7)))
+    assert scan.parts() == [TxnPart(B, 0, 2, (7, 6)), TxnPart(A, 3, NO_END, (7, 6))]
+
+
+def test_a_missing_marker_ends_a_transaction_where_its_producer_begins_another_one_or_offsets_are_missing() -> None:
+    scan = TxnScan()
+    aborted = (AbortedTxn(8, 6, 8),)
+    scan.add(
+        scanned(A, data(0, 7, 4), data(2, 7, 5), data(4, 8, 1), data(6, 8, 2), marker(8, 0, 8, producer_epoch=3), aborted=aborted)
+    )
+    assert scan.parts() == [TxnPart(A, 0, 2, (7, 4)), TxnPart(A, 4, 6, (8, 1)), TxnPart(A, 2, NO_END, (7, 5))]
+    scan.add_hole(A, 20)
+    assert scan.read_end(A) == 20
+    assert TxnPart(A, 2, 4, (7, 5)) in scan.parts()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.controls import ControlAction, Controls
 from shallow_mirror.errors import OffsetMapConflictError
 
 
@@ -25,3 +25,38 @@ def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "controls" / "_delta_log" / "00000000000000000000.json").write_text("nonsense", encoding="utf-8")
     with pytest.raises(OffsetMapConflictError, match="controls is not a readable Delta table"):
         Controls.open(str(tmp_path)).paused()
+
+
+def test_a_migration_and_an_operator_do_not_undo_each_other(tmp_path: Path) -> None:
+    controls = Controls.open(str(tmp_path))
+    controls.add("hand-over", ["a"])
+    assert _topics(controls) == {"requested": ["a"]}
+    controls.add("handed-over", ["a"])
+    actions: tuple[ControlAction, ...] = ("pause", "resume", "pause")
+    for action in actions:
+        controls.add(action, ["a"])
+        assert _topics(controls) == {"handed_over": ["a"]} | ({"paused": ["a"]} if action == "pause" else {})
+        assert controls.read().without_cycle == frozenset("a")
+    controls.add("take-back", ["a"])
+    assert _topics(controls) == {"paused": ["a"]}
+    controls.add("hand-over", ["a"])
+    assert _topics(controls) == {"paused": ["a"], "requested": ["a"]}, "what was confirmed concerns an earlier hand-over"
+    controls.add("resume", ["a"])
+    assert _topics(controls) == {"requested": ["a"]}
+    assert [interval.until_ms for interval in controls.paused_intervals()] == [None]
+
+
+def _topics(controls: Controls) -> dict[str, list[str]]:
+    """Return the topics in each state, without empty states."""
+    state = controls.read()
+    of_states = {"paused": state.paused, "requested": state.requested, "handed_over": state.handed_over}
+    assert state.not_copied == {topic for topics in of_states.values() for topic in topics}
+    return {name: sorted(topics) for name, topics in of_states.items() if topics}
+
+
+def test_a_resume_of_an_earlier_release_takes_a_topic_back(tmp_path: Path) -> None:
+    controls = Controls.open(str(tmp_path))
+    actions: tuple[ControlAction, ...] = ("hand-over", "handed-over", "resume")
+    for action in actions:
+        controls.add(action, ["a"])
+    assert controls.read().not_copied == frozenset()

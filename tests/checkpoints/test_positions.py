@@ -29,7 +29,7 @@ def segments(drawn: list[tuple[int, int, int | None, int | None, bool]]) -> list
     ends: dict[int, int] = {}
     made = []
     for partition, length, leader_epoch, timestamp_ms, is_data in drawn:
-        start = ends.get(partition, 0)
+        start = ends.get(partition, 10 * partition)
         ends[partition] = start + length
         source = SourcePartition("orders", f"id{partition % 2}", partition // 2)
         target = TargetPartition("copy", "t", partition)
@@ -46,7 +46,7 @@ def segments(drawn: list[tuple[int, int, int | None, int | None, bool]]) -> list
 def expected(rows: list[Segment]) -> dict[SourcePartition, Position]:
     positions: dict[SourcePartition, Position] = {}
     for row in rows:
-        before = positions.get(row.source, Position(0, row.target))
+        before = positions.get(row.source, Position(0, row.target, start=row.source_start))
         epoch = row.source_leader_epoch
         positions[row.source] = Position(
             row.source_end,
@@ -54,6 +54,7 @@ def expected(rows: list[Segment]) -> dict[SourcePartition, Position]:
             before.epoch_end if epoch is None else EpochEnd(epoch, row.source_end),
             before.max_timestamp_ms if row.max_timestamp_ms is None else row.max_timestamp_ms,
             max(before.target_end, row.target_end or 0),
+            start=before.start,
         )
     return positions
 
@@ -90,8 +91,8 @@ def at(start: int, end: int, lineage: int, **fields: Any) -> DecidedSegment:
 def test_a_lineage_begins_at_or_below_the_position_and_takes_nothing_over_but_its_own_epoch() -> None:
     (source, position) = next(iter(moved_by({}, [at(0, 10, 0, source_leader_epoch=3, max_timestamp_ms=5)]).items()))
     moved = moved_by({source: position}, [at(6, 6, 1, source_leader_epoch=2), at(6, 8, 1)])[source]
-    assert moved == Position(8, position.target, EpochEnd(2, 6), None, 0, 1)
-    assert moved_by({source: position}, [at(10, 10, 1)])[source] == Position(10, position.target, None, None, 0, 1)
+    assert moved == Position(8, position.target, EpochEnd(2, 6), None, 0, 1, start=6)
+    assert moved_by({source: position}, [at(10, 10, 1)])[source] == Position(10, position.target, None, None, 0, 1, start=10)
 
 
 @pytest.mark.parametrize("row", [at(11, 11, 1), at(6, 8, 1), at(6, 6, 2), at(4, 4, 0)])

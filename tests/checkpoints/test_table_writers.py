@@ -15,9 +15,11 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.archive_format.archived_rows import data as archived_data
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
 from shallow_mirror.checkpoints import table_compaction
+from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
 from shallow_mirror.checkpoints.backends import deltalake_writer, spark_writer
 from shallow_mirror.checkpoints.commit_metadata import version_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
@@ -31,6 +33,7 @@ from shallow_mirror.checkpoints.schema import (
     table_properties,
 )
 from shallow_mirror.checkpoints.storage import MirrorStorage, choose_writer
+from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.checkpoints.table_protocol import (
     TABLE_SETTINGS,
     Comparison,
@@ -142,6 +145,29 @@ def test_a_commit_records_its_version_metadata_and_rows_and_older_snapshots_do_n
     assert (newer.txn_version(), newer.read()) == (8, rows(2))
     assert pa.Table.from_batches(newer.batches(columns=["source_start"])).to_pydict() == {"source_start": [2]}
     assert [(commit.version, older.txn_version(), older.read().num_rows) for commit in older.commits()] == [(7, 7, 0)]
+
+
+def test_an_append_adds_the_columns_that_an_older_release_did_not_have(place: Place) -> None:
+    """They are null in the rows that were there, and in what is read before the append."""
+    (column,) = ARCHIVE_LAYOUT.added_columns
+    older = replace(ARCHIVE_LAYOUT, schema=ARCHIVE_SEGMENTS.remove(ARCHIVE_SEGMENTS.get_field_index(column)))
+    storage = MirrorStorage(place.tables, place.spark, writer=place.name)
+    archived = archived_data(5, 20)
+    appended = archive_rows_to_arrow([DecidedSegment(archived.segment, None, archived.stored)], 1, 7, 0)
+    writer = storage.decisions(older)
+    writer.create(properties_of_new_map(table_properties("m", "S", "T", place.name)))
+    writer.append(opened(writer), appended.drop_columns([column]), 7, {"run_id": "older"})
+    assert column not in opened(writer).read().column_names
+    writer = storage.decisions(ARCHIVE_LAYOUT)
+    assert ARCHIVE_LAYOUT.column_problems(opened(writer).columns) == []
+    (before,) = archive_rows_from_arrow(opened(writer).read())
+    assert before.stored is not None
+    assert before.stored.run_crc32c is None
+    writer.append(opened(writer), appended, 8, {"run_id": "newer"})
+    assert ARCHIVE_LAYOUT.column_problems(opened(writer).columns) == []
+    rows_read = archive_rows_from_arrow(opened(writer).read())
+    assert sorted([row.stored and row.stored.run_crc32c for row in rows_read], key=str) == [(12,), None]
+    assert {row.stored and replace(row.stored, run_crc32c=None) for row in rows_read} == {before.stored}
 
 
 def test_a_version_that_is_not_higher_than_the_recorded_one_changes_nothing(place: Place) -> None:

@@ -26,6 +26,7 @@ _MODULES = {
     "AddPartitionsToTxn": (producer, 3),
     "AddOffsetsToTxn": (producer, 3),
     "EndTxn": (producer, 3),
+    "DescribeTransactions": (admin, 0),
     "TxnOffsetCommit": (producer, 3),
     "WriteTxnMarkers": (producer, 1),
     "DescribeConfigs": (admin, 4),

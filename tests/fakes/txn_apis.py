@@ -7,7 +7,7 @@ from typing import Any
 from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
 from tests.fakes.cluster_state import GROUP, TXN, ClusterState
-from tests.fakes.coordinators import OFFSETS_PLACE, Committed, Place
+from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Committed, Place, Txn
 from tests.fakes.kafka_codec import answer_type
 from tests.fakes.record_rules import RefusedError
 
@@ -278,6 +278,31 @@ def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) 
         for requested in body.topics
     ]
     return response(throttle_time_ms=change.throttle_ms, topics=topics)
+
+
+def describe_transactions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
+    response = answer_type("DescribeTransactions")
+
+    def described(name: str) -> Any:
+        def look() -> Txn:
+            state.require_coordinator(TXN, node_id)
+            if name not in state.transactions.txns:
+                raise RefusedError(105)
+            return state.transactions.txns[name]
+
+        code, txn, _ = attempt(change, look)
+        return response.TransactionState(
+            error_code=code,
+            transactional_id=name,
+            transaction_state="" if txn is None else txn.state.value.title().replace(" ", ""),
+            transaction_timeout_ms=-1 if txn is None else MAX_TIMEOUT_MS,
+            transaction_start_time_ms=-1,
+            producer_id=-1 if txn is None else txn.producer_id,
+            producer_epoch=-1 if txn is None else txn.producer_epoch,
+            topics=[],
+        )
+
+    return response(throttle_time_ms=change.throttle_ms, transaction_states=[described(name) for name in body.transactional_ids])
 
 
 def list_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:

@@ -10,7 +10,7 @@ import bisect
 import itertools
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,9 @@ def _row_of(row: Mapping[str, Any]) -> ArchivedRow:
 
 
 def load_files(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder of objects by its name, hidden ones too, but for the descriptions of topics."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "topics")
+    """Return every file below a folder of objects by its name, hidden ones too, but for those beside the objects."""
+    beside = {"topics", "owners", "rows"}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name not in beside)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
@@ -354,17 +355,18 @@ class ArchiveChecker:
         self._later: list[Written] = []
         self._records: dict[tuple[TopicPartition, int, int], int] = {}
 
-    def check(self, run_epoch: int | None = None) -> Checked:
+    def check(self, run_epoch: int | None = None, kept: Collection[str] = ()) -> Checked:
         """To be called while the archive stands between two micro-batches, or has ended, and after `archive clean`.
 
-        `run_epoch`: of the archive that runs; None: it has ended.
+        `run_epoch`: of the archive that runs; None: it has ended. `kept`: what was not cleaned, because no row has its offsets yet;
+        an archive that has ended and caught up has no such object.
         """
         rows, files = load_archived_rows(self._tables), load_files(self._objects)
         by_place = {place: list(group) for place, group in itertools.groupby(rows, key=lambda row: row.place)}
         known = self._written_below({place: group[-1].end for place, group in by_place.items()})
         differences = [
             *object_differences(rows),
-            *orphans(rows, files, run_epoch),
+            *orphans(rows, files.keys() - (set() if run_epoch is None else set(kept)), run_epoch),
             *retention_differences(rows, self._keep_bytes),
         ]
         for place, group in by_place.items():

@@ -108,8 +108,8 @@ class ArchiveScene(Scene):
         return checked
 
     def _cleaned_and_checked(self, run_epoch: int | None) -> Checked:
-        clean(ArchiveConfig.load(self.conf))
-        return self._archive_checker.check(run_epoch)
+        cleaned = clean(ArchiveConfig.load(self.conf), older_than_s=0)
+        return self._archive_checker.check(run_epoch, kept=cleaned.kept)
 
     def finish(self) -> Finish:
         """Writers end, the archive catches up and is stopped; all of it is compared, and verified by its own command."""

@@ -20,6 +20,7 @@ IN_MICRO_BATCH = (PLANNED, TAKEN, PRODUCED, STORED, LAST_STORED, ANSWERED, DECID
 IN_TASKS = (PRODUCED, STORED, LAST_STORED)
 IN_DELETION = (
     Step(name="deletion: DELETE_SEGMENT_STARTED", point="expire.started"),
+    Step(name="deletion: rows copied", point="expire.copied"),
     Step(name="deletion: objects deleted", point="expire.deleted"),
     Step(name="deletion: DELETE_SEGMENT_FINISHED", point="expire.finished"),
 )

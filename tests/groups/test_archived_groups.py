@@ -144,7 +144,7 @@ def test_a_source_that_does_not_answer_is_reported_once_and_noted_again_later(
     assert noted(tables, 60) == {"billing": 5}
 
 
-def restored_map(folder: Path, target_start: int = 0) -> OffsetMap:
+def restored_map(folder: Path, target_start: int = 0, shared_producer_id: int | None = None) -> OffsetMap:
     """Return a settled map: offsets 100 to 200 of ORDERS are the 100 from `target_start` on of the target; 30 hold nothing."""
     owner = OffsetMapOwner.take_over(
         str(folder / "restore"),
@@ -162,7 +162,7 @@ def restored_map(folder: Path, target_start: int = 0) -> OffsetMap:
     hole = Segment(source=ORDERS, source_start=200, source_end=230, kind=SegmentKind.GAP, target=TARGET)
     owner.settle()
     owner.next_decision()
-    owner.decide([DecidedSegment(segment, None), DecidedSegment(hole, None)], highest_slot=-1)
+    owner.decide([DecidedSegment(row, None, shared_producer_id=shared_producer_id) for row in (segment, hole)], highest_slot=-1)
     owner.settle()
     return OffsetMap.open(str(folder / "restore"))
 
@@ -209,7 +209,7 @@ def test_with_preserved_offsets_groups_keep_their_numbers_also_where_no_record_f
     offsets = {"inside": 150, "before": 7, "in a hole": 220, "behind the cut": 250}
     positions = [GroupPosition(group=group, source=ORDERS, offset=offset) for group, offset in offsets.items()]
     client: Any = target
-    owner_map = restored_map(tmp_path, target_start=100)
+    owner_map = restored_map(tmp_path, target_start=100, shared_producer_id=7)
     ranges = {ORDERS: OffsetRange(100, 230)}
     groups = restore_groups(config, positions, ranges, owner_map, client)
     assert all(group.partitions[0].step is Step.COMMITTED for group in groups)
@@ -228,7 +228,7 @@ def test_a_position_is_clamped_to_what_was_restored() -> None:
 
 
 def test_an_archive_without_notes_is_a_warning(tables: BestEffortTables, caplog: pytest.LogCaptureFixture) -> None:
-    assert noted_positions(tables, T0) == ()
+    assert noted_positions(tables, {"orders": T0}) == ()
     assert "the archive has recorded no offsets of groups at or before 2026-05-01T14:00:00+00:00" in caplog.text
 
 

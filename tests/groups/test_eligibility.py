@@ -10,7 +10,7 @@ import pytest
 
 from shallow_mirror.checkpoints.schema import OFFSET_MAP
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, next_step
-from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, CommitTranslator, Side
+from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, Side
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.view import sentence
 from shallow_mirror.types import SourcePartition, TargetPartition
@@ -27,13 +27,14 @@ LOGS = Clusters(
 ROWS = [(SOURCE, "data", 10, 20, 110, 2), (SOURCE, "quarantined", 20, 25, None, 2), (SOURCE, "commit", 25, 26, None, 2)]
 
 
-def rows_of(rows: list[tuple[SourcePartition, str, int, int, int | None, int]]) -> pa.Table:
+def rows_of(rows: list[tuple[SourcePartition, str, int, int, int | None, int]], *, is_preserved: bool = False) -> pa.Table:
     made = [
         {
             "source_topic": source.topic, "source_topic_id": source.topic_id, "source_partition": source.partition,
             "target_topic": TARGET.topic, "target_topic_id": TARGET.topic_id, "target_partition": TARGET.partition,
             "source_start": start, "source_end": end, "kind": kind, "micro_batch": micro_batch, "record_count": end - start,
             "target_start": place, "target_end": None if place is None else place + end - start,
+            "target_producer_id": 77 if is_preserved else None,
         }
         for source, kind, start, end, place, micro_batch in rows
     ]  # fmt: skip
@@ -48,10 +49,11 @@ def evaluated(
     rows: Any = ROWS,
     side: Side = "source",
     reason: str = "",
+    is_preserved: bool = False,
 ) -> GroupPartition:
     source_commit = SourceCommit("g", HERE if side == "source" else THERE, offset, "m", source, reason)
     translator = CommitTranslator(commits_of([source_commit], clusters), side)
-    translator.add(rows_of(rows))
+    translator.add(rows_of(rows, is_preserved=is_preserved))
     return evaluate(source_commit, translator, translator.lines(), clusters, side)
 
 
@@ -108,6 +110,75 @@ def test_another_log_than_the_map_speaks_of_takes_no_offset(clusters: Clusters, 
     group_partition = evaluated(15, clusters)
     assert (group_partition.outcome, group_partition.to_offset) == (Outcome.RECREATED, None)
     assert reason in str(group_partition.reason)
+
+
+def test_where_nothing_is_copied_yet_a_group_is_left_unless_the_log_there_is_empty() -> None:
+    rows = [(SOURCE, "gap", 20, 20, None, 1)]
+    left = evaluated(20, rows=rows)
+    assert (left.outcome, left.to_offset) == (Outcome.WAITS, None)
+    assert left.reason is not None
+    assert left.reason.startswith("nothing of this partition is copied yet, and east.orders-0 holds other records, 0 to 299")
+    assert next_step(left, RemoteGroup(True, (), {}), is_forced=True).step is Step.NONE
+    empty = evaluated(20, replace(LOGS, other_starts={THERE: 300}), rows=rows)
+    assert (empty.outcome, empty.to_offset) == (Outcome.TRANSLATED, 300)
+
+
+def test_behind_the_last_copy_nothing_can_have_been_deleted_there() -> None:
+    assert evaluated(26, replace(LOGS, other_starts={THERE: 121})).outcome is Outcome.TRANSLATED
+
+
+PRESERVED = [(SOURCE, "gap", 10, 10, None, 1), (SOURCE, "data", 10, 20, 10, 2), (SOURCE, "aborted", 20, 25, None, 2)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "end", "outcome", "to_offset", "waits_for"),
+    [
+        (15, 25, Outcome.TRANSLATED, 15, 0),
+        (22, 25, Outcome.TRANSLATED, 22, 0),
+        (40, 50, Outcome.TRANSLATED, 40, 0),
+        (40, 30, Outcome.WAITS, 30, 10),
+        (22, 20, Outcome.WAITS, 20, 2),
+        (9, 25, Outcome.LOST, 9, None),
+        (15, 18, Outcome.RECREATED, None, None),
+    ],
+    ids=["copied", "a hole", "behind the map", "behind the log", "not filled yet", "never mirrored", "lost records"],
+)
+def test_a_preserved_offset_leads_to_itself_as_far_as_the_log_there_reaches(
+    offset: int, end: int, outcome: Outcome, to_offset: int | None, waits_for: int | None
+) -> None:
+    logs = replace(LOGS, other_ends={THERE: end})
+    group_partition = evaluated(offset, logs, rows=PRESERVED, is_preserved=True)
+    assert (group_partition.outcome, group_partition.to_offset, group_partition.waits_for) == (outcome, to_offset, waits_for)
+
+
+def test_a_preserved_log_without_records_takes_its_own_offset_and_what_it_deleted_is_lost() -> None:
+    empty = replace(LOGS, other_starts={THERE: 99}, other_ends={THERE: 100})
+    nothing = evaluated(100, empty, rows=[(SOURCE, "gap", 100, 100, None, 1)], is_preserved=True)
+    assert (nothing.outcome, nothing.to_offset) == (Outcome.TRANSLATED, 100)
+    cut = replace(LOGS, other_starts={THERE: 18})
+    assert evaluated(12, cut, rows=PRESERVED, is_preserved=True).outcome is Outcome.LOST
+    assert evaluated(19, cut, rows=PRESERVED, is_preserved=True).outcome is Outcome.TRANSLATED
+
+
+def test_failing_back_preserved_offsets_asks_no_decision_and_no_record_of_the_target_alone_is_skipped() -> None:
+    """Rows that are not settled may not be removed: records with preserved offsets are in no transaction."""
+    logs = replace(LOGS, unsettled={THERE: 10})
+    back = evaluated(50, logs, rows=PRESERVED, side="target", is_preserved=True)
+    assert (back.outcome, back.to_offset) == (Outcome.TRANSLATED, 50)
+    further = evaluated(95, logs, rows=PRESERVED, side="target", is_preserved=True)
+    assert (further.outcome, further.to_offset, further.waits_for) == (Outcome.WAITS, 90, 5)
+
+
+def test_a_partition_is_preserved_as_its_last_rows_are() -> None:
+    translator = CommitTranslator([Commit(SOURCE, 15)])
+    rows = rows_of(PRESERVED, is_preserved=True)
+    translator.add(rows)
+    assert translator.lines()[SOURCE].is_preserved
+    later = rows.set_column(rows.column_names.index("micro_batch"), "micro_batch", pa.array([7] * 3, pa.int64()))
+    in_txn = later.set_column(later.column_names.index("transactional_id"), "transactional_id", pa.array(["m-0"] * 3))
+    translator = translator.continue_with([Commit(SOURCE, 15)])
+    translator.add(in_txn)
+    assert not translator.lines()[SOURCE].is_preserved
 
 
 def test_a_topic_that_was_created_again_is_distinguished_from_one_that_the_mirror_has_not_begun_with() -> None:

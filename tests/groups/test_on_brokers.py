@@ -17,6 +17,7 @@ from tests.support.mirror_runs import conf_file, create_topic, delete_records, w
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.group_offset_history import last_pass
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -258,9 +259,17 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
         done = looks.run_pass(T0 + timedelta(minutes=6))
         assert done.committed_count >= 1
         assert {partition: offset for partition, (offset, _) in m.offsets(m.target, "kept").items()} == {1: 5, 2: 8}
+        controls = Controls.open(m.config.tables)
+        controls.add("hand-over", [m.topic])
+        m.commit(m.target, "kept", {1: 3})  # an operator's reset behind a move
+        looks.run_pass(T0 + timedelta(minutes=7))
+        assert m.offsets(m.target, "kept")[1][0] == 3
+        controls.add("take-back", [m.topic])
+        looks.run_pass(T0 + timedelta(minutes=8))
+        assert m.offsets(m.target, "kept")[1][0] == 5
     finally:
         looks.close()
-    for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 6, None)):
+    for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 8, None)):
         report = sync_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
         actual = {partition.topic_partition: partition for partition in report.partitions}
         assert (actual[place].offset, actual[place].to_offset, actual[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)

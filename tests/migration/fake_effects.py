@@ -150,8 +150,8 @@ class FakeEffects:
         state = self._world.handed.get(self.origin_alias)
         return TopicControls(
             paused={},
-            requested=frozenset({"orders"} if state == "requested" else ()),
-            handed_over=frozenset({"orders"} if state == "handed over" else ()),
+            requested={"orders": 1} if state == "requested" else {},
+            handed_over={"orders": 1} if state == "handed over" else {},
             received=frozenset(),
         )
 

@@ -106,5 +106,8 @@ def test_everything_in_the_way_is_named_before_anything_is_written(two_clusters:
         assert "nothing is under way" in done.stderr
         assert "names no reverse mirror" in console("migrate", "rollback", str(made.file)).stderr
         assert "hand" in console("resume", str(made.mirror_file), topic).stderr
+        for command in ("pause", "resume"):  # of the operator: what the migration handed over stays handed over
+            assert "a migration has handed it over" in console(command, str(made.mirror_file), topic).lines[0]
+        assert console("resume", str(made.mirror_file), topic).code == 2
         status = json.loads(console("migrate", "status", str(made.file), "--json").lines[0])
         assert status["waves"][0]["phase"] == "moved"

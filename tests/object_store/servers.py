@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
+import hmac
 import http.client
 import json
 import os
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +70,15 @@ def server_program() -> Path:
 class StoreServer:
     """`folder` holds the bucket as files; `port` is the server's own, without faults.
 
-    With `certificate` and `key`, files, it listens with TLS alone.
+    With `certificate` and `key`, files, it listens with TLS alone. With `versions`, a folder, its bucket keeps there what is
+    deleted or replaced.
     """
 
-    def __init__(self, folder: Path, *, certificate: Path | None = None, key: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, certificate: Path | None = None, key: Path | None = None, versions: Path | None = None
+    ) -> None:
         self.folder = folder
+        self._versions = versions
         self.port = free_ports(1)[0]
         self._tls = () if certificate is None else ("--cert", str(certificate), "--key", str(key))
         self._process = ServerProcess(f"the object store in {folder}", folder.parent / "versitygw.log")
@@ -81,8 +88,35 @@ class StoreServer:
         environment = f"ROOT_ACCESS_KEY={ACCESS_KEY}", f"ROOT_SECRET_KEY={SECRET_KEY}"
         program = str(server_program())
         options = ("--port", f"{HOST}:{self.port}", *self._tls, "--quiet", "--keep-alive")
-        self._process.launch(["env", *environment, program, *options, "posix", str(self.folder)])
+        backend = ["posix", str(self.folder)]
+        if self._versions is not None:
+            self._versions.mkdir(parents=True, exist_ok=True)
+            backend[1:1] = ["--versioning-dir", str(self._versions)]
+        self._process.launch(["env", *environment, program, *options, *backend])
         _wait_for_port(self.port)
+        if self._versions is not None:
+            self._keep_versions()
+
+    def _keep_versions(self) -> None:
+        """Turn versioning of the bucket on, by a request with a signature of version 4: obstore has none for buckets."""
+        body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+        now = datetime.now(UTC)
+        host, hashed = f"{HOST}:{self.port}", hashlib.sha256(body).hexdigest()
+        headers = {"host": host, "x-amz-content-sha256": hashed, "x-amz-date": f"{now:%Y%m%dT%H%M%SZ}"}
+        names, scope = ";".join(headers), f"{now:%Y%m%d}/us-east-1/s3/aws4_request"
+        lines = "\n".join(f"{name}:{value}" for name, value in headers.items())
+        request = f"PUT\n/{BUCKET}\nversioning=\n{lines}\n\n{names}\n{hashed}"
+        to_sign = f"AWS4-HMAC-SHA256\n{headers['x-amz-date']}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
+        key = f"AWS4{SECRET_KEY}".encode()
+        for part in (*scope.split("/"), to_sign):
+            key = hmac.digest(key, part.encode(), "sha256")
+        headers["authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+        )
+        with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=10)) as connection:
+            connection.request("PUT", f"/{BUCKET}?versioning", body, headers)
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
 
     def stop(self) -> None:
         self._process.stop()

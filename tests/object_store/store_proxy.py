@@ -45,6 +45,9 @@ class Harm(enum.Enum):
     LOSE_ANSWER = "applied; the connection ends without an answer"
     HIDE_ANSWER = "applied; answered with 503"
     HANG = "the connection stays open without an answer; not applied"
+    FORGET = "answered as done, not applied"
+    SHORTEN = "applied, and the store keeps half of the object"
+    LIST_LATE = "a listing lacks the newest object"
     REPLACE = "a write of what is there replaces it, as if the store ignored If-None-Match"
 
 
@@ -176,8 +179,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._cut()
         if harm in (Harm.ANSWER_500, Harm.ANSWER_503, Harm.ANSWER_403):
             return self._refuse(_STATUS[harm])
+        if harm is Harm.FORGET:
+            return self._pretend(body)
         with self.server.replacing if harm is Harm.REPLACE else contextlib.nullcontext():
             status, reason, headers, answer = self._applied(body, is_replacing=harm is Harm.REPLACE)
+        if harm is Harm.SHORTEN:
+            os.truncate(self._place(), self._place().stat().st_size // 2)
+        if harm is Harm.LIST_LATE:
+            answer = _without_newest(answer)
         if harm is Harm.LOSE_ANSWER:
             return self._cut()
         if harm is Harm.HIDE_ANSWER:
@@ -196,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _applied(self, body: bytes, *, is_replacing: bool) -> tuple[int, str, list[tuple[str, str]], bytes]:
         """Forward a request; replace the file behind the server's back where a write of it would be refused."""
-        place = self.server.backend_folder / unquote(self.path.partition("?")[0]).lstrip("/")
+        place = self._place()
         if not is_replacing or not place.exists():
             return self._forward(body)
         written = place.with_name(f".{place.name}.replacing")
@@ -205,6 +214,26 @@ class _Handler(BaseHTTPRequestHandler):
             os.setxattr(written, name, os.getxattr(place, name))
         written.replace(place)
         return 200, "OK", [("ETag", f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')], b""
+
+    def _place(self) -> Path:
+        """Return the file of the requested object."""
+        return self.server.backend_folder / unquote(self.path.partition("?")[0]).lstrip("/")
+
+    def _pretend(self, body: bytes) -> None:
+        """Answer as a store that has done what was requested."""
+        etag = f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'
+        text = ""
+        if self.command == "POST" and "uploadId=" in self.path:
+            text = f"<CompleteMultipartUploadResult><ETag>{etag}</ETag></CompleteMultipartUploadResult>"
+        elif self.command == "POST":
+            keys = re.findall(r"<Key>.*?</Key>", body.decode())
+            text = f"<DeleteResult>{''.join(f'<Deleted>{key}</Deleted>' for key in keys)}</DeleteResult>"
+        self.send_response_only(204 if self.command == "DELETE" else 200)
+        if self.command == "PUT":
+            self.send_header("ETag", etag)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
 
     def _control(self, body: bytes) -> None:
         what = self.path.removeprefix(CONTROL)
@@ -251,6 +280,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Say nothing."""
+
+
+def _without_newest(listing: bytes) -> bytes:
+    objects = re.findall(rb"<Contents>.*?</Contents>", listing, re.DOTALL)
+    if not objects:
+        return listing
+    return listing.replace(max(objects, key=lambda entry: re.findall(rb"<LastModified>(.*?)<", entry)), b"")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.object_store.servers import Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 from tests.support import restore_runs
-from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, ArchiveOfTest, archive_document
+from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_document
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.cli import main
 from shallow_mirror.config import ArchiveConfig
 
@@ -41,9 +40,7 @@ class Commands:
         self.archive = ArchiveOfTest(self.config)
         self.archive.archive({ORDERS: [batch(0, 10)]})
         self.archive.archive({ORDERS: [batch(10, 10)]})
-        topics = ArchivedTopics.of(MirrorStorage(self.config.table_location))
-        description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=1, configs={})
-        topics.record([description], run_epoch=1, micro_batch=1, at_ms=NOW_MS)
+        self.archive.describe(TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=1, configs={}))
         self._write("archive.yaml", document)
         self._write("restore.yaml", restore_runs.document(self.config, cluster.bootstrap, storage=self._storage))
 

@@ -405,7 +405,7 @@ def test_the_probe_keeps_nothing(folder: ObjectStore) -> None:
 
 def test_a_folder_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ConfigError, match=r"file/objects: cannot write .*Not a directory. Remedy: check the path"):
+    with pytest.raises(ConfigError, match=r"file/objects: the store refuses to write .*Not a directory. Remedy: check the path"):
         ObjectStore.open(f"file://{tmp_path}/file/objects").probe()
 
 

@@ -135,6 +135,42 @@ def test_ranges_are_read_by_requests_of_bounded_size(store: Store) -> None:
     assert [method for method, _ in requests] == ["GET"] * 4
 
 
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=len)
+def test_a_written_object_is_looked_up_once_before_it_is_reported(store: Store, data: bytes) -> None:
+    requests = requests_of(store, lambda: written(opened(store), data))
+    assert [method for method, _ in requests][-2:] == ["PUT" if data is SMALL else "POST", "HEAD"]
+    assert [method for method, _ in requests].count("HEAD") == (1 if data is SMALL else 3)
+
+
+@pytest.mark.parametrize(("data", "method", "path"), [(SMALL, "PUT", ""), (LARGE, "POST", UPLOAD)], ids=["put", "multipart"])
+@pytest.mark.parametrize(
+    ("harm", "found"), [(Harm.FORGET, "there is no such object now"), (Harm.SHORTEN, r"it has [\d,]+ of [\d,]+ bytes now")]
+)
+def test_a_write_that_the_store_confirms_and_does_not_keep_is_found_at_once(
+    store: Store, harm: Harm, found: str, data: bytes, method: str, path: str
+) -> None:
+    objects = opened(store)
+    with (
+        store.proxy.faulty(StoreFault(harm=harm, method=method, path=path)),
+        pytest.raises(
+            StoreUnreachableError,
+            match=rf"did not keep {NAME}: it confirmed that the object is complete, and {found}\. Remedy: check the store",
+        ),
+    ):
+        written(objects, data)
+    assert written(objects, data, "again") == len(data)
+
+
+def test_a_part_that_the_store_confirms_and_does_not_keep_fails_the_upload(store: Store) -> None:
+    objects = opened(store)
+    with (
+        store.proxy.faulty(StoreFault(harm=Harm.FORGET, method="PUT", path="partNumber=2")),
+        pytest.raises(StoreUnreachableError, match=r"400 InvalidPart .*the object is to be written again"),
+    ):
+        written(objects, LARGE)
+    assert objects.size(NAME) is None
+
+
 def test_missing_objects_and_missing_bytes_are_named(store: Store) -> None:
     objects = opened(store)
     written(objects, SMALL)

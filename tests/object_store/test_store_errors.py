@@ -21,6 +21,10 @@ ARROW = (
     "Kernel error: Arrow error: External: Generic S3 error: Error performing GET http://s:1/b/t/x.parquet in 2s, after 1 retries, "
     "max_retries: 2, retry_timeout: 4s  - HTTP error: error sending request"
 )
+FULL = (
+    "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: No space left on device (os "
+    "error 28)"
+)
 FORBIDDEN = (
     f"Kernel error -> The operation lacked the necessary privileges to complete for path t\n {RED}↳{END} Error performing GET "
     f"http://s:1/b/t in 1ms - Server returned non-2xx status code\n {RED}↳{END} 403 Forbidden\n {RED}↳{END} {XML}"
@@ -39,6 +43,11 @@ FORBIDDEN = (
             ARROW,
             False,
             "s3://b/t: the store did not open the table: no answer (http://s:1/b/t/x.parquet). Remedy: check that the store",
+        ),
+        (
+            FULL,
+            False,
+            "s3://b/t: the store did not open the table: No space left on device. Remedy: free or add space on the file system",
         ),
         (
             FORBIDDEN,

@@ -18,9 +18,8 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config, archive_document
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.schema import PROPERTY_SCHEMA_VERSION
-from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import StoreUnreachableError
 from shallow_mirror.object_store.object_store import ObjectStore
@@ -61,9 +60,7 @@ class Commands:
         self.archive.archive({ORDERS: [batch(10, 10, timestamp=2_000)]})
         self.archive.archive({ORDERS: [batch(20, 10, timestamp=3_000)]})
         self._write("archive.yaml", archive_document(retention=retention))
-        topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
-        description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs={})
-        topics.record([description], run_epoch=1, micro_batch=1, at_ms=NOW_MS)
+        self.archive.describe(TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs={}))
 
     def __call__(self, *arguments: str) -> Ended:
         self._capsys.readouterr()
@@ -119,7 +116,7 @@ def test_a_damaged_object_is_named_until_it_is_replaced(commands: Commands) -> N
     first.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     verified = commands.operate("verify")
     assert verified.code == 1
-    assert f"{first.name}: offsets 0 to 9 of orders-0: the checksum of its bytes does not match" in verified.out
+    assert f"{first.name}: offsets 0 to 9 of orders-0: the checksum of its bytes from offset 0 does not match" in verified.out
     first.write_bytes(content)
     commands.require_whole()
 
@@ -133,7 +130,9 @@ def test_objects_of_another_archive_are_no_objects_of_this_one(commands: Command
     verified = commands.operate("verify")
     assert verified.code == 2
     assert "check `objects` and `tables`" in verified.problem
-    assert commands.operate("clean").out.startswith("removed: 0 objects")
+    cleaned = commands.operate("clean")
+    assert cleaned.code == 2
+    assert "does not hold the objects of the archive" in cleaned.problem
     (tmp_path / "objects").rename(tmp_path / "other" / "objects")
     (tmp_path / "own").rename(tmp_path / "objects")
     commands.require_whole()

@@ -25,7 +25,10 @@ from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_expire import expire
 from shallow_mirror.operations.archive_verify import verify_archive
 from shallow_mirror.sinks.archive import expiry
+from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner
 from shallow_mirror.sinks.archive.expiry import DeletionFailedError, Expiry, retention_of
+from shallow_mirror.sinks.archive.object_owner import ObjectOwners
+from shallow_mirror.sinks.archive.row_copies import RowCopies
 from shallow_mirror.types import SourcePartition
 
 pytestmark = pytest.mark.thorough
@@ -94,7 +97,8 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("point", "left"), [("expire.started", STARTED), ("expire.deleted", STARTED), ("expire.finished", FINISHED)]
+    ("point", "left"),
+    [("expire.started", STARTED), ("expire.copied", STARTED), ("expire.deleted", STARTED), ("expire.finished", FINISHED)],
 )
 def test_a_deletion_that_was_interrupted_is_repeated(tmp_path: Path, point: str, left: SegmentState) -> None:
     config = written(tmp_path).config
@@ -117,7 +121,7 @@ def test_many_objects_are_deleted_in_several_rounds(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(expiry, "OBJECTS_AT_ONCE", 1)
     points: list[str] = []
     assert run_expire(config, observer=points.append).object_count == 2
-    assert points == ["expire.started", "expire.deleted", "expire.finished"] * 2
+    assert points == ["expire.started", "expire.copied", "expire.deleted", "expire.finished"] * 2
     assert states(config) == [FINISHED, FINISHED, VISIBLE]
 
 
@@ -147,7 +151,11 @@ def owner_of(config: ArchiveConfig, writer: Faulty) -> OffsetMapOwner:
 
 def expiry_of(config: ArchiveConfig, owner: OffsetMapOwner) -> Expiry:
     table, store = ArchiveTable.open(config.tables), ObjectStore.open(config.objects)
-    return Expiry(owner, table, store, retention_of(config.retention), now_ms=lambda: LATER_MS)
+    copies, owners = RowCopies(store, table.archive_id), ObjectOwners(store, table.archive_id)
+    entry = owners.newest()
+    assert entry is not None
+    archive = ArchiveOwner(owner, copies, owners, entry, False)
+    return Expiry(archive, table, store, retention_of(config.retention), now_ms=lambda: LATER_MS)
 
 
 @pytest.mark.parametrize("step", ["before update", "after update"])
@@ -206,7 +214,7 @@ def test_a_running_archive_expires_once_in_a_while(tmp_path: Path, caplog: pytes
     table, store = ArchiveTable.open(config.tables), ObjectStore.open(config.objects)
     now_ms = [NOW_MS]
     running = Expiry(
-        archive.owner, table, store, retention_of(config.retention), now_ms=lambda: now_ms[0], clock=lambda: now_s[0]
+        archive.archive_owner, table, store, retention_of(config.retention), now_ms=lambda: now_ms[0], clock=lambda: now_s[0]
     )
     running.run_if_due()
     assert states(config) == [VISIBLE] * 3

@@ -110,9 +110,9 @@ def test_a_scan_reads_each_record_of_one_log_once(
 
 def test_the_position_is_the_end_of_the_newest_lineage_with_its_own_leader_epoch(archive: ArchiveOfTest) -> None:
     target = TargetPartition(*ORDERS)
-    assert table_of(archive).positions()[ORDERS] == Position(26, target, EpochEnd(7, 26), 1_000, 26, 2)
+    assert table_of(archive).positions()[ORDERS] == Position(26, target, EpochEnd(7, 26), 1_000, 26, 2, start=22)
     archive.begin_lineage(ORDERS, 17, 5)
-    assert table_of(archive).positions()[ORDERS] == Position(17, target, EpochEnd(5, 17), None, 0, 3)
+    assert table_of(archive).positions()[ORDERS] == Position(17, target, EpochEnd(5, 17), None, 0, 3, start=17)
     assert archive.owner.positions() == table_of(archive).positions()
     assert epoch_history(table_of(archive), ORDERS).epochs == ((3, 0), (5, 14))
     assert epoch_history(table_of(archive), OTHER).epochs == ((3, 0),)
@@ -266,7 +266,7 @@ def test_retention_deletes_the_oldest_objects_first_and_clean_leaves_what_rows_n
     archive.now_ms += 4 * 3_600_000
     archive.begin_lineage(ORDERS, 14, 3)
     archive.archive({ORDERS: batches("b", 14, 24, 5)})
-    assert clean(archive.config).object_count == 0
+    assert clean(archive.config, older_than_s=0).object_count == 0
     assert expire(archive.config, takes_over=True, now_ms=lambda: archive.now_ms + 2 * 3_600_000).object_count == 1
     assert read(archive) == ONE[14:]
     assert read(archive, lineage=0) == []

@@ -40,6 +40,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, ends: dict[SourcePartition, int])
             return LogEnds(ends=ends, topic_ids=ids, leaderless=frozenset())
 
     monkeypatch.setattr(archive_status, "SourceOffsets", Answering)
+    monkeypatch.setattr(archive_status, "retention_threats", lambda *_: ())
 
 
 def test_topics_have_what_is_archived_and_the_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from deltalake import DeltaTable
 from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 from typer.testing import CliRunner
@@ -22,10 +23,10 @@ from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.operations import archive_object_check, archive_verify
+from shallow_mirror.operations import archive_clean, archive_object_check, archive_verify
 from shallow_mirror.operations.archive_clean import clean
 from shallow_mirror.operations.archive_findings import FindingKind
-from shallow_mirror.operations.archive_objects import Orphan
+from shallow_mirror.operations.archive_objects import Orphan, find_orphans
 from shallow_mirror.operations.archive_verify import ArchiveVerification, ProgressLines, verify_archive
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import crc32c
@@ -84,7 +85,7 @@ def test_one_changed_byte_damages_the_row_that_has_it_and_no_other(tmp_path: Pat
     content[70] ^= 1
     path.write_bytes(content)
     (found,) = verify_archive(config).findings.named[FindingKind.DAMAGED]
-    assert found.detail == "offsets 0 to 10 of orders-0: the checksum of its bytes does not match"
+    assert found.detail == "offsets 0 to 10 of orders-0: the checksum of its bytes from offset 0 does not match"
     (found,) = verify_archive(config, is_deep=True).findings.named[FindingKind.DAMAGED]
     assert found.detail == "offsets 0 to 10 of orders-0: the batch at offset 0 does not match its own checksum"
 
@@ -114,6 +115,43 @@ def test_an_object_under_the_name_of_another_one_is_found(tmp_path: Path) -> Non
     first.write_bytes(second.read_bytes())
     assert kinds(verify_archive(config)) == {FindingKind.DAMAGED: 2}
     assert kinds(verify_archive(config, is_deep=True)) == {FindingKind.DAMAGED: 3}
+
+
+def test_an_object_that_holds_more_than_its_rows_say_is_found_by_deep_only(tmp_path: Path) -> None:
+    config = written(tmp_path).config
+    path = objects(config)[1]
+    content, size = path.read_bytes(), len(batch(15, 5))
+    path.write_bytes(content[:size] + b"more" + content[size:])
+    assert verify_archive(config).is_equal
+    (found,) = verify_archive(config, is_deep=True).findings.named[FindingKind.DAMAGED]
+    assert found.detail == f"it has {len(content) + 4:,} bytes, {len(content):,} by its footer"
+
+
+def test_an_object_of_another_try_under_the_same_name_is_found_by_deep(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    (of_other_try,) = archive.write({ORDERS: [batch(0, 10)]})
+    (row,) = archive.archive({ORDERS: [batch(0, 10)]})
+    assert row.stored is not None
+    assert of_other_try.stored is not None
+    folder = Path(archive.config.objects)
+    (folder / row.stored.object_name).write_bytes((folder / of_other_try.stored.object_name).read_bytes())
+    assert verify_archive(archive.config).findings.counts == {FindingKind.ORPHAN: 1}
+    (found,) = verify_archive(archive.config, is_deep=True).findings.named[FindingKind.DAMAGED]
+    assert (found.object_name, "it is another object by its footer" in found.detail) == (row.stored.object_name, True)
+
+
+def test_a_row_with_other_checksums_than_runs_is_damaged(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [batch(0, 10)]})
+    (row,) = ArchiveTable.open(archive.config.tables).rows()
+    assert row.stored is not None
+    for crcs, problem in (
+        ((1, 2), "it has 2 checksums for 1 runs"),
+        ((1,), "the checksum of its bytes from offset 0 does not match"),
+    ):
+        wrong = replace(row, row=replace(row.row, stored=replace(row.stored, run_crc32c=crcs)))
+        (found,) = archive_object_check.check_object(archive.store, row.stored.object_name, [wrong], is_deep=False)
+        assert found.detail == f"offsets 0 to 9 of orders-0: {problem}"
 
 
 def test_batches_that_do_not_rise_are_found_by_deep_only(tmp_path: Path) -> None:
@@ -172,10 +210,14 @@ def test_clean_removes_what_interrupted_runs_left_and_nothing_else(tmp_path: Pat
     assert (found.is_unfinished, old.rpartition("/")[2] in found.info.name) == (True, True)
 
     next_run = ArchiveOfTest(archive.config)
-    (in_progress,) = next_run.write({ORDERS: [batch(20, 3)]})
+    orphans |= {row.stored.object_name for row in next_run.write({ORDERS: [batch(20, 3)]}) if row.stored}
     report = verify_archive(archive.config)
     assert (report.is_equal, kinds(report)) == (True, {FindingKind.ORPHAN: 3})
-    assert clean(archive.config, is_dry_run=True).object_count == 2
+    assert clean(archive.config, is_dry_run=True, older_than_s=0).object_count == 0  # no row has offset 20 yet: an only copy
+    next_run.archive({ORDERS: [batch(20, 3)]})
+    (in_progress,) = next_run.write({ORDERS: [batch(23, 3)]})
+    assert clean(archive.config, is_dry_run=True).object_count == 0  # too young
+    assert clean(archive.config, is_dry_run=True, older_than_s=0).object_count == 3
     found_names = {orphan.info.name: orphan.is_unfinished for orphan in _cleaned(archive.config)}
     assert {name for name, is_unfinished in found_names.items() if not is_unfinished} == orphans
     assert [new.rpartition("/")[2] in name for name, is_unfinished in found_names.items() if is_unfinished] == [True]
@@ -184,12 +226,48 @@ def test_clean_removes_what_interrupted_runs_left_and_nothing_else(tmp_path: Pat
     assert archive.store.size(in_progress.stored.object_name) is not None
     assert foreign.read_bytes() == b"another archive's"
     report = verify_archive(archive.config, is_deep=True)
-    assert (report.is_equal, kinds(report), report.object_count) == (True, {}, 3)
+    assert (report.is_equal, kinds(report), report.object_count) == (True, {}, 4)
+
+
+def test_an_object_with_data_that_rows_have_as_a_gap_is_kept(tmp_path: Path) -> None:
+    archive = written(tmp_path)
+    (orphan,) = archive.write({ORDERS: [batch(20, 3)]})
+    expired = Segment(source=ORDERS, source_start=20, source_end=30, kind=SegmentKind.EXPIRED, target=TargetPartition(*ORDERS))
+    ArchiveOfTest(archive.config).decide(DecidedSegment(expired, None))
+    cleaned = clean(archive.config, older_than_s=0)
+    assert orphan.stored is not None
+    name = orphan.stored.object_name
+    assert (cleaned.object_count, cleaned.kept) == (0, {name: f"{name} has offset 20 of orders-0, and no row has"})
+    assert cleaned.sentences()[1].startswith("kept 1 object that may be the only copy: remove them yourself")
+    assert archive.store.size(name) is not None
+
+
+def test_what_a_row_names_since_it_was_listed_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = written(tmp_path)
+    rows = archive.write({ORDERS: [batch(20, 3)]})
+    ArchiveOfTest(archive.config).archive({ORDERS: [batch(20, 3)]})
+    refresh = ArchiveTable.refresh
+
+    def name_it(self: ArchiveTable) -> None:
+        """Replace the object of the row of these offsets, as no run does."""
+        refresh(self)
+        if rows:
+            table = DeltaTable(f"{archive.config.tables}/archive_segments")
+            (stored,) = (row.stored for row in [rows.pop()] if row.stored is not None)
+            table.update(predicate="source_start = 20", new_values={"object_name": stored.object_name})
+            refresh(self)
+
+    def listed_first(table: ArchiveTable, store: ObjectStore) -> Iterator[Orphan]:
+        yield from list(find_orphans(table, store))
+        monkeypatch.setattr(ArchiveTable, "refresh", name_it)
+
+    monkeypatch.setattr(archive_clean, "find_orphans", listed_first)
+    assert clean(archive.config, older_than_s=0).object_count == 0
 
 
 def _cleaned(config: ArchiveConfig) -> list[Orphan]:
     found: list[Orphan] = []
-    clean(config, on_orphan=found.append)
+    clean(config, on_orphan=found.append, older_than_s=0)
     return found
 
 
@@ -268,7 +346,7 @@ def test_the_commands_print_and_end_with_their_exit_codes(tmp_path: Path) -> Non
     objects(archive.config)[0].unlink()
     result = CliRunner().invoke(app, ["archive", "verify", str(file)])
     assert result.exit_code == 1
-    assert "missing: 1 (named by a row, and not in the store)" in result.stdout
+    assert "missing: 1 (in the tables, and not in the store)" in result.stdout
     result = CliRunner().invoke(app, ["archive", "clean", str(file)])
     assert (result.exit_code, result.stdout) == (0, "removed: 0 objects and 0 unfinished files, 0 bytes\n")
 

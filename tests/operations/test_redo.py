@@ -25,8 +25,10 @@ def test_a_range_is_copied_once_more_and_only_once_whatever_is_killed(
     runs.create_topic(source, topic, 2)
     for first in range(0, 60, 3):
         write(source, topic, [f"{number}" for number in range(first, first + 3)], 1)
-    conf = runs.conf_file(tmp_path, source, target, [topic], write={"slot_bytes": 1024})
-    settings = runs.config(tmp_path, source, target, [topic], write={"slot_bytes": 1024})
+    # The copies of the mirror itself keep their offsets; those of a range are written in transactions all the same.
+    more = {"write": {"slot_bytes": 1024}, "topics": {"offsets": {".*": "preserved"}}}
+    conf = runs.conf_file(tmp_path, source, target, [topic], **more)
+    settings = runs.config(tmp_path, source, target, [topic], **more)
     copy = f"{topic}-again"
     request = RedoRequest(TopicPartition(topic, 1), 4, 50, copy)
     derived = redo_config(settings, request)
@@ -55,18 +57,19 @@ def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name
     source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
     runs.create_topic(source, topic)
     write(source, topic, ["a", "b"])
-    settings = runs.config(tmp_path, source, target, [f"{topic}.*"])
+    runs.create_topic(source, f"{topic}.taken")
+    settings = runs.config(tmp_path, source, target, [".*"])
     with pytest.raises(ConfigError) as caught:
-        redo_config(settings, RedoRequest(TopicPartition(topic, 0), 2, 2, f"{topic}.again"))
+        redo_config(settings, RedoRequest(TopicPartition(topic, 0), 2, 2, f"{topic}.taken"))
     assert caught.value.problems == (
         "offsets 2 to 2: FROM must be below TO (TO itself is not copied)",
-        f"--to {topic}.again: this mirror writes source topic {topic}.again to it: give the name of another topic",
+        f"--to {topic}.taken: this mirror writes source topic {topic}.taken to it: give the name of another topic",
     )
     for place, reported in (
         (TopicPartition(topic, 0), f"offsets 1 to 3 of {topic}-0: the source has 0 to 2"),
         (TopicPartition(topic, 1), f"the source has no partition {topic}-1, or it has no leader"),
     ):
-        request = RedoRequest(place, 1, 3, "again")
+        request = RedoRequest(place, 1, 3, "again")  # `.*` includes this name, and the source has no such topic
         with pytest.raises(ConfigError, match=reported):
             redo(redo_config(settings, request), request)
     assert "again" not in runs.topics_of(target)

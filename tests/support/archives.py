@@ -9,18 +9,22 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from shallow_mirror.archive_format.object_footer import ObjectHeader
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE, SegmentState
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.checkpoints.table_location import Tables
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.sinks.archive.archive_owner import take_over_archive
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
+from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
@@ -50,13 +54,13 @@ def archive_config(folder: Path, **settings: Any) -> ArchiveConfig:
     return ArchiveConfig.from_document(archive_document(**settings), folder=folder)
 
 
-def take_over(tables: Tables, archive: str, now_ms: Callable[[], int]) -> OffsetMapOwner:
+def take_over(tables: Tables, archive: str, now_ms: Callable[[], int], source_cluster_id: str = CLUSTER_ID) -> OffsetMapOwner:
     """Return the next owner of the table, or the first one of a new table."""
     owner = OffsetMapOwner.take_over(
         tables,
         layout=ARCHIVE_LAYOUT,
         mirror=archive,
-        source_cluster_id=CLUSTER_ID,
+        source_cluster_id=source_cluster_id,
         target_cluster_id="archive",
         run=RunIdentity.of_this_process(),
         now_ms=now_ms,
@@ -68,10 +72,22 @@ def take_over(tables: Tables, archive: str, now_ms: Callable[[], int]) -> Offset
 class ArchiveOfTest:
     """The owner of a new archive, or the next owner of one that is there."""
 
-    def __init__(self, config: ArchiveConfig, *, now_ms: int = NOW_MS) -> None:
+    def __init__(self, config: ArchiveConfig, *, now_ms: int = NOW_MS, source_cluster_id: str = CLUSTER_ID) -> None:
         self.config, self.now_ms = config, now_ms
-        self.owner = take_over(config.table_location, config.archive, lambda: self.now_ms)
+        self.source_cluster_id = source_cluster_id
         self.store = ObjectStore.open(config.objects, config.storage_options)
+        storage = MirrorStorage(config.table_location)
+        self.archive_owner = take_over_archive(
+            storage,
+            self.store,
+            archive=config.archive,
+            source_cluster_id=source_cluster_id,
+            run=RunIdentity.of_this_process(),
+            now_ms=lambda: self.now_ms,
+        )
+        self.owner = self.archive_owner.table
+        self.owner.settle()
+        self.archive_owner.complete_copies(ArchiveTable.open(storage))
 
     def decide(self, *rows: DecidedSegment) -> None:
         self.owner.next_decision()
@@ -102,7 +118,7 @@ class ArchiveOfTest:
             retention_class=retention_class,
             try_id=uuid.uuid4().hex[:8],
         )
-        built = ObjectBuilder(str(name), self.store.writer(str(name)), pattern)
+        built = ObjectBuilder(name, self.store.writer(str(name)), pattern)
         segments: list[Segment] = []
         known = self.owner.positions() if positions is None else {}
         for source, of_partition in batches.items():
@@ -118,14 +134,7 @@ class ArchiveOfTest:
             builder = SegmentBuilder(source, TargetPartition(*source), start, lineage=lineage)
             builder.add_stored(index, 0, len(index))
             segments += builder.build()
-        header = ObjectHeader(
-            archive_id=name.archive_id,
-            source_cluster_id=CLUSTER_ID,
-            run_epoch=name.run_epoch,
-            decision=name.decision,
-            slot=slot,
-        )
-        stored = built.close(header, [*segments, *gaps])
+        stored = built.close(self.source_cluster_id, [*segments, *gaps])
         return [DecidedSegment(segment, None, stored.get(segment.source)) for segment in segments] + [
             DecidedSegment(segment, None) for segment in gaps
         ]
@@ -142,6 +151,12 @@ class ArchiveOfTest:
             lineage=self.owner.positions()[source].lineage + 1,
         )
         self.decide(DecidedSegment(first_row, None))
+
+    def describe(self, *topics: TopicDescription) -> None:
+        """Record topics beside the objects and in the table, as a run does."""
+        described = ArchivedTopics.of(MirrorStorage(self.config.table_location))
+        TopicObjects(self.store, self.owner.map_id).record(topics, at_ms=self.now_ms, history=described.seen)
+        described.record(topics, run_epoch=1, micro_batch=1, at_ms=self.now_ms)
 
     def archive(self, batches: Mapping[SourcePartition, Sequence[bytes]], **options: Any) -> list[DecidedSegment]:
         """Write one object and decide it."""
@@ -204,10 +219,8 @@ class SmallArchive:
     ) -> list[DecidedSegment]:
         """Write one object as a task does, and return its rows. `starts`, `ends`: of rows, where they are not their batches'."""
         self._decision += 1
-        name = str(
-            ObjectName(archive_id="backup", run_epoch=1, decision=self._decision, slot=0, retention_class=0, try_id="0123abcd")
-        )
-        builder = ObjectBuilder(name, ObjectStore.open(str(self.objects)).writer(name), "")
+        name = ObjectName(archive_id="backup", run_epoch=1, decision=self._decision, slot=0, retention_class=0, try_id="0123abcd")
+        builder = ObjectBuilder(name, ObjectStore.open(str(self.objects)).writer(str(name)), "")
         positions = dict(starts or {})
         segments: dict[SourcePartition, Segment] = {}
         for response in responses:
@@ -236,8 +249,7 @@ class SmallArchive:
                     max_timestamp_ms=max(int(index.headers["max_timestamp"].max()), (before and before.max_timestamp_ms) or 0),
                     source_leader_epoch=int(index.headers["partition_leader_epoch"][-1]),
                 )
-        header = ObjectHeader(archive_id="backup", source_cluster_id=CLUSTER_ID, run_epoch=1, decision=self._decision, slot=0)
-        stored = builder.close(header, list(segments.values()))
+        stored = builder.close(CLUSTER_ID, list(segments.values()))
         rows = [DecidedSegment(segment, None, stored[source]) for source, segment in segments.items()]
         self.decide(rows)
         return rows

@@ -55,12 +55,12 @@ def batch(
     return head + body
 
 
-def marker(base_offset: int, kind: int, producer_id: int, *, coordinator_epoch: int = 5) -> bytes:
+def marker(base_offset: int, kind: int, producer_id: int, *, coordinator_epoch: int = 5, producer_epoch: int = 0) -> bytes:
     """`kind`: 0 ABORT, 1 COMMIT."""
     key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, coordinator_epoch)
     body = b"\x00" + varint(0) + varint(0) + varint(len(key)) + key + varint(len(value)) + value + varint(0)
     payload = varint(len(body)) + body
-    return batch(base_offset, 1, attributes=0x30, producer_id=producer_id, producer_epoch=0, payload=payload)
+    return batch(base_offset, 1, attributes=0x30, producer_id=producer_id, producer_epoch=producer_epoch, payload=payload)
 
 
 def message(

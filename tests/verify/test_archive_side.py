@@ -12,7 +12,7 @@ from tests.support.record_batches import batch
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
-from shallow_mirror.errors import ObjectMissingError
+from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.partition_reader import CRC_REASON, Chunk, LogReader
@@ -69,14 +69,25 @@ def test_what_is_known_of_the_topic_comes_from_the_archive(archive: ArchiveOfTes
     assert stamped.log_view(TopicPartition("orders", 1)).log_end == 0
 
 
-def test_a_damaged_batch_is_reported_and_the_next_ones_are_read(archive: ArchiveOfTest, tmp_path: Path) -> None:
-    first = min((tmp_path / "objects").rglob("*.batches"))
-    content = bytearray(first.read_bytes())
-    content[len(batch(0, 10)) - 1] ^= 1
-    first.write_bytes(content)
+def test_a_batch_that_was_archived_damaged_is_reported_and_the_next_ones_are_read(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    damaged = bytearray(batch(0, 10))
+    damaged[-1] ^= 1
+    archive.archive({ORDERS: [bytes(damaged), batch(10, 10)]})
+    archive.archive({ORDERS: [batch(20, 10)]})
     reader, _ = side(archive).readers(PLACE, NO_STARTS)
     assert read(reader, 0, 30) == [0, 10, 20]
     assert reader.log.damages == {0: CRC_REASON}
+
+
+def test_a_changed_object_ends_the_verification(archive: ArchiveOfTest, tmp_path: Path) -> None:
+    first = min((tmp_path / "objects").rglob("*.batches"))
+    content = bytearray(first.read_bytes())
+    content[len(batch(0, 10)) + 7] ^= 1  # the base offset of the second batch
+    first.write_bytes(content)
+    reader, _ = side(archive).readers(PLACE, NO_STARTS)
+    with pytest.raises(ArchiveFormatError, match="offsets 0 to 19 of orders-0"):
+        read(reader, 15, 30)
 
 
 def test_a_missing_object_ends_the_verification(archive: ArchiveOfTest, tmp_path: Path) -> None:

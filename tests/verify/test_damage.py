@@ -72,6 +72,30 @@ def test_what_was_copied_is_equal(copied: Mirrored, is_deep: bool) -> None:
 
 
 @Depth
+def test_a_copied_batch_whose_offsets_do_not_rise_is_equal_and_a_change_of_it_is_found(tmp_path: Path, is_deep: bool) -> None:
+    """Brokers store such an uncompressed batch; no reader can open it."""
+    payload = b"".join(record(delta, None, b"value") for delta in (0, 1, 1, 2))
+    with Mirrored(tmp_path) as mirrored:
+        mirrored.mirror(numbered(0, 10), batch(10, 4, payload=payload), numbered(14, 3))
+        report = mirrored.verify(is_deep=is_deep)
+        assert (report.is_equal, report.differences) == (True, ())
+        topic_partition, data = batch_at(mirrored.target_log, 1)
+        replace(mirrored.target_log, topic_partition, changed(data, len(data) - 3, b"E"))
+        assert [difference[:3] for difference in differences(mirrored.verify(is_deep=is_deep))] == [("changed", 12, 14)]
+
+
+@Depth
+def test_a_maximum_timestamp_below_none_is_equal_to_none(copied: Mirrored, is_deep: bool) -> None:
+    """A broker writes -1 where no record has a timestamp of at least 0."""
+    for log, newest in ((copied.source_log, -5), (copied.target_log, -1)):
+        topic_partition, data = batch_at(log, 1)
+        times = struct.pack(">qq", -5, newest)
+        replace(log, topic_partition, changed(data, BASE_TIMESTAMP_POS, times))
+    report = copied.verify(is_deep=is_deep)
+    assert (report.is_equal, report.differences) == (True, ())
+
+
+@Depth
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_bit_that_a_disk_lost_is_changed_and_names_the_side(copied: Mirrored, side: str, is_deep: bool) -> None:
     log = copied.source_log if side == "source" else copied.target_log

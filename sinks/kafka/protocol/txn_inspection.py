@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 
 from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -13,8 +14,9 @@ from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.produce.receipts import Receipt, begin_read_receipts, read_receipt, read_receipts
 from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn
+from shallow_mirror.checkpoints.commit_metadata import Recorded
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, RetriableError
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, OlderTablesError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
 
@@ -40,13 +42,39 @@ def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline:
     return ReceiptEvidence.OURS if is_ours else ReceiptEvidence.ANOTHERS
 
 
-def refuse_foreign_receipts(target: Cluster, transactional_ids: Sequence[str], map_id: str, deadline: Deadline) -> None:
-    """Raise ConfigError where another mirror commits under these ids, RetriableError. To be called before they are fenced."""
+def require_known_receipts(
+    target: Cluster, transactional_ids: Sequence[str], map_id: str, recorded: Recorded, deadline: Deadline
+) -> None:
+    """Raise OlderTablesError where the target has a receipt of a decision that the tables do not have.
+
+    A receipt exists only if its transaction was committed, and that is done only for a decision that is in the tables. Raises
+    ConfigError where another mirror commits under these ids, RetriableError.
+    """
     target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
     begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
-    for transactional_id in transactional_ids:
-        for receipt in read_receipts(target, transactional_id, deadline, begun=begun[transactional_id]):
-            _require_own(receipt, transactional_id, map_id)
+    newer = list[tuple[int, str, Receipt]]()
+    for name in transactional_ids:
+        for receipt in read_receipts(target, name, deadline, begun=begun[name]):
+            _require_own(receipt, name, map_id)
+            if receipt.decision > recorded.decided_version:
+                newer.append((receipt.decision, name, receipt))
+    if not newer:
+        return
+    _, transactional_id, receipt = max(newer, key=lambda found: found[0])
+    raise OlderTablesError(
+        _decision_text(recorded.decided_version, recorded.decided_at_ms or None),
+        f"consumer group {transactional_id} on the target has the receipt of "
+        f"{_decision_text(receipt.decision, receipt.written_at_ms)}, of run {receipt.run_id}",
+        receipt.decision,
+    )
+
+
+def _decision_text(version: int, at_ms: int | None) -> str:
+    """Name a decision by its version (`commit_metadata.py`)."""
+    if not version:
+        return "none"
+    at = "" if at_ms is None else f" ({datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec='seconds')})"
+    return f"decision {version & 0xFFFF_FFFF} of run epoch {version >> 32}{at}"
 
 
 def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:

@@ -35,6 +35,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.next_round import NextRound
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     READ_PATIENCE_MS,
@@ -42,8 +43,8 @@ from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     inspect_receipt,
     lost_ranges,
     readable_ends,
-    refuse_foreign_receipts,
     refuse_hanging,
+    require_known_receipts,
 )
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
@@ -158,9 +159,9 @@ class TxnPerformer:
         """Perform the actions of a protocol until it returns."""
         return actions.drive(steps, lambda action: self.perform(action, deadline), self._observer)
 
-    def refuse_foreign_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Raise ConfigError where receipts of another offset map exist. To be called before the first of the ids is fenced."""
-        refuse_foreign_receipts(self._target, names, self._owner.map_id, deadline)
+    def require_known_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
+        """Raise OlderTablesError where receipts are newer than the offset map, ConfigError where they are of another one."""
+        require_known_receipts(self._target, names, self._owner.map_id, self._owner.recorded(), deadline)
 
     def recheck_unavailable(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
         """Find out what of the target can be used again. Returns transactions of which rows were removed.
@@ -169,6 +170,7 @@ class TxnPerformer:
         """
         for name in [name for name in self.availability.blocked if blocked_txn(self._target, name, deadline) is None]:
             self._init_producer_id(name, deadline)
+            self.require_known_receipts([name], deadline)  # at the start the markers of its last transaction were missing
         removed = self._confirm_pending(deadline)
         # Micro-batches wait for this look: nothing is asked of partitions that are still without a leader.
         readable = readable_ends(self._target, sorted(self.availability.unchecked), deadline)
@@ -374,16 +376,26 @@ def recover(
     mirror: str,
     deadline: Deadline,
     choices: actions.Choices = actions.NO_CHOICES,
+    guard: RunGuard | None = None,
 ) -> None:
     """Resolve what the last run decided, fence all slots it may have used, and settle. To be called after the take-over.
 
-    Raises RecoverNeededError, and what actions raise; may be called again after any error.
+    `guard`: taken before, against runs with a copy of the tables; None where the caller is sure that there is none.
+
+    Raises OlderTablesError, RecoverNeededError, and what actions raise; may be called again after any error.
     """
     unsettled = owner.unsettled()
     if not unsettled:
         _log.info("recovery: nothing to resolve")
-    names = transactional_ids(mirror, owner.highest_slot + 1)
-    performer.refuse_foreign_receipts(names, deadline)
+    count = owner.highest_slot + 1
+    # Before anything of the target is touched: a run that has the newer tables is not disturbed.
+    performer.require_known_receipts(transactional_ids(mirror, count), deadline)
+    if guard is not None:
+        guard.take(deadline)
+        count = guard.slot_count(count, deadline)
+    names = transactional_ids(mirror, count)
     removed = performer.run(actions.start_up(unsettled, names, choices), deadline)
+    # Again, now that all ids are fenced: nothing that the tables do not name can be committed any more.
+    performer.require_known_receipts(names, deadline)
     if removed:
         _log.warning("recovery: not committed: %s; the same ranges are read again", counted(len(removed), "slot transaction"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -175,6 +176,7 @@ class SlotTransaction:
                 map_id=self._job.map_id,
                 run_id=self._job.run_id,
                 deadline=self._deadline,
+                at_ms=int(time.time() * 1000),
                 purpose=self._sending.pipeline().purpose_at(coordinator),
             )
             self._begin_stable_ends()

@@ -66,6 +66,7 @@ class TargetTopics:
         self._config = config
         self._source = source
         self._target = target
+        self._positions = positions
         self._mirrored = {source.topic: position.target for source, position in positions.items()}
         self._route = route
         self._routes: dict[str, RoutedTopic] = {}
@@ -79,6 +80,19 @@ class TargetTopics:
     def names(self) -> dict[str, str]:
         """Of the target topics, by source topic. From any thread."""
         return {source: route.target_topic for source, route in dict(self._routes).items()}
+
+    def leave_former(self, topic_ids: Mapping[str, str]) -> None:
+        """Let topics that were created again at the source have other target topics than before. `topic_ids`: as they are now.
+
+        What was copied of a topic binds the rest of it to its target topic, but not a new topic of the same name: its target may
+        have been deleted for that.
+        """
+        targets = {(source.topic, source.topic_id): position.target for source, position in self._positions.items()}
+        for name, topic_id in topic_ids.items():
+            if (name, topic_id) in targets:
+                self._mirrored[name] = targets[name, topic_id]
+            elif self.is_preserved(name):
+                self._mirrored.pop(name, None)
 
     def accept(self, source: str, max_message_bytes: int) -> None:
         """From the next micro-batch on. From any thread: a route is replaced, none is added."""

@@ -46,8 +46,9 @@ class StoredBatches:
     """The part of an object that belongs to one archived segment.
 
     `object_name` is relative to the archive's folder of objects, separated by `/`. `crc32c` is that of the row's bytes in the
-    order of `index`. `min_timestamp_ms` is the least base timestamp, a bound: records of a batch may be older.
-    `retention_class` is the topic pattern of the archive file, "" where none matches.
+    order of `index`, `run_crc32c` that of each run; None in rows of format 1.0, which had none. `min_timestamp_ms` is the least
+    base timestamp, a bound: records of a batch may be older. `retention_class` is the topic pattern of the archive file, "" where
+    none matches.
     """
 
     object_name: str
@@ -57,6 +58,7 @@ class StoredBatches:
     crc32c: int
     min_timestamp_ms: int | None
     retention_class: str = ""
+    run_crc32c: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +28,9 @@ from shallow_mirror.types import COPIED_KINDS, Segment, SegmentKind, SourceParti
 from shallow_mirror.wire.batches.crc import crc32c
 
 FORMAT = 1
+MINOR = 1
+"""Of the format: a later minor number adds fields, which readers of this format may ignore. 1 added `run_crc32c`, and the
+retention class and try of the object's name; footers before it have no minor number."""
 MAGIC = b"SMARCH"
 TRAILER = struct.Struct(">II6sH")
 TAIL_BYTES = 1 << 16
@@ -42,13 +45,30 @@ _REMEDY = "Restore the object from a copy of the store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectHeader:
-    """What the footer says besides the rows; all but `source_cluster_id` is in the name of the object as well."""
+    """What the footer says besides the rows; all but `source_cluster_id` is in the name of the object as well.
+
+    `retention_class` and `try_id` are None in footers of format 1.0.
+    """
 
     archive_id: str
     source_cluster_id: str
     run_epoch: int
     decision: int
     slot: int
+    retention_class: int | None
+    try_id: str | None
+
+    @classmethod
+    def of_object(cls, name: ObjectName, source_cluster_id: str) -> ObjectHeader:
+        return cls(
+            archive_id=name.archive_id,
+            source_cluster_id=source_cluster_id,
+            run_epoch=name.run_epoch,
+            decision=name.decision,
+            slot=name.slot,
+            retention_class=name.retention_class,
+            try_id=name.try_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +84,14 @@ def build_footer(header: ObjectHeader, rows: Sequence[ArchivedSegment]) -> bytes
     """Return what follows the batches of an object. Raise ValueError for rows that no reader could read again."""
     document = {
         "format": FORMAT,
+        "minor": MINOR,
         "archive_id": header.archive_id,
         "source_cluster_id": header.source_cluster_id,
         "run_epoch": header.run_epoch,
         "decision": header.decision,
         "slot": header.slot,
+        "retention_class": header.retention_class,
+        "try": header.try_id,
         "rows": [_row(row) for row in rows],
     }
     object_name = _object_name_of(rows)
@@ -136,8 +159,10 @@ def _check_name(object_name: str, header: ObjectHeader) -> None:
     name = ObjectName.parse(object_name)
     if name is None:
         return
-    expected = name.archive_id, name.run_epoch, name.decision, name.slot
-    if expected != (header.archive_id, header.run_epoch, header.decision, header.slot):
+    expected = ObjectHeader.of_object(name, header.source_cluster_id)
+    if header.try_id is None:  # format 1.0
+        expected = replace(expected, retention_class=None, try_id=None)
+    if expected != header:
         raise ArchiveFormatError(object_name, f"it is another object by its footer: {header}", _REMEDY)
 
 
@@ -172,25 +197,34 @@ def _row(row: ArchivedSegment) -> dict[str, Any]:
         "aborted": [[txn.producer_id, txn.first_offset, txn.last_offset] for txn in stored.aborted],
         "index": [[run.start_offset, run.position, run.size_bytes, run.max_timestamp_ms] for run in stored.index],
         "crc32c": stored.crc32c,
+        "run_crc32c": None if stored.run_crc32c is None else list(stored.run_crc32c),
         "retention_class": stored.retention_class,
     }
 
 
+def _minor(document: Mapping[str, Any]) -> int:
+    return _integer(document, "minor", 0, 1 << 16) if "minor" in document else 0
+
+
 def _parsed_header(document: Mapping[str, Any]) -> ObjectHeader:
+    is_complete = _minor(document) >= 1
     return ObjectHeader(
         archive_id=_text(document, "archive_id"),
         source_cluster_id=_text(document, "source_cluster_id"),
         run_epoch=_integer(document, "run_epoch", 0, _INT32),
         decision=_integer(document, "decision", 0, 1 << 32),
         slot=_integer(document, "slot", 0, _INT32),
+        retention_class=_integer(document, "retention_class", 0, _INT32) if is_complete else None,
+        try_id=_text(document, "try") if is_complete else None,
     )
 
 
 def _parsed_rows(document: Mapping[str, Any], object_name: str) -> tuple[ArchivedSegment, ...]:
-    return tuple(_parsed_row(_dict(row, "row"), object_name) for row in _list(document, "rows"))
+    minor = _minor(document)
+    return tuple(_parsed_row(_dict(row, "row"), object_name, minor) for row in _list(document, "rows"))
 
 
-def _parsed_row(row: Mapping[str, Any], object_name: str) -> ArchivedSegment:
+def _parsed_row(row: Mapping[str, Any], object_name: str, minor: int) -> ArchivedSegment:
     kind = _KINDS.get(_text(row, "kind"))
     if kind is None:
         raise ValueError("kind is none of an archive's rows")
@@ -216,10 +250,10 @@ def _parsed_row(row: Mapping[str, Any], object_name: str) -> ArchivedSegment:
         # The field is missing in objects that were written before there were lineages.
         lineage=_integer(row, "lineage", 0, _INT32) if "lineage" in row else 0,
     )
-    return ArchivedSegment(segment, _parsed_batches(row, segment, object_name) if is_stored else None)
+    return ArchivedSegment(segment, _parsed_batches(row, segment, object_name, minor) if is_stored else None)
 
 
-def _parsed_batches(row: Mapping[str, Any], segment: Segment, object_name: str) -> StoredBatches:
+def _parsed_batches(row: Mapping[str, Any], segment: Segment, object_name: str, minor: int) -> StoredBatches:
     stored = StoredBatches(
         object_name=object_name,
         index=tuple(IndexEntry(*_integers(run, 4)) for run in _list(row, "index")),
@@ -228,12 +262,22 @@ def _parsed_batches(row: Mapping[str, Any], segment: Segment, object_name: str) 
         crc32c=_integer(row, "crc32c", 0, 1 << 32),
         min_timestamp_ms=_integer_or_none(row, "min_timestamp_ms", _INT64),
         retention_class=_text(row, "retention_class"),
+        run_crc32c=_parsed_run_crcs(row) if minor >= 1 else None,
     )
+    if stored.run_crc32c is not None and len(stored.run_crc32c) != len(stored.index):
+        raise ValueError("run_crc32c has other runs than index")
     _check_index(stored.index, segment)
     _check_rising((epoch.start_offset for epoch in stored.leader_epochs), "leader_epochs")
     if any(not -1 <= epoch.leader_epoch < _INT32 for epoch in stored.leader_epochs):
         raise ValueError("leader_epochs holds a number that is no leader epoch")
     return stored
+
+
+def _parsed_run_crcs(row: Mapping[str, Any]) -> tuple[int, ...]:
+    crcs = _list(row, "run_crc32c")
+    if not all(type(crc) is int and 0 <= crc < 1 << 32 for crc in crcs):
+        raise ValueError("run_crc32c is no list of checksums")
+    return tuple(crcs)
 
 
 def _parsed_aborted(value: object) -> AbortedTxn:

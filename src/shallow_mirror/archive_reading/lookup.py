@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from shallow_mirror.archive_reading.archive_history import read_history, read_topic_ids
 from shallow_mirror.archive_reading.read_bounds import NO_END, ReadBounds
 from shallow_mirror.archive_reading.record_reader import OpenedRecord, open_records
 from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
+from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut, topic_id_problem
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import seen_topics
 from shallow_mirror.checkpoints.lineages import Lineages
 from shallow_mirror.checkpoints.table_location import TableLocation, Tables
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.types import SegmentKind
+
+_log = logging.getLogger(__name__)
 
 _MOST_ROWS_AT_ONCE = 10_000
 """Rows with their indexes in memory while records are read."""
 _LOOKUP_AHEAD_BYTES = 1
 """A lookup mostly ends in its first window: nothing is read ahead."""
-_KEYS = ["source_topic_id", "source_start", "micro_batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +52,20 @@ class ArchivedRecord:
 class ArchiveReader:
     """The records of one archive: its table at the version at which it was opened, and its objects.
 
+    Of a topic that was deleted and created again the one is read that the archive saw last, also where it has no record within
+    the bounds. `topic_id` chooses another one. With `as_of_ms` that one and that log are read that were there at a time, as a
+    restore up to that time takes them (design/archive.md); it bounds no records.
+
     Where a log was truncated at the source while it was archived, its newest lineage is read: what the source has now, and in
     front of that what both logs have. Or the log of `lineage`; of a lower number where the partition has no such lineage.
     """
 
-    def __init__(self, table: ArchiveTable, store: ObjectStore) -> None:
-        self._table, self._store = table, store
+    def __init__(self, table: ArchiveTable, store: ObjectStore, tables: Tables | None = None) -> None:
+        """`tables`: where the table is, for the descriptions of topics beside it."""
+        self._table, self._store, self._tables = table, store, tables
         self._lineages: dict[Condition, Lineages] = {}
+        self._topic_ids: dict[str, list[str]] = {}
+        self._states: dict[tuple[str, str | None, int], TopicAtCut] = {}
 
     @classmethod
     def open(cls, tables: Tables, objects: str, storage_options: Mapping[str, str] | None = None) -> ArchiveReader:
@@ -64,7 +75,7 @@ class ArchiveReader:
         """
         options = dict(storage_options or {})
         location = tables if isinstance(tables, TableLocation) else TableLocation(str(tables), options)
-        return cls(ArchiveTable.open(location), ObjectStore.open(objects, options))
+        return cls(ArchiveTable.open(location), ObjectStore.open(objects, options), location)
 
     def read_records(
         self,
@@ -76,15 +87,18 @@ class ArchiveReader:
         topic_id: str | None = None,
         include_aborted: bool = False,
         lineage: int | None = None,
+        as_of_ms: int | None = None,
     ) -> Iterator[ArchivedRecord]:
         """Yield the records of [start_offset, end_offset) in the order of offsets.
 
-        Of several topics of this name, deleted and created again, those of the one that was archived last, unless `topic_id` says
-        which. `include_aborted`: also records of aborted transactions, and control records. Raises ArchiveFormatError and
-        ObjectMissingError (an object is damaged or missing), CorruptBatchError, StoreUnreachableError, ConfigError.
+        `include_aborted`: also records of aborted transactions, and control records. Raises ArchiveFormatError and
+        ObjectMissingError (an object is damaged or missing), CorruptBatchError, StoreUnreachableError, ConfigError (also for a
+        `topic_id` that the topic does not have).
         """
         bounds = _bounds(topic, partition).from_offset(start_offset).up_to_offset(NO_END if end_offset is None else end_offset)
-        yield from self._records(bounds, topic_id, lineage, READ_AHEAD_BYTES, include_aborted=include_aborted)
+        log = self._log(topic, partition, topic_id, lineage, as_of_ms)
+        if log is not None:
+            yield from self._records(bounds, *log, READ_AHEAD_BYTES, include_aborted=include_aborted)
 
     def find_record(
         self,
@@ -95,10 +109,11 @@ class ArchiveReader:
         timestamp_ms: int | None = None,
         topic_id: str | None = None,
         lineage: int | None = None,
+        as_of_ms: int | None = None,
     ) -> ArchivedRecord | None:
         """Return the committed record at an offset, or the first one that is not older than a time; None where there is none.
 
-        `topic_id` and errors: as for `read_records`.
+        Raises as `read_records`.
         """
         if (offset is None) == (timestamp_ms is None):
             raise ValueError("give an offset or a time")
@@ -107,12 +122,43 @@ class ArchiveReader:
             bounds = bounds.from_offset(offset).up_to_offset(offset + 1)
         if timestamp_ms is not None:
             bounds = bounds.from_time(timestamp_ms)
-        return next(self._records(bounds, topic_id, lineage, _LOOKUP_AHEAD_BYTES), None)
+        log = self._log(topic, partition, topic_id, lineage, as_of_ms)
+        return None if log is None else next(self._records(bounds, *log, _LOOKUP_AHEAD_BYTES), None)
+
+    def _log(
+        self, topic: str, partition: int, topic_id: str | None, lineage: int | None, as_of_ms: int | None
+    ) -> tuple[str, int | None] | None:
+        """Return topic id and lineage of the log that is read; None where there is none. Kept: the table stays at its version.
+
+        Decided before any bound is applied: the newest incarnation may have no record where a former one has some.
+        """
+        of_topic = (Comparison("source_topic", "=", topic),)
+        if topic not in self._topic_ids:
+            self._topic_ids[topic] = read_topic_ids(self._table, of_topic).get(topic, [])
+        topic_ids = self._topic_ids[topic]
+        if not topic_ids:
+            return None
+        if topic_id is not None and topic_id not in topic_ids:
+            problem = topic_id_problem("topic_id", topic, topic_id, read_history(self._table, of_topic)[topic])
+            raise ConfigError([] if problem is None else [problem])
+        if as_of_ms is None:
+            return topic_id or topic_ids[-1], lineage
+        key = (topic, topic_id, as_of_ms)
+        if key not in self._states:
+            seen = [] if self._tables is None else seen_topics(self._tables)
+            state = StateAtCut(self._table, self._store, time_ms=as_of_ms, seen=seen)
+            self._states[key] = state.topic(state.history(of_topic)[topic], topic_id)
+            for note in self._states[key].notes:
+                _log.info("%s", note)
+        at_cut = self._states[key]
+        if partition not in at_cut.lineages:
+            return None
+        return at_cut.incarnation.topic_id, at_cut.lineages[partition] if lineage is None else lineage
 
     def _records(
         self,
         bounds: ReadBounds,
-        topic_id: str | None,
+        topic_id: str,
         lineage: int | None,
         read_ahead_bytes: int,
         *,
@@ -129,6 +175,7 @@ class ArchiveReader:
                 bounds.end_offset,
                 read_ahead_bytes,
                 min_timestamp_ms=bounds.run_min_timestamp_ms,
+                trusts_old_offsets=True,
             )
             for part in reader:
                 for opened in open_records(part, bounds, includes_aborted=include_aborted):
@@ -140,52 +187,23 @@ class ArchiveReader:
             self._lineages[condition] = self._table.lineages(condition)
         return self._lineages[condition]
 
-    def _rows(self, bounds: ReadBounds, topic_id: str | None) -> Iterator[Sequence[ArchiveRow]]:
+    def _rows(self, bounds: ReadBounds, topic_id: str) -> Iterator[Sequence[ArchiveRow]]:
         """Yield the rows of one topic in the order of offsets: few at first, because a lookup mostly ends in the first one."""
         if bounds.is_empty:
             return
         (condition,) = bounds.conditions()
-        if topic_id is not None:
-            condition = (*condition, Comparison("source_topic_id", "=", topic_id))
+        of_topic = (*condition, Comparison("source_topic_id", "=", topic_id))
         if bounds.end_offset - bounds.start_offset == 1:
-            rows = self._table.rows(condition)
-            if rows:
-                newest = max(rows, key=lambda row: row.micro_batch).segment.source
-                yield [row for row in rows if row.segment.source == newest]
+            yield self._table.rows(of_topic)
             return
-        chosen = _newest_topic(self._table.pieces(condition, _KEYS))
-        if chosen is None:
-            return
-        of_topic = (*condition, Comparison("source_topic_id", "=", chosen.topic_id))
+        pieces = [piece["source_start"].to_numpy() for piece in self._table.pieces(of_topic, ["source_start"])]
+        starts: npt.NDArray[np.int64] = np.sort(np.concatenate(pieces)) if pieces else np.empty(0, np.int64)
         first, count = 0, 1
-        while first < len(chosen.starts):
-            starts = chosen.starts[first : first + count]
-            window = Comparison("source_start", ">", int(starts[0]) - 1), Comparison("source_start", "<=", int(starts[-1]))
+        while first < len(starts):
+            some = starts[first : first + count]
+            window = Comparison("source_start", ">", int(some[0]) - 1), Comparison("source_start", "<=", int(some[-1]))
             yield self._table.rows((*of_topic, *window))
             first, count = first + count, min(10 * count, _MOST_ROWS_AT_ONCE)
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicRows:
-    """Where the rows of one topic id begin, in order."""
-
-    topic_id: str
-    starts: npt.NDArray[np.int64]
-
-
-def _newest_topic(pieces: Iterable[pa.Table]) -> _TopicRows | None:
-    """Return the rows of the topic id that was archived last; 8 bytes a row in memory."""
-    starts: dict[str, list[npt.NDArray[np.int64]]] = {}
-    newest: dict[str, int] = {}
-    for piece in pieces:
-        for topic_id in pc.unique(piece["source_topic_id"]).to_pylist():
-            of_topic = piece.filter(pc.equal(piece["source_topic_id"], topic_id))
-            starts.setdefault(topic_id, []).append(of_topic["source_start"].to_numpy())
-            newest[topic_id] = max(newest.get(topic_id, 0), pc.max(of_topic["micro_batch"]).as_py())
-    if not newest:
-        return None
-    topic_id = max(newest, key=newest.__getitem__)
-    return _TopicRows(topic_id, np.sort(np.concatenate(starts[topic_id])))
 
 
 def _bounds(topic: str, partition: int) -> ReadBounds:

@@ -83,11 +83,15 @@ class ReadBounds:
 
     def of_partitions_only(self) -> Condition:
         """Return what matches all rows of the wanted partitions, of any offset, time and state, and by chance others."""
-        if self.is_empty or self.topics is None:
-            return self._of_partition_numbers()
+        return (*self.of_topics_only(), *self._of_partition_numbers())
+
+    def of_topics_only(self) -> Condition:
+        """Return what matches all rows of the wanted topics, of any partition, and by chance others."""
+        if not self.topics:
+            return ()
         if len(self.topics) == 1:
-            return (Comparison("source_topic", "=", min(self.topics)), *self._of_partition_numbers())
-        return (*self._between_topics(self.topics), *self._of_partition_numbers())
+            return (Comparison("source_topic", "=", min(self.topics)),)
+        return self._between_topics(self.topics)
 
     def _of_partition_numbers(self) -> Condition:
         if not self.partitions:

@@ -9,7 +9,7 @@ import numpy as np
 
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
-from shallow_mirror.errors import ArchiveFormatError, BatchRefusedError, CorruptBatchError
+from shallow_mirror.errors import ArchiveFormatError, BatchRefusedError, CorruptBatchError, OffsetDeltasError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind
 from shallow_mirror.wire.batches.admission import Verdict, admit, kind_of
 from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
@@ -78,6 +78,9 @@ def _records(part: SegmentBatches, i: int, most_opened_bytes: int) -> Iterator[R
     object_name = part.segment.stored.object_name
     try:
         yield from unpack_batch(part.batch(i), part.source.topic_partition, max_bytes=most_opened_bytes).records()
+    except OffsetDeltasError as error:
+        remedy = "Read its bytes (records = false)"
+        raise BatchRefusedError(error.topic_partition, error.base_offset, error.rule, remedy) from error
     except BatchRefusedError as error:
         remedy = "Raise the bound (maxOpenedBytes), or read its bytes (records = false)"
         raise BatchRefusedError(error.topic_partition, error.base_offset, error.rule, remedy) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shallow_mirror.archive_format.archived_batches import StoredBatches
+from shallow_mirror.archive_reading.archive_history import read_topic_ids
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
 from shallow_mirror.checkpoints.archive_schema import (
@@ -21,12 +23,13 @@ from shallow_mirror.checkpoints.archive_schema import (
     columns_of,
     decided_segment_of,
 )
-from shallow_mirror.checkpoints.lineages import Lineages
+from shallow_mirror.checkpoints.lineages import LineageView
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.types import SourcePartition
 
 if TYPE_CHECKING:  # executors read this file, and need no deltalake
+    from shallow_mirror.archive_reading.state_at_cut import TopicAtCut
     from shallow_mirror.checkpoints.archive_table import ArchiveTable
 
 PART_BYTES = 64 << 20
@@ -34,6 +37,8 @@ PART_BYTES = 64 << 20
 MOST_ROWS = 10_000
 """Rows of one part: small segments cost a request each."""
 _SORTED_BY = ["source_topic", "source_topic_id", "source_partition", "source_start"]
+_BETWEEN = "\0"
+"""Not in names of topics."""
 _IPC = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -51,12 +56,18 @@ class ScanPart:
 
 
 def plan_scan(
-    table: ArchiveTable, bounds: ReadBounds, part_bytes: int = PART_BYTES, *, lineage: int | None = None
+    table: ArchiveTable,
+    bounds: ReadBounds,
+    part_bytes: int = PART_BYTES,
+    *,
+    lineage: int | None = None,
+    topics: Mapping[str, Sequence[TopicAtCut]] | None = None,
 ) -> list[ScanPart]:
     """Return parts that read each wanted batch exactly once. Raises as `ArchiveTable`.
 
-    `lineage`: whose log is read of partitions that have several, as `Lineages.view`; None: of the newest. Holds the rows that
-    match in memory, as Arrow: about 200 bytes for one of a single run.
+    `topics`: the incarnations that are read, with their partitions and lineages; None: the newest one of each topic, and of
+    partitions that have several lineages the log of `lineage`, as `Lineages.view`; None: of the newest. Holds the rows that match
+    in memory, as Arrow: about 200 bytes for one of a single run.
     """
     pieces = [
         bounds.filter_rows(piece).select(ARCHIVE_SEGMENTS.names)
@@ -65,19 +76,48 @@ def plan_scan(
     ]
     if not pieces:
         return []
+    rows = pa.concat_tables(pieces)
+    if topics is None:
+        # All rows of the topics decide, not those within the bounds: the newest one may have none there.
+        topic_ids = read_topic_ids(table, bounds.of_topics_only())
+        if any(len(ids) > 1 for ids in topic_ids.values()):
+            rows = _of_topic_ids(rows, {(topic, ids[-1]) for topic, ids in topic_ids.items()})
+    else:
+        rows = _of_topic_ids(rows, {(topic, each.incarnation.topic_id) for topic in topics for each in topics[topic]})
+        rows = _without_later_partitions(rows, topics)
     lineages = table.lineages(bounds.of_partitions_only())
-    rows = _in_views(pa.concat_tables(pieces), lineages, lineage).sort_by([(name, "ascending") for name in _SORTED_BY])
+    views = {source: lineages.view(source, lineage if topics is None else _lineage_of(source, topics)) for source in lineages}
+    rows = _in_views(rows, views).sort_by([(name, "ascending") for name in _SORTED_BY])
     sizes = rows["size_bytes"].to_numpy()
     return [
         part for first, end in _cuts(sizes, part_bytes) for part in _parts(rows.slice(first, end - first), bounds, part_bytes)
     ]
 
 
-def _in_views(rows: pa.Table, lineages: Lineages, lineage: int | None) -> pa.Table:
-    """Return what of the rows belongs to the logs that are read."""
-    if not len(lineages):
+def _of_topic_ids(rows: pa.Table, wanted: Set[tuple[str, str]]) -> pa.Table:
+    """Return the rows of these incarnations: name and id of each topic."""
+    # Brokers before 2.8 have no topic ids: an id alone may be that of several topics.
+    names = pc.binary_join_element_wise(rows["source_topic"], rows["source_topic_id"], _BETWEEN)
+    return rows.filter(pc.is_in(names, value_set=pa.array([_BETWEEN.join(name) for name in sorted(wanted)], pa.string())))
+
+
+def _without_later_partitions(rows: pa.Table, topics: Mapping[str, Sequence[TopicAtCut]]) -> pa.Table:
+    for each in (each for of_topic in topics.values() for each in of_topic if each.later_partitions):
+        is_of_topic = pc.equal(rows["source_topic_id"], each.incarnation.topic_id)
+        is_later = pc.is_in(rows["source_partition"], value_set=pa.array(each.later_partitions, pa.int32()))
+        is_of_topic = pc.and_(is_of_topic, pc.equal(rows["source_topic"], each.incarnation.topic))
+        rows = rows.filter(pc.invert(pc.and_(is_of_topic, is_later)))
+    return rows
+
+
+def _lineage_of(source: SourcePartition, topics: Mapping[str, Sequence[TopicAtCut]]) -> int | None:
+    return next((each.lineages[source.partition] for each in topics.get(source.topic, ()) if each.has(source)), None)
+
+
+def _in_views(rows: pa.Table, views: Mapping[SourcePartition, LineageView]) -> pa.Table:
+    """Return what of the rows belongs to the logs that are read. `views`: of partitions that have several lineages."""
+    if not views:
         return rows
-    views = {source: lineages.view(source, lineage) for source in lineages}
     fate: list[_Fate] = []
     names = ("source_topic", "source_topic_id", "source_partition", "lineage", "source_start", "source_end")
     for *source, number, start, end in zip(*(rows[name].to_pylist() for name in names), strict=True):
@@ -113,6 +153,7 @@ def read_part(store: ObjectStore, part: ScanPart, read_ahead_bytes: int = READ_A
             bounds.end_offset,
             read_ahead_bytes,
             min_timestamp_ms=bounds.run_min_timestamp_ms,
+            trusts_old_offsets=True,
         )
 
 

@@ -3,8 +3,8 @@
 A segment is read in windows: consecutive runs of its index, WINDOW_BYTES and `read_ahead_bytes` at most unless one run is larger.
 Threads read windows while earlier ones are processed; `read_ahead_bytes` bounds what they hold. The buffer of a window is used
 again once nothing views it: memory that is new to the process costs more than what is read into it. A run outside the wanted
-offsets or times is never read. Every batch is verified by its checksum, and a segment that is read as a whole by
-that of its row.
+offsets or times is never read. Every run is compared with its checksum in the row before anything is decoded: that of a batch
+leaves out its base offset, and does not say that it is the batch that was archived.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, StoredBatches
+from shallow_mirror.archive_reading.old_rows import DAMAGE_REMEDY, checked_runs, warn_of_unverified
 from shallow_mirror.errors import ArchiveFormatError
 from shallow_mirror.object_store.base import READ_BYTES
 from shallow_mirror.object_store.object_store import ObjectStore
@@ -32,7 +33,6 @@ READ_AHEAD_BYTES = 16 << 20
 """Held by windows that are read ahead; a reader holds the window that is processed as well."""
 _READS_AHEAD = 4
 _NO_END = (1 << 63) - 1
-_REMEDY = "Restore the object from a copy or a former version, or read without these offsets"
 
 
 class StoredSegment(Protocol):
@@ -71,10 +71,11 @@ class SegmentBatches:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Runs [first, end) of the index of one segment."""
+    """Runs [first, end) of the index of one segment. `crcs`: of all its runs; None where they are not known."""
 
     segment: StoredSegment
     stored: StoredBatches
+    crcs: Sequence[int] | None
     first: int
     end: int
 
@@ -91,8 +92,12 @@ class SegmentReader:
     """Iterate over the batches of [start_offset, end_offset) of one partition. Each iteration reads again.
 
     `segments`: of one partition, in any order, without those that are being deleted; those without batches have none. With
-    `min_timestamp_ms` runs are left out whose records are all older. Without `verifies` no checksum is computed. With
-    `is_read_once` a folder's page cache does not keep what is read. Readers that follow each other may share `buffers`.
+    `min_timestamp_ms` runs are left out whose records are all older. With `is_read_once` a folder's page cache does not keep what
+    is read. Readers that follow each other may share `buffers`.
+
+    Every byte is compared with what its row says. `verifies_batches`: also each batch with its own checksum, which a batch that
+    was damaged at the source does not match. Rows of format 1.0 are read as a whole first; with `trusts_old_offsets` those that
+    are read in part are verified by the checksums of their batches alone, which is logged.
     """
 
     def __init__(
@@ -104,7 +109,8 @@ class SegmentReader:
         read_ahead_bytes: int = READ_AHEAD_BYTES,
         *,
         min_timestamp_ms: int | None = None,
-        verifies: bool = True,
+        verifies_batches: bool = True,
+        trusts_old_offsets: bool = False,
         is_read_once: bool = False,
         buffers: ReusedBuffers | None = None,
     ) -> None:
@@ -116,7 +122,8 @@ class SegmentReader:
         self._end = end_offset
         self._read_ahead_bytes = read_ahead_bytes
         self._min_timestamp_ms = min_timestamp_ms
-        self._verifies = verifies
+        self._verifies_batches = verifies_batches
+        self._trusts_old_offsets = trusts_old_offsets
         self._is_read_once = is_read_once
         self._buffers = ReusedBuffers() if buffers is None else buffers
         self._window_bytes = min(WINDOW_BYTES, read_ahead_bytes)
@@ -128,7 +135,7 @@ class SegmentReader:
         """
         row_checksum = _RowChecksum()
         for window, records, index in self._read_windows():
-            if self._verifies:
+            if window.crcs is None:
                 row_checksum.add(window, records)
             batches = self._wanted(window, records, index)
             if batches is not None:
@@ -160,17 +167,29 @@ class SegmentReader:
                 continue
             first, size = 0, 0
             wanted = self._wanted_runs(segment.segment, stored)
+            crcs = self._crcs_of(segment.segment, stored) if any(wanted) else None
             for i, run in enumerate(stored.index):
                 # A run that is left out ends a window: it may hold the marker of a transaction in front of it.
                 if i > first and (not wanted[i] or size + run.size_bytes > self._window_bytes):
-                    yield _Window(segment, stored, first, i)
+                    yield _Window(segment, stored, crcs, first, i)
                     first, size = i, 0
                 if wanted[i]:
                     size += run.size_bytes
                 else:
                     first = i + 1
             if first < len(stored.index):
-                yield _Window(segment, stored, first, len(stored.index))
+                yield _Window(segment, stored, crcs, first, len(stored.index))
+
+    def _crcs_of(self, segment: Segment, stored: StoredBatches) -> Sequence[int] | None:
+        if stored.run_crc32c is not None:
+            if len(stored.run_crc32c) != len(stored.index):
+                detail = f"its row has {len(stored.run_crc32c)} checksums for {len(stored.index)} runs"
+                raise ArchiveFormatError(stored.object_name, detail, "Write the table again with `archive verify --rebuild`")
+            return stored.run_crc32c
+        if self._trusts_old_offsets:
+            warn_of_unverified(stored)
+            return None
+        return checked_runs(self._store, segment, stored, self._buffers, is_read_once=self._is_read_once)
 
     def _wanted_runs(self, segment: Segment, stored: StoredBatches) -> list[bool]:
         ends = [run.start_offset for run in stored.index[1:]] + [segment.source_end]
@@ -189,6 +208,7 @@ class SegmentReader:
         ranges = [(run.position, run.size_bytes) for run in window.runs]
         records = self._buffers.take(window.size_bytes)
         self._store.read_into(window.stored.object_name, ranges, records, is_read_once=self._is_read_once)
+        _compare(window, records)
         index = index_batches(records)
         if index.stop is not None or index.consumed_bytes != len(records):
             detail = "it ends inside of a batch" if index.stop is None else index.stop.detail
@@ -209,7 +229,7 @@ class SegmentReader:
         is_behind = (last < base) | np.append(False, base[1:] <= last[:-1])
         if is_behind.any():
             raise _damaged(window, int(index.pos[int(is_behind.argmax())]), "the offsets of the batches do not rise")
-        if self._verifies and not (is_whole := verify_crcs(records, index.pos, index.headers)).all():
+        if self._verifies_batches and not (is_whole := verify_crcs(records, index.pos, index.headers)).all():
             i = int(is_whole.argmin())
             raise _damaged(window, int(index.pos[i]), f"the checksum of the batch at offset {base[i]} does not match")
 
@@ -243,8 +263,19 @@ def aborted_between(aborted: Sequence[AbortedTxn], first: int, last: int) -> tup
     )
 
 
+def _compare(window: _Window, records: memoryview) -> None:
+    """Raise ArchiveFormatError where a run is not what was archived."""
+    if window.crcs is None:
+        return
+    run_start = 0
+    for run, expected in zip(window.runs, window.crcs[window.first : window.end], strict=True):
+        if crc32c(records[run_start : run_start + run.size_bytes]) != expected:
+            raise _damaged(window, run_start, f"the checksum of the {run.size_bytes} bytes from there does not match")
+        run_start += run.size_bytes
+
+
 class _RowChecksum:
-    """The checksum of the segment that is read, as long as no run of it was left out."""
+    """The checksum of a segment without those of its runs, as long as no run of it was left out."""
 
     def __init__(self) -> None:
         self._segment: StoredSegment | None = None
@@ -260,16 +291,21 @@ class _RowChecksum:
             return
         self._end, self._crc32c = window.end, crc32c(records, self._crc32c)
         if self._end == len(window.stored.index) and self._crc32c != window.stored.crc32c:
-            raise _damaged(window, 0, "the checksum of all its batches of this partition does not match")
+            raise _damaged(window, 0, "the checksum of all its batches of this partition does not match", is_row=True)
 
 
-def _damaged(window: _Window, pos: int, detail: str) -> ArchiveFormatError:
-    """Return the error of an object. `pos`: in the bytes of the window."""
+def _damaged(window: _Window, pos: int, detail: str, *, is_row: bool = False) -> ArchiveFormatError:
+    """Return the error of an object. `pos`: in the bytes of the window. `is_row`: all offsets of the row are concerned."""
     position, segment = pos, window.segment.segment
-    for run in window.runs:
+    start, end = segment.source_start, segment.source_end
+    for number, run in enumerate(window.runs, window.first):
         if position < run.size_bytes:
             position += run.position
+            if not is_row and number > 0:
+                start = run.start_offset
+            if not is_row and number + 1 < len(window.stored.index):
+                end = min(end, window.stored.index[number + 1].start_offset)
             break
         position -= run.size_bytes
-    offsets = f"offsets {segment.source_start} to {segment.source_end - 1} of {segment.source.topic_partition} lie in it"
-    return ArchiveFormatError(window.stored.object_name, f"byte {position}: {detail}; {offsets}", _REMEDY)
+    offsets = f"offsets {start} to {end - 1} of {segment.source.topic_partition} lie in it"
+    return ArchiveFormatError(window.stored.object_name, f"byte {position}: {detail}; {offsets}", DAMAGE_REMEDY)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shallow_mirror.archive_format.archived_batches import AbortedTxn
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
 from shallow_mirror.types import SourcePartition
 from shallow_mirror.wire.batches.control_records import MarkerType, parse_marker
@@ -20,6 +21,8 @@ from shallow_mirror.wire.batches.header import CONTROL_BIT, TRANSACTIONAL_BIT
 
 TxnName = tuple[int, int]
 """Producer id and epoch of the batches."""
+NO_END = (1 << 63) - 1
+"""Of a part whose marker was not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +64,24 @@ def whole_ends(ends: Mapping[SourcePartition, int], parts: Iterable[TxnPart]) ->
 
 @dataclass(slots=True)
 class _OpenTxn:
+    """A committed transaction whose marker was not read yet. `start`, `end`: of its data so far."""
+
     producer_epoch: int
     start: int
     end: int
-    is_aborted: bool = False
 
 
 class TxnScan:
-    """The committed transactions in batches that are added in the order of offsets, partition by partition."""
+    """The committed transactions in batches that are added in the order of offsets, partition by partition.
+
+    The `aborted` lists of rows say which data is aborted, as for every reader of an archive; all other data is committed, also
+    where its marker is not archived yet. Markers show where a transaction ends, and whether its epoch is its own.
+    """
 
     def __init__(self) -> None:
         self._open: dict[tuple[SourcePartition, int], _OpenTxn] = {}
-        self._closed: list[TxnPart] = []
-        self._without_names: set[int] = set()
-        """Ids of producers whose transactions share an epoch."""
+        self._ended: list[TxnPart] = []
+        self._read_ends: dict[SourcePartition, int] = {}
 
     @property
     def unnamed_count(self) -> int:
@@ -84,6 +91,9 @@ class TxnScan:
     def add(self, batches: SegmentBatches) -> None:
         headers, last = batches.index.headers, batches.index.last_offset
         attributes = headers["attributes"]
+        aborted: defaultdict[int, list[AbortedTxn]] = defaultdict(list)
+        for txn in batches.segment.stored.aborted if batches.segment.stored is not None else ():
+            aborted[txn.producer_id].append(txn)
         for i in np.flatnonzero((attributes & TRANSACTIONAL_BIT) != 0).tolist():
             producer_id, producer_epoch = int(headers["producer_id"][i]), int(headers["producer_epoch"][i])
             base, end = int(headers["base_offset"][i]), int(last[i]) + 1
@@ -92,28 +102,61 @@ class TxnScan:
                 if headers["records_count"][i]:
                     self._end(key, producer_epoch, parse_marker(batches.batch(i)).type)
                 continue
-            txn = self._open.get(key)
-            if txn is None:
-                txn = self._open[key] = _OpenTxn(producer_epoch, base, end)
-            txn.end = max(txn.end, end)
-            if any(aborted_id == producer_id and first <= base for aborted_id, first in batches.aborted):
-                txn.is_aborted = True
+            is_aborted = any(
+                txn.first_offset <= base and (txn.last_offset is None or base <= txn.last_offset) for txn in aborted[producer_id]
+            )
+            open_txn = self._open.get(key)
+            if open_txn is not None and (is_aborted or open_txn.producer_epoch != producer_epoch):
+                self._end_without_marker(key)
+                open_txn = None
+            if is_aborted:
+                continue
+            if open_txn is None:
+                self._open[key] = _OpenTxn(producer_epoch, base, end)
+            else:
+                open_txn.end = max(open_txn.end, end)
+        self._read_ends[batches.source] = batches.segment.segment.source_end
+
+    def add_hole(self, source: SourcePartition, end: int) -> None:
+        """Take offsets up to `end` that the archive does not have: the markers of open transactions may have been there."""
+        for key in [key for key in self._open if key[0] == source]:
+            self._end_without_marker(key)
+        self._read_ends[source] = end
 
     def _end(self, key: tuple[SourcePartition, int], marker_epoch: int, marker: MarkerType) -> None:
         source, producer_id = key
-        txn = self._open.pop(key, None)
-        if txn is None or marker is not MarkerType.COMMIT:
+        if marker is not MarkerType.COMMIT:
+            # Of an aborted transaction behind it: the marker of the committed one is missing.
+            self._end_without_marker(key)
             return
+        txn = self._open.pop(key, None)
+        if txn is None:
+            return
+        # Before version 2 only an abort, by the coordinator, has a higher epoch: this commit has its epoch for itself.
         is_named = marker_epoch != txn.producer_epoch
-        if not is_named:
-            self._without_names.add(producer_id)
-        self._closed.append(TxnPart(source, txn.start, txn.end, (producer_id, txn.producer_epoch) if is_named else None))
+        self._ended.append(TxnPart(source, txn.start, txn.end, (producer_id, txn.producer_epoch) if is_named else None))
+
+    def _end_without_marker(self, key: tuple[SourcePartition, int]) -> None:
+        source, producer_id = key
+        txn = self._open.pop(key, None)
+        if txn is not None:
+            self._ended.append(TxnPart(source, txn.start, txn.end, (producer_id, txn.producer_epoch)))
+
+    def read_end(self, source: SourcePartition) -> int:
+        """Return the end of the last row of a partition that was added. Raises KeyError without one."""
+        return self._read_ends[source]
+
+    def has_open(self, source: SourcePartition, below: int) -> bool:
+        """Return whether a committed transaction that begins below an offset has no marker yet in what was added."""
+        return any(of_partition == source and txn.start < below for (of_partition, _), txn in self._open.items())
 
     def parts(self) -> list[TxnPart]:
-        """Return the parts so far; those whose marker was not added belong to a transaction that is not known to be aborted."""
-        unended = [
-            TxnPart(source, txn.start, txn.end, None if producer_id in self._without_names else (producer_id, txn.producer_epoch))
+        """Return the parts so far. One whose marker was not added has no end: more of it may follow.
+
+        Without its marker it is not known whether a transaction has its epoch for itself. It is taken to have.
+        """
+        open_parts = [
+            TxnPart(source, txn.start, NO_END, (producer_id, txn.producer_epoch))
             for (source, producer_id), txn in self._open.items()
-            if not txn.is_aborted
         ]
-        return [*self._closed, *unended]
+        return [*self._ended, *open_parts]

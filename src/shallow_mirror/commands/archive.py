@@ -109,19 +109,41 @@ def verify(
 
 
 @archive.command()
-def clean(file: ArchiveFile, is_dry_run: DryRun = False) -> None:
+def clean(
+    file: ArchiveFile,
+    is_dry_run: DryRun = False,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="DURATION", help="Leave younger objects alone, by the clock of the store.")
+    ] = "24 hours",
+) -> None:
     """Remove objects that interrupted runs left: those of a decision that is over, which no row names. Safe beside a run."""
+    from shallow_mirror.config.values import parse_duration
     from shallow_mirror.operations import archive_clean
 
+    try:
+        older_than_s = parse_duration(older_than)
+    except ValueError as error:
+        raise ConfigError(f"--older-than: {error}") from error
     config = load_archive(file, "archive clean")
     with interruptible("the same command continues"), sessions.session_for(config) as spark:
         cleaned = archive_clean.clean(
             config,
             spark,
             is_dry_run=is_dry_run,
+            older_than_s=older_than_s,
             on_orphan=lambda orphan: print(f"{orphan.info.name} {orphan.info.size_bytes}"),
         )
-    print(cleaned.sentence())
+    print("\n".join(cleaned.sentences()))
+
+
+@archive.command()
+def adopt(file: ArchiveFile) -> None:
+    """Let the objects belong to the table of FILE. For a rebuilt table, when the former one is lost or not used any more."""
+    from shallow_mirror.operations import archive_adopt
+
+    config = load_archive(file, "archive adopt")
+    with interruptible("the same command says whose the objects are"), sessions.session_for(config) as spark:
+        print(archive_adopt.adopt(config, spark))
 
 
 @archive.command()

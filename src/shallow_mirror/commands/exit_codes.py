@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shallow_mirror.errors import ConfigError, FencedError, MirrorError, RecoverNeededError
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OlderTablesError, RecoverNeededError
 
 EXIT_ERROR, EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER, EXIT_WAITS = 1, 2, 3, 4, 5
 EXIT_DIFFERENT, EXIT_REFUSED, EXIT_LEFT, EXIT_INTERRUPTED = 1, 1, 1, 130
@@ -17,7 +17,7 @@ def exit_code_of(error: MirrorError) -> int:
             return EXIT_CONFIG
         case FencedError():
             return EXIT_FENCED
-        case RecoverNeededError():
+        case RecoverNeededError() | OlderTablesError():
             return EXIT_RECOVER
         case _:
             return EXIT_ERROR

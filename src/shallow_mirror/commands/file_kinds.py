@@ -58,6 +58,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "archive run": _ARCHIVE,
     "archive status": _ARCHIVE,
     "archive verify": _ARCHIVE,
+    "archive adopt": _ARCHIVE,
     "archive clean": _ARCHIVE,
     "archive expire": _ARCHIVE,
     "migrate plan": _MIGRATION,

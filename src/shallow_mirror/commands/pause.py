@@ -27,10 +27,11 @@ def pause(conf: Conf, topics: Topics) -> None:
     lost.
     """
     with _controls(conf, "pause", topics) as controls:
-        before = controls.paused()
+        state = controls.read()
         controls.add("pause", topics)
     for topic in topics:
-        print(f"{topic}: {'was paused already' if topic in before else 'paused'}")
+        handed = "; a migration has handed it over, so it was not copied any more" if topic in state.moving else ""
+        print(f"{topic}: {'was paused already' if topic in state.paused else 'paused'}{handed}")
 
 
 def resume(conf: Conf, topics: Topics) -> None:
@@ -38,7 +39,7 @@ def resume(conf: Conf, topics: Topics) -> None:
     with _controls(conf, "resume", topics) as controls:
         state = controls.read()
         before = state.paused
-        moved = [topic for topic in topics if topic in state.requested | state.handed_over]
+        moved = [topic for topic in topics if topic in state.moving - before.keys()]
         if moved:
             raise ConfigError(
                 [
@@ -49,7 +50,8 @@ def resume(conf: Conf, topics: Topics) -> None:
             )
         controls.add("resume", topics)
     for topic in topics:
-        print(f"{topic}: {'resumed' if topic in before else 'was not paused'}")
+        handed = "; a migration has handed it over, so it is not copied" if topic in state.moving else ""
+        print(f"{topic}: {'resumed' if topic in before else 'was not paused'}{handed}")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from shallow_mirror.config.sections import (
 from shallow_mirror.config.values import (
     Duration,
     Interval,
+    KeepOrForever,
     Name,
     Pattern,
     Section,
@@ -54,6 +55,18 @@ class RetentionSettings(Section):
         return None if self.keep is None else values.parse_interval(self.keep)
 
 
+class DeletedTopicSettings(Section):
+    """What becomes of the archive of a topic that was deleted at the source. `retention` applies to it as before."""
+
+    keep: KeepOrForever = Field(
+        default="forever", description="How long its data is kept, counted from when a run first missed the topic."
+    )
+
+    @property
+    def keep_s(self) -> float | None:
+        return None if self.keep == "forever" else values.parse_interval(self.keep)
+
+
 class ArchiveConfig(Section):
     """All of it, picklable. Locations are absolute once loaded."""
 
@@ -64,6 +77,7 @@ class ArchiveConfig(Section):
     objects: str = Field(min_length=1)
     object_bytes: int = Field(default=256 << 20, ge=1 << 20, le=1 << 35)
     retention: dict[Pattern, RetentionSettings] = Field(default={})
+    deleted_topics: DeletedTopicSettings = DeletedTopicSettings()
     groups: ArchiveGroupSettings = ArchiveGroupSettings()
     metrics: MetricsSettings = MetricsSettings()
     tables: Tables

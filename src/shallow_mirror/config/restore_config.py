@@ -27,6 +27,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 Lineage = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+TopicId = Annotated[str, Field(min_length=1)]
 
 
 class ArchiveLocation(Section):
@@ -62,12 +63,15 @@ class Cut(Section):
 
     `lineage`: which log of a partition that was truncated at the source is restored: one number for all, of which a partition
     without it takes its highest one below; or numbers by topic and partition, where all others take their newest one.
+
+    `topic_ids`: of topics that were deleted and created again, which one is restored, by its id; of others the one of the cut.
     """
 
     time: Start | None = None
     decision: int | None = Field(default=None, ge=1)
     offsets: dict[str, dict[int, int]] = Field(default={})
     lineage: Lineage | dict[str, dict[int, Lineage]] | None = None
+    topic_ids: dict[str, TopicId] = Field(default={})
     whole_transactions: bool = False
 
     @model_validator(mode="after")
@@ -179,8 +183,9 @@ class RestoreConfig(Section):
             cut = self.until.model_copy(update={"whole_transactions": whole})
         else:
             given = {"time": time} if decision is None else {"decision": decision}
+            kept = {"lineage": self.until.lineage, "topic_ids": self.until.topic_ids}
             try:
-                cut = Cut.model_validate({**given, "whole_transactions": whole, "lineage": self.until.lineage})
+                cut = Cut.model_validate({**given, **kept, "whole_transactions": whole})
             except ValidationError as error:
                 option = "--until" if decision is None else "--at-decision"
                 raise ConfigError([f"{option}: {problem['msg']}" for problem in error.errors()]) from error

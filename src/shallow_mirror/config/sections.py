@@ -187,9 +187,10 @@ class NamePatterns(Section):
     exclude: list[Pattern] = Field(default=[])
 
     def is_included(self, name: str) -> bool:
-        if any(re.fullmatch(pattern, name) for pattern in self.exclude):
+        # Names of groups may hold line breaks, which `.` does not match without that.
+        if any(re.fullmatch(pattern, name, re.DOTALL) for pattern in self.exclude):
             return False
-        return any(re.fullmatch(pattern, name) for pattern in self.include)
+        return any(re.fullmatch(pattern, name, re.DOTALL) for pattern in self.include)
 
 
 class GroupSettings(NamePatterns):
@@ -208,10 +209,14 @@ class GroupSettings(NamePatterns):
 
 
 class ArchiveGroupSettings(NamePatterns):
-    """Consumer groups of the source. `interval`: how often a running archive notes their offsets. `keep`: age of every note."""
+    """Consumer groups of the source. `interval`: how often a running archive notes their offsets. `keep`: age of every note.
+
+    `archived_position`: how often its own position is committed as offsets of the group `<archive>.archived` of the source.
+    """
 
     interval: SyncInterval = "60 seconds"
     keep: Interval = "30 days"
+    archived_position: SyncInterval = "off"
 
     @property
     def keep_s(self) -> float:
@@ -220,6 +225,10 @@ class ArchiveGroupSettings(NamePatterns):
     @property
     def interval_s(self) -> float | None:
         return values.parse_sync(self.interval)
+
+    @property
+    def archived_position_s(self) -> float | None:
+        return values.parse_sync(self.archived_position)
 
 
 class RestoreGroupSettings(NamePatterns):

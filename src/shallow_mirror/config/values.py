@@ -66,6 +66,11 @@ def parse_sync(sync: str) -> float | None:
     return None if sync == "off" else parse_duration(sync)
 
 
+def parse_keep(keep: str) -> float | None:
+    """Return the seconds of an interval; None for "forever". Raise ValueError."""
+    return None if keep == "forever" else parse_interval(keep)
+
+
 def checked(parse: Callable[[T], object]) -> AfterValidator:
     """Return a validator that keeps the value as written; `parse` raises ValueError where the value has no meaning."""
 
@@ -194,5 +199,6 @@ SyncInterval = Annotated[
     BeforeValidator(_number_as_text),
     checked(parse_sync),
 ]
+KeepOrForever = Annotated[str, Field(examples=["forever", *DURATIONS]), BeforeValidator(_number_as_text), checked(parse_keep)]
 OrOff = BeforeValidator(_false_as_off)
 Tables = Annotated[str, Field(min_length=1), BeforeValidator(_parse_tables), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]

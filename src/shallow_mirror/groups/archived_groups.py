@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, changed_positions, record_pass
 from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.groups.archived_position import position_group
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync_plan import committed_offsets
 from shallow_mirror.pass_thread import REQUEST_S, PassThread
@@ -37,7 +38,8 @@ class GroupNotes:
     def run_pass(self, now: datetime) -> int:
         """Record what changed; return the number of positions. Raises RetriableError, ConfigError."""
         began = time.monotonic()
-        names = [name for name in sorted(self._source.listed()) if self._config.groups.is_included(name)]
+        own = position_group(self._config.archive)
+        names = [name for name in sorted(self._source.listed()) if name != own and self._config.groups.is_included(name)]
         committed = committed_offsets(self._source, names)
         topics = {commit.topic_partition.topic for commit in committed}
         ids = self._source.topic_ids(topic for topic in topics if self._config.topics.is_included(topic))

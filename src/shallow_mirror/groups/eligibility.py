@@ -84,12 +84,23 @@ def evaluate(
         return _without_line(result, commit.source, lines)
     to_topic_partition = line.target.topic_partition if side == "source" else commit.source.topic_partition
     to_id = line.target.topic_id if side == "source" else commit.source.topic_id
+    if line.is_preserved:
+        return _evaluate_preserved(result, commit, translator, lines, clusters, side)
     translated = translator.translate(Commit(commit.source, commit.offset))
     start = clusters.other_starts.get(to_topic_partition, 0)
     result = replace(result, to_topic_partition=to_topic_partition, to_offset=max(translated.offset, start), reason=None)
     problem = _other_problem(to_topic_partition, to_id, translated.offset, clusters)
     if problem is not None:
         return replace(result, to_offset=None, outcome=Outcome.RECREATED, reason=problem)
+    end = clusters.other_ends.get(to_topic_partition)
+    if side == "source" and translated.is_end and not translated.offset and end is not None and start < end:
+        # The next copy is appended behind these records, at an offset that is not known: more of them may come first, and copies
+        # that no decision names yet may be among them.
+        reason = (
+            f"nothing of this partition is copied yet, and {to_topic_partition} holds other records, {start:,} to {end - 1:,}: "
+            "where the group continues is known when the first record is copied"
+        )
+        return replace(result, to_offset=None, outcome=Outcome.WAITS, reason=reason)
     # Failing back, everything below the first row that may still be removed is known; without such rows, all of it.
     unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
     waits_for = commit.offset - (line.position if side == "source" else unsettled)
@@ -101,6 +112,44 @@ def evaluate(
         return replace(result, outcome=Outcome.LOST, reason=missing)
     withheld = translator.withheld(Commit(commit.source, commit.offset)) if side == "source" else 0
     return replace(result, outcome=Outcome.TRANSLATED, waits_for=0, withheld=withheld)
+
+
+def _evaluate_preserved(
+    result: GroupPartition,
+    commit: SourceCommit,
+    translator: CommitTranslator,
+    lines: Mapping[SourcePartition, Line],
+    clusters: Clusters,
+    side: Side,
+) -> GroupPartition:
+    """Evaluate an offset of a partition that keeps its offsets: it leads to itself, as far as the log there reaches.
+
+    Records are visible before a decision names them, so the end of the log counts, and not that of the map.
+    """
+    assert commit.source is not None
+    assert commit.offset is not None
+    line = lines[commit.source]
+    to_topic_partition = line.target.topic_partition if side == "source" else commit.source.topic_partition
+    to_id = line.target.topic_id if side == "source" else commit.source.topic_id
+    start, end = clusters.other_starts.get(to_topic_partition, 0), clusters.other_ends.get(to_topic_partition)
+    result = replace(result, to_topic_partition=to_topic_partition, to_offset=max(commit.offset, start), reason=None)
+    problem = _other_problem(to_topic_partition, to_id, line.target_end if side == "source" else line.source_end, clusters)
+    if problem is not None:
+        return replace(result, to_offset=None, outcome=Outcome.RECREATED, reason=problem)
+    known_end = line.position if end is None else end
+    if commit.offset > known_end:
+        reason = (
+            f"the log there ends at {known_end:,}: offsets before it are not mirrored yet"
+            if side == "source"
+            else f"the log there ends at {known_end:,}: records that the group has read here are not copied back"
+        )
+        return replace(
+            result, to_offset=max(known_end, start), outcome=Outcome.WAITS, waits_for=commit.offset - known_end, reason=reason
+        )
+    missing = _missing(commit, translator, lines, clusters, side, start)
+    if missing is not None:
+        return replace(result, outcome=Outcome.LOST, reason=missing)
+    return replace(result, outcome=Outcome.TRANSLATED, waits_for=0)
 
 
 def _without_line(result: GroupPartition, source: SourcePartition, lines: Mapping[SourcePartition, Line]) -> GroupPartition:
@@ -151,9 +200,10 @@ def _missing(
         ]
         if older:
             return f"it is within the records of an older incarnation of {commit.source.topic}, which the source no longer has"
-    first = translator.translate(Commit(commit.source, effective)).offset
-    if first < other_start:
-        return f"the log there begins at {other_start:,}: {other_start - first:,} offsets from {first:,} on were deleted"
+    first = translator.translate(Commit(commit.source, effective))
+    if not first.is_end and first.offset < other_start:  # an end leads to no record that could have been deleted
+        count = other_start - first.offset
+        return f"the log there begins at {other_start:,}: {count:,} offsets from {first.offset:,} on were deleted"
     return None
 
 

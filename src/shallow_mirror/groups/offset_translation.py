@@ -31,7 +31,8 @@ Side = Literal["source", "target"]
 
 _KEYS = ("source_topic", "source_topic_id", "source_partition", "target_topic", "target_topic_id", "target_partition")
 _NUMBERS = ("source_start", "source_end", "target_start", "target_end", "record_count", "micro_batch")
-COMMIT_COLUMNS = [*_KEYS, *_NUMBERS, "kind"]
+_WRITERS = ("transactional_id", "target_producer_id")
+COMMIT_COLUMNS = [*_KEYS, *_NUMBERS, "kind", *_WRITERS]
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -52,6 +53,7 @@ class Line:
     """What the map says of one source partition: rows cover [start, position); copies of it lie below `target_end`.
 
     `target_end` and `source_end` are 0 as long as nothing was copied. `first_micro_batch` orders incarnations of a topic.
+    `is_preserved`: every offset of the source leads to itself, also where no row says so yet.
     """
 
     target: TargetPartition
@@ -60,6 +62,7 @@ class Line:
     source_end: int
     target_end: int
     first_micro_batch: int
+    is_preserved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,9 @@ class _Line:
     source_end: int = 0
     target_end: int = 0
     first_micro_batch: int = _NEVER
+    shared_in: int = -1
+    """The last micro-batch that wrote with a shared producer id, and with a transaction; -1: none did."""
+    written_in: int = -1
     released: dict[int, Released] = field(default_factory=dict)
     quarantined: dict[int, Quarantined] = field(default_factory=dict)
     before: _Line | None = None
@@ -138,7 +144,8 @@ class _Line:
 
 
 _KEPT = (
-    "last_micro_batch", "start", "position", "source_end", "target_end", "first_micro_batch", "released", "quarantined"
+    "last_micro_batch", "start", "position", "source_end", "target_end", "first_micro_batch", "shared_in", "written_in",
+    "released", "quarantined"
 )  # fmt: skip
 
 
@@ -168,6 +175,8 @@ class CommitTranslator:
         if last > line.last_micro_batch:
             line.last_micro_batch, line.target = last, target
         line.first_micro_batch = min(line.first_micro_batch, int(part.micro_batch.min()))
+        line.shared_in = max(line.shared_in, int(part.micro_batch[part.is_shared].max(initial=-1)))
+        line.written_in = max(line.written_in, int(part.micro_batch[part.is_written].max(initial=-1)))
         line.start = min(line.start, int(part.source_start.min()))
         line.position = max(line.position, int(part.source_end.max()))
         data = part.of(SegmentKind.DATA)
@@ -201,6 +210,7 @@ class CommitTranslator:
                 source_end=rows.source_end,
                 target_end=rows.target_end,
                 first_micro_batch=rows.first_micro_batch,
+                is_preserved=rows.shared_in > rows.written_in,
             )
             for source, rows in self._lines.items()
         }
@@ -296,6 +306,10 @@ class _Part:
     micro_batch: NDArray[np.int64]
     kind: NDArray[np.int8]
     """Numbers of _KINDS."""
+    is_shared: NDArray[np.bool_]
+    """Whether a row was written with a shared producer id: with preserved offsets."""
+    is_written: NDArray[np.bool_]
+    """Whether a row was written in a transaction."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -314,6 +328,8 @@ class _Part:
             self.record_count[which],
             self.micro_batch[which],
             self.kind[which],
+            self.is_shared[which],
+            self.is_written[which],
         )
 
     def line(self, side: Side) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -366,4 +382,6 @@ def _rows_as_columns(rows: pa.Table) -> _Part:
     numbers = {name: np.asarray(rows.column(name).fill_null(-1).to_numpy(), np.int64) for name in _NUMBERS}
     kinds = rows.column("kind").cast(pa.string()).combine_chunks().dictionary_encode()
     kind_numbers = np.array([_KINDS[SegmentKind(name)] for name in kinds.dictionary.to_pylist()], np.int8)
-    return _Part(**numbers, kind=kind_numbers[kinds.indices.to_numpy()])
+    is_written = np.asarray(rows.column("transactional_id").is_valid().to_numpy(), np.bool_)
+    is_shared = np.asarray(rows.column("target_producer_id").is_valid().to_numpy(), np.bool_) & ~is_written
+    return _Part(**numbers, kind=kind_numbers[kinds.indices.to_numpy()], is_shared=is_shared, is_written=is_written)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.group_offset_history import GroupPosition, positions_as_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.config import EARLIEST_TIMESTAMP, RestoreConfig
+from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.eligibility import Clusters, SourceCommit
 from shallow_mirror.groups.group_client import GroupClient
-from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
+from shallow_mirror.groups.report import Group, Step
 from shallow_mirror.groups.sync_plan import GroupCommits, translate, with_repeats
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.types import OffsetRange, SourcePartition
@@ -25,16 +25,23 @@ REQUEST_S = 30.0
 """Timeout of each request to the target."""
 
 
-def noted_positions(tables: BestEffortTables, at: datetime) -> tuple[GroupPosition, ...]:
-    """Return the positions that the archive noted last at or before a time; none, with a warning, where it noted none."""
-    try:
-        return positions_as_of(tables, at).positions
-    except ConfigError:
-        _log.warning(
-            "groups: the archive has recorded no offsets of groups at or before %s (groups.interval): none is committed",
-            at.isoformat(timespec="seconds"),
-        )
-        return ()
+def noted_positions(tables: BestEffortTables, times: Mapping[str, datetime]) -> tuple[GroupPosition, ...]:
+    """Return the positions on each topic that the archive recorded last at or before its time.
+
+    `times`: by topic. Logs a warning for a time at or before which none was recorded.
+    """
+    positions: list[GroupPosition] = []
+    for at in sorted(set(times.values())):
+        try:
+            recorded = positions_as_of(tables, at).positions
+        except ConfigError:
+            _log.warning(
+                "groups: the archive has recorded no offsets of groups at or before %s (groups.interval): none is committed",
+                at.isoformat(timespec="seconds"),
+            )
+            continue
+        positions += [position for position in recorded if times.get(position.source.topic) == at]
+    return tuple(positions)
 
 
 def clamped(position: GroupPosition, offsets: OffsetRange) -> int:
@@ -98,8 +105,7 @@ def restore_groups(
 ) -> list[Group]:
     """Commit the positions, translated by the map of the restore, for groups without members there. Nothing moves back.
 
-    Those of topics with preserved offsets are committed as they are. All of the restore must be settled. Raises RetriableError,
-    ConfigError; some groups may have been committed then.
+    All of the restore must be settled. Raises RetriableError, ConfigError; some groups may have been committed then.
     """
     commits = GroupCommits(target)
     source_commits = [
@@ -117,26 +123,7 @@ def restore_groups(
         return []
     translator = translate(source_commits, Clusters(), offset_map, "source")
     evaluated = with_repeats(commits.evaluate(source_commits, translator, Clusters()), translator, offset_map, "source")
-    evaluated = _with_own_numbers(evaluated, config.topics.is_preserved, target)
     return list(commits.plan_commits(evaluated, is_applied=True))
-
-
-def _with_own_numbers(
-    evaluated: Sequence[GroupPartition], is_preserved: Callable[[str], bool], target: GroupClient
-) -> list[GroupPartition]:
-    """Give partitions with preserved offsets the offset of the group itself: it may lie behind a marker, or in a hole."""
-    own = {
-        partition.to_topic_partition
-        for partition in evaluated
-        if partition.to_topic_partition is not None and is_preserved(partition.topic_partition.topic)
-    }
-    starts = target.offsets(own, EARLIEST_TIMESTAMP) if own else {}
-    return [
-        replace(partition, to_offset=max(partition.offset, starts.get(partition.to_topic_partition, 0)))
-        if partition.to_topic_partition in own and partition.offset is not None and partition.outcome is Outcome.TRANSLATED
-        else partition
-        for partition in evaluated
-    ]
 
 
 def report_groups(groups: Collection[Group]) -> list[str]:

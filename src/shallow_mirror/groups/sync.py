@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.group_offset_history import (
     GroupPosition,
     GroupSyncPass,
@@ -59,7 +60,14 @@ class GroupSyncer:
         began = time.monotonic()
         committed = self._groups.committed(lambda _: True)
         offset_map = self._refreshed_map()
-        commits_with_source = self._groups.resolve_sources(committed, offset_map)
+        # Of a topic that a migration has handed over the target's groups are the application's own: an operator may have reset
+        # them, and what the source has is older.
+        moving = Controls.open(self._storage).read().moving
+        commits_with_source = [
+            commit
+            for commit in self._groups.resolve_sources(committed, offset_map)
+            if commit.source is None or commit.source.topic not in moving
+        ]
         clusters = self._groups.clusters(commits_with_source, offset_map)
         commits = commits_of(commits_with_source, clusters)
         translator = CommitTranslator(commits) if self._translator is None else self._translator.continue_with(commits)
@@ -70,7 +78,7 @@ class GroupSyncer:
         groups = list(self._groups.plan_commits(evaluated, is_applied=True))
         is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
         done = _pass_of(groups, now, is_whole, time.monotonic() - began)
-        record_pass(self._history, done, self._changed(groups, is_whole))
+        record_pass(self._history, done, self._changed(groups, moving, is_whole))
         self._whole_at = now if is_whole else self._whole_at
         self._count += 1
         if self._count % TIDY_EVERY_PASSES == 1:
@@ -84,12 +92,15 @@ class GroupSyncer:
             self._map.refresh()
         return self._map
 
-    def _changed(self, groups: Sequence[Group], is_whole: bool) -> list[GroupPosition]:
-        """Return positions that changed since they were recorded, and those that are gone. Of a pending one the last is kept."""
+    def _changed(self, groups: Sequence[Group], moving: Collection[str], is_whole: bool) -> list[GroupPosition]:
+        """Return positions that changed since they were recorded, and those that are gone.
+
+        Of a pending one, and of topics that are handed over, the last is kept.
+        """
         partitions = [partition for group in groups for partition in group.partitions]
         now = {position.key: position for partition in partitions for position in _position(partition)}
         pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
-        now |= {key: position for key, position in self._noted.items() if key in pending}
+        now |= {key: position for key, position in self._noted.items() if key in pending or key[1].topic in moving}
         changed = changed_positions(self._noted, now, is_whole=is_whole)
         self._noted = now
         return changed

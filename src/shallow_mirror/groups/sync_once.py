@@ -95,7 +95,7 @@ def _matches(pattern: str | None) -> Callable[[str], bool]:
     if pattern is None:
         return lambda _: True
     try:
-        wanted = re.compile(pattern)
+        wanted = re.compile(pattern, re.DOTALL)
     except re.error as error:
         raise ConfigError(f"--group: {pattern!r} is not a regular expression: {error}") from error
     return lambda group: group == pattern or wanted.fullmatch(group) is not None

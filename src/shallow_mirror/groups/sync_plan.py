@@ -7,11 +7,11 @@ group has on the other cluster is read right before it is committed there.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.consumer_groups import CommittedOffset
+from shallow_mirror.broker.admin.consumer_groups import METADATA_TOO_LARGE, CommittedOffset
 from shallow_mirror.broker.produce.receipts import is_receipt
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
@@ -102,18 +102,30 @@ class GroupCommits:
         }
         if not offsets:
             return list(steps)
+        refused = self._try_to_commit(group, offsets)
+        # The offset matters more than what an application noted beside it.
+        without_metadata = {place: (offsets[place][0], "") for place, why in refused.items() if why == METADATA_TOO_LARGE}
+        if without_metadata:
+            refused = {place: why for place, why in refused.items() if place not in without_metadata}
+            refused |= self._try_to_commit(group, without_metadata)
+        committed = []
+        for partition in steps:
+            place = partition.to_topic_partition
+            if partition.step is not Step.TO_COMMIT or place is None:
+                committed.append(partition)
+            elif place in refused:
+                committed.append(replace(partition, step=Step.REFUSED, reason=refused[place]))
+            else:
+                reason = f"committed without its metadata: {METADATA_TOO_LARGE}" if place in without_metadata else None
+                committed.append(replace(partition, step=Step.COMMITTED, has=partition.to_offset, reason=reason))
+        return committed
+
+    def _try_to_commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, str]:
+        """Return a sentence for each offset that was not committed."""
         try:
-            refused = self.other.commit(group, offsets)
+            return self.other.commit(group, offsets)
         except OutcomeUnknownError as error:
-            refused = dict.fromkeys(offsets, f"{error}: it may have been committed, try again")
-        return [
-            replace(partition, step=Step.REFUSED, reason=refused[partition.to_topic_partition])
-            if partition.step is Step.TO_COMMIT and partition.to_topic_partition in refused
-            else replace(partition, step=Step.COMMITTED, has=partition.to_offset)
-            if partition.step is Step.TO_COMMIT
-            else partition
-            for partition in steps
-        ]
+            return dict.fromkeys(offsets, f"{error}: it may have been committed, try again")
 
 
 class GroupOffsets(GroupCommits):

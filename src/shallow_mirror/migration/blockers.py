@@ -135,7 +135,10 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
     ends = passage.other_log_ends()
     while True:
         copied = {
-            TopicPartition(passage.target_topic(name.topic), name.partition): end.target_end
+            # Of a preserved topic every offset below the position is the mirror's, also where it has fillers only (aborted data).
+            TopicPartition(passage.target_topic(name.topic), name.partition): end.offset
+            if passage.mirror.topics.is_preserved(name.topic)
+            else end.target_end
             for name, end in passage.mapped_ends().items()
         }
         foreign = sorted(name for name, log in ends.items() if log.stable > 0 and not copied.get(name))
@@ -146,10 +149,10 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
 
 def _control_problems(passage: Passage) -> Iterator[str]:
     controls, topics = passage.controls(), set(passage.topics())
-    handed = sorted(topics & (controls.requested | controls.handed_over))
+    handed = sorted(topics & controls.moving)
     if handed:
         yield f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror"
-    paused = sorted((topics & controls.paused.keys()) - set(handed))
+    paused = sorted(topics & controls.paused.keys())
     if paused:
         yield f"{named(paused)} are paused: `shallow-mirror resume` continues the copy"
 

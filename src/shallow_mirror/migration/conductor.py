@@ -283,9 +283,9 @@ class WaveConductor:
     def _pass_point_of_no_return(self, state: WaveState) -> Detail | Step:
         """Record the ends of both clusters' logs once nothing can change them."""
         request = f"keep the mirror {self._effects.mirror_id} running: it confirms within seconds that it has handed over"
-        while not set(self._effects.topics()) <= (controls := self._retried(self._effects.controls)).handed_over:
+        while not set(self._effects.topics()) <= (controls := self._retried(self._effects.controls)).handed_over.keys():
             run = self._retried(self._effects.run)
-            if not set(self._effects.topics()) <= controls.handed_over | controls.requested:
+            if not set(self._effects.topics()) <= controls.moving:
                 return Step.HAND_OVER
             if run is not None and not run.is_over:
                 self._clock.sleep(POLL_S)

@@ -29,7 +29,7 @@ def return_groups(
 
     `boundary`: where the logs of the target ended at the point of no return. Raises as `sync_groups`.
     """
-    is_wanted = re.compile(pattern).fullmatch
+    is_wanted = re.compile(pattern, re.DOTALL).fullmatch
     with (
         closing(GroupOffsets(mirror, "target", timeout_s=REQUEST_S)) as through_move,
         closing(GroupOffsets(reverse, "source", timeout_s=REQUEST_S)) as through_reverse,

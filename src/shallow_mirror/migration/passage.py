@@ -133,7 +133,7 @@ class Passage:
         """Return the groups of the wave that have members at the origin, with their clients as far as they are known."""
         if not self.wave.groups:
             return {}
-        is_wanted = re.compile(self.wave.group_pattern).fullmatch
+        is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
         active = [group.name for group in self._groups.listed().values() if is_wanted(group.name) and not group.is_free]
         return dict.fromkeys(sorted(active), ())
 
@@ -141,7 +141,7 @@ class Passage:
         """Return the topics for which each group of the wave has offsets at the origin."""
         if not self.wave.groups:
             return {}
-        is_wanted = re.compile(self.wave.group_pattern).fullmatch
+        is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
         names = [name for name in self._groups.listed() if is_wanted(name)]
         return {name: {row.topic_partition.topic for row in rows} for name, rows in self._groups.committed(names).items()}
 
@@ -177,16 +177,16 @@ class Passage:
     def hand_over(self) -> None:
         """Ask the mirror to plan nothing of the topics any more, unless it was asked already."""
         state = self.controls()
-        wanted = [topic for topic in self.topics() if topic not in state.requested | state.handed_over]
+        wanted = [topic for topic in self.topics() if topic not in state.moving]
         if wanted:
             self._controls(self.mirror).add("hand-over", wanted)
 
     def resume(self) -> None:
         """Undo `hand_over`."""
         state = self.controls()
-        handed = [topic for topic in self.topics() if topic in state.requested | state.handed_over]
+        handed = [topic for topic in self.topics() if topic in state.moving]
         if handed:
-            self._controls(self.mirror).add("resume", handed)
+            self._controls(self.mirror).add("take-back", handed)
 
     def problems(self) -> list[str]:
         """Return everything that is in the way of the wave and that waiting does not change."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from shallow_mirror.errors import StoreUnreachableError
+
 PART_BYTES = 8 << 20
 """Of one part of an upload. S3 allows 10,000 parts: objects of up to 80 GiB."""
 PARTS_IN_FLIGHT = 4
@@ -47,8 +49,9 @@ class ObjectWriter(abc.ABC):
     def close(self) -> int:
         """Return the object's size when it is complete, durable and visible under its name, and not before.
 
-        Raises ObjectExistsError (it belongs to another writer and was not changed), StoreUnreachableError (it may or may not be
-        there), ConfigError. To try again, write under a new name.
+        The store's word is not enough: its name and size are looked up afterwards. Raises ObjectExistsError (it belongs to
+        another writer and was not changed), StoreUnreachableError (it may or may not be there), ConfigError. To try again, write
+        under a new name.
         """
 
     @abc.abstractmethod
@@ -60,6 +63,16 @@ class ObjectWriter(abc.ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.abort()
+
+
+def not_kept_error(root: str, name: str, found: str) -> StoreUnreachableError:
+    """Return the error for an object whose write the store confirmed. `found`: what a look at its name shows."""
+    reason = f"it confirmed that the object is complete, and {found}"
+    remedy = (
+        "check the store and every proxy, gateway and cache in front of it: an object must be there as soon as its write is "
+        "confirmed"
+    )
+    return StoreUnreachableError(f"keep {name}", root, reason, remedy)
 
 
 class StoreBackend(abc.ABC):

@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shallow_mirror.errors import ConfigError, ObjectExistsError, ObjectMissingError, StoreUnreachableError
-from shallow_mirror.object_store.base import READ_BYTES, Buffer, ObjectInfo, ObjectWriter, StoreBackend
+from shallow_mirror.errors import ConfigError, ObjectExistsError, ObjectMissingError, StoreRefusedError, StoreUnreachableError
+from shallow_mirror.object_store.base import READ_BYTES, Buffer, ObjectInfo, ObjectWriter, StoreBackend, not_kept_error
 from shallow_mirror.object_store.read_plan import plan_reads
 
 _log = logging.getLogger(__name__)
@@ -259,8 +259,11 @@ class _FileWriter(ObjectWriter):
                 self._link()
                 self._unfinished.unlink()
                 self._sync_folders()
+                size = self._path.stat().st_size
         finally:
             self.abort()
+        if size != self._size:
+            raise not_kept_error(str(self._folder), self._name, f"it has {size:,} of {self._size:,} bytes now")
         return self._size
 
     def abort(self) -> None:
@@ -349,11 +352,11 @@ def _raised_unless_missing(error: OSError) -> None:
 
 @contextlib.contextmanager
 def _errors_raised(operation: str, folder: Path) -> Iterator[None]:
-    """Raise ConfigError for what an operator must change, StoreUnreachableError for what may pass."""
+    """Raise StoreRefusedError for what an operator must change, StoreUnreachableError for what may pass."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _REFUSED:
-            raise ConfigError(f"{folder}: cannot {operation}: {reason}. Remedy: {_REMEDY_REFUSED}") from error
+            raise StoreRefusedError(operation, str(folder), reason, _REMEDY_REFUSED) from error
         raise StoreUnreachableError(operation, str(folder), reason, _REMEDY_FAILED) from error

@@ -22,6 +22,7 @@ from shallow_mirror.object_store.base import (
     ObjectInfo,
     ObjectWriter,
     StoreBackend,
+    not_kept_error,
 )
 from shallow_mirror.object_store.range_reader import ReadRefusedError
 from shallow_mirror.object_store.read_plan import plan_reads
@@ -195,6 +196,7 @@ class _UploadWriter(ObjectWriter):
             raise StoreUnreachableError(operation, self._store.root, "the upload is gone", remedy) from error
         finally:
             self.abort()
+        self._require_stored()
         return self._size
 
     def abort(self) -> None:
@@ -219,6 +221,18 @@ class _UploadWriter(ObjectWriter):
             return self._store.writer_of(self._name)
         except StoreUnreachableError as unknown:
             raise (error if isinstance(error, StoreUnreachableError) else unknown) from error
+
+    def _require_stored(self) -> None:
+        """Ask for the object: a store, or a proxy in front of it, may confirm a write that it did not do or did in part."""
+        stored = self._store.writer_of(self._name)
+        if stored is None:
+            raise not_kept_error(self._store.root, self._name, "there is no such object now")
+        token, size = stored
+        if size != self._size:
+            raise not_kept_error(self._store.root, self._name, f"it has {size:,} of {self._size:,} bytes now")
+        # Some gateways keep no metadata of objects: there the size has to be enough.
+        if token not in (self._token, ""):
+            raise ObjectExistsError(self._store.root, self._name)
 
     def _put(self) -> None:
         with self._store.client.errors_raised(f"write {self._name}", self._name) as (obstore, client):

@@ -15,7 +15,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.errors import ConfigError, MirrorError, ObjectExistsError, ObjectMissingError, StoreUnreachableError
+from shallow_mirror.errors import (
+    ConfigError,
+    MirrorError,
+    ObjectExistsError,
+    ObjectMissingError,
+    StoreRefusedError,
+    StoreUnreachableError,
+)
 from shallow_mirror.object_store.direct_read_options import direct_read_options, reason_for_obstore
 from shallow_mirror.object_store.range_reader import RangeReader
 from shallow_mirror.object_store.store_errors import is_missing, is_past_end, one_line, store_error
@@ -77,7 +84,7 @@ class StoreClient:
             return ObjectMissingError(self.root, name, "the object does not exist", REMEDY_MISSING)
         cause = store_error(error, operation, self.root)
         if isinstance(cause, StoreUnreachableError) and cause.is_refused:
-            return ConfigError(str(cause))
+            return StoreRefusedError(cause.operation, cause.table, cause.reason, cause.remedy)
         return cause or StoreUnreachableError(operation, self.root, one_line(error), "look at the state of the store")
 
     def reader(self) -> RangeReader | None:

@@ -40,11 +40,20 @@ _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _NOT_DELETED = re.compile(r"[Dd]elete\w* request failed for key (.*?): (.*?) \(code: (\w+)\)")
 """One of many objects, in a response that is a success as a whole."""
 _MAY_BE_DELETED_LATER = ("InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "503", "500")
+_DISK = re.compile(
+    r"Generic LocalFileSystem error.*?(No space left on device|Disk quota exceeded|Read-only file system)", re.DOTALL
+)
+"""A folder is a store as well."""
 _NOT_CONDITIONAL = "PutMode::Create"
 
 _MAY_PASS = (408, 409, 412, 425, 429)
 """The only responses of the 400s that may change without a fix."""
 
+_LOST_PART = "InvalidPart"
+"""A store has confirmed a part of an upload and no longer has it."""
+
+_REMEDY_LOST_PART = "check the store and every proxy, gateway and cache in front of it; the object is to be written again"
+_REMEDY_DISK = "free or add space on the file system of the folder, and see that it is mounted for writing"
 _REMEDY_UNREACHABLE = "check that the store runs and that this machine reaches its endpoint"
 _REMEDY_SLOW = "check the state and the request limits of the store"
 _REMEDY_REFUSED = (
@@ -93,6 +102,9 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
         )
     if _CONFIG.search(text):
         return ConfigError(f"{table}: storage.options or `tables` cannot be used: {one_line(text)}")
+    disk = _DISK.search(text)
+    if disk is not None:
+        return StoreUnreachableError(operation, table, disk[1], _REMEDY_DISK)
     if not _OF_STORE.search(text):
         return None
     not_deleted = _NOT_DELETED.search(text)
@@ -119,6 +131,8 @@ def response_error(code: int, phrase: str, body: str, url: str, operation: str, 
     """Return the error for a response that is not a success. The URL is shown without its query, which may be a signature."""
     fields = dict(_XML_FIELD.findall(body))
     response = " ".join(part for part in (str(code), fields.get("Code", phrase), fields.get("Message", "")) if part)
+    if fields.get("Code") == _LOST_PART:
+        return StoreUnreachableError(operation, table, one_line(f"{response}{_at(url)}"), _REMEDY_LOST_PART)
     is_refused = 400 <= code < 500 and code not in _MAY_PASS
     remedy = _REMEDY_REFUSED if is_refused else _REMEDY_SLOW
     return StoreUnreachableError(operation, table, one_line(f"{response}{_at(url)}"), remedy, is_refused=is_refused)

@@ -8,7 +8,6 @@ from typing import Any
 
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.run_history import RunHistory
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
@@ -16,8 +15,10 @@ from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.status import run_status
+from shallow_mirror.sinks.archive.archive_owner import take_over_archive
 from shallow_mirror.sinks.archive.expiry import Expired, Expiry, expired_objects, interrupted_objects, retention_of
 from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
+from shallow_mirror.sinks.archive.object_owner import ObjectOwners, require_objects
 from shallow_mirror.sinks.archive.retention import ExpiredObject
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.version import __version__
@@ -35,12 +36,15 @@ def expire(
 ) -> Expired:
     """Delete expired objects. Safe to repeat after any error; needs no source. `on_object`: of a dry run, for each object.
 
-    `takes_over`: also from a run that seems to be alive. Raise ConfigError (such a run, no table), FencedError,
-    OutcomeUnknownError, OffsetMapConflictError, DeletionFailedError.
+    `takes_over`: also from a run that seems to be alive. Raise ConfigError (such a run, no table, objects that are not there or
+    belong to another table), FencedError, OutcomeUnknownError, OffsetMapConflictError, DeletionFailedError.
     """
     storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark, layout=ARCHIVE_LAYOUT)
     table = ArchiveTable.open(storage, archive=config.archive)
     retention = retention_of(config.retention)
+    store = ObjectStore.open(config.objects, config.storage_options)
+    ObjectOwners(store, table.archive_id).require_table(table)
+    require_objects(table, store)
     if is_dry_run:
         report = Expired(is_dry_run=True)
         for entry in (*interrupted_objects(table), *expired_objects(table, retention, now_ms())):
@@ -51,24 +55,20 @@ def expire(
         _require_stopped(config, storage, table)
     storage.require_conditional_writes()
     run = RunIdentity.of_this_process()
-    owner = OffsetMapOwner.take_over(
-        storage,
-        layout=ARCHIVE_LAYOUT,
-        mirror=config.archive,
-        source_cluster_id=table.source_cluster_id,
-        target_cluster_id=table.target_cluster_id,
-        run=run,
-        now_ms=now_ms,
+    archive = take_over_archive(
+        storage, store, archive=config.archive, source_cluster_id=table.source_cluster_id, run=run, now_ms=now_ms
     )
+    owner = archive.table
     history = RunHistory(storage.background_tables(), now_ms=now_ms)
     history.run_started(owner.run_epoch, run, __version__)
     outcome = "expire: failed"
     try:
         owner.settle()
         owner.positions()  # counts the rows: where some were removed, RESTORE TABLE would name objects that were deleted since
-        store = ObjectStore.open(config.objects, config.storage_options)
+        table.refresh()
+        archive.complete_copies(table)
         notes = GroupNoteExpiry(storage.best_effort_tables(), table, config.groups.keep_s, now_ms)
-        expired = Expiry(owner, table, store, retention, now_ms=now_ms, observer=observer, group_notes=notes).run()
+        expired = Expiry(archive, table, store, retention, now_ms=now_ms, observer=observer, group_notes=notes).run()
         outcome = "expire: done"
     finally:
         history.run_ended(owner.run_epoch, run, outcome)

@@ -19,17 +19,19 @@ class FindingKind(enum.StrEnum):
     DAMAGED = "damaged"
     HOLE = "hole"
     OVERLAP = "overlap"
+    REPLACED = "replaced"
     ORPHAN = "orphan"
 
 
-IS_DIFFERENCE = frozenset(FindingKind) - {FindingKind.ORPHAN}
-"""Orphans are no part of the archive: `archive clean` removes them."""
+IS_DIFFERENCE = frozenset(FindingKind) - {FindingKind.REPLACED, FindingKind.ORPHAN}
+"""Nothing of the archive is lost with a replaced object. Orphans are no part of it: `archive clean` removes them."""
 
 _MEANINGS = {
-    FindingKind.MISSING: "named by a row, and not in the store",
+    FindingKind.MISSING: "in the tables, and not in the store",
     FindingKind.DAMAGED: "other bytes than were archived",
     FindingKind.HOLE: "offsets that no row covers",
     FindingKind.OVERLAP: "offsets that two rows cover",
+    FindingKind.REPLACED: "damaged, but all of it is in other objects: move it out of the store",
     FindingKind.ORPHAN: "named by no row: `shallow-mirror archive clean FILE` removes them",
 }
 

@@ -16,7 +16,7 @@ from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_findings import Finding, FindingKind
 from shallow_mirror.types import Segment
 from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.crc import crc32c, verify_crcs
+from shallow_mirror.wire.batches.crc import crc32c, joined_crc, verify_crcs
 from shallow_mirror.wire.batches.header import CONTROL_BIT
 
 
@@ -41,7 +41,7 @@ def check_object(store: ObjectStore, name: str, rows: Sequence[ArchiveRow], *, i
     try:
         findings += _check_rows(store, name, size, rows, is_deep=is_deep)
         if is_deep:
-            findings += _check_footer(store, name, rows)
+            findings += _check_footer(store, name, size, rows)
     except ObjectMissingError as error:  # it became shorter, or was deleted, since its size was asked for
         findings.append(Finding(FindingKind.DAMAGED, name, error.reason))
     except ArchiveFormatError as error:
@@ -91,9 +91,9 @@ class _RowCheck:
         self.index = row.stored.index
         self.problem: str | None = None
         self._expected_crc = row.stored.crc32c
+        self._expected_crcs = row.stored.run_crc32c
         self._is_deep = is_deep
-        self._crc = 0
-        self._runs = iter(self.index)
+        self._crcs: list[int] = []
         self._next_offset = 0
         self._batches = self._records = 0
 
@@ -106,19 +106,23 @@ class _RowCheck:
             self.problem = "the runs of its index do not rise"
         elif index[0].start_offset < self.segment.source_start or index[-1].start_offset >= self.segment.source_end:
             self.problem = "its index reaches beyond its offsets"
+        elif self._expected_crcs is not None and len(self._expected_crcs) != len(index):
+            self.problem = f"it has {len(self._expected_crcs):,} checksums for {len(index):,} runs"
         elif index[-1].position + index[-1].size_bytes > object_size:
             end = index[-1].position + index[-1].size_bytes
             self.problem = f"the object has {object_size:,} bytes, the row ends at {end:,}"
 
     def add(self, content: memoryview) -> None:
         """Take the next run. Runs of a row come in the order of its index, which rises by position."""
-        self._crc = crc32c(content, self._crc)
-        entry = next(self._runs)
+        number, entry = len(self._crcs), self.index[len(self._crcs)]
+        self._crcs.append(crc32c(content))
         if self._is_deep and self.problem is None:
             self.problem = self._problem_of_batches(entry, content)
+        if self.problem is None and self._expected_crcs is not None and self._crcs[-1] != self._expected_crcs[number]:
+            self.problem = f"the checksum of its bytes from offset {entry.start_offset} does not match"
 
     def end(self) -> str | None:
-        if self.problem is None and self._crc != self._expected_crc:
+        if self.problem is None and joined_crc(self._crcs, [entry.size_bytes for entry in self.index]) != self._expected_crc:
             self.problem = "the checksum of its bytes does not match"
         if self.problem is None and self._is_deep:
             counted = self._batches, self._records
@@ -149,9 +153,12 @@ class _RowCheck:
         return None
 
 
-def _check_footer(store: ObjectStore, name: str, rows: Sequence[ArchiveRow]) -> list[Finding]:
+def _check_footer(store: ObjectStore, name: str, size: int, rows: Sequence[ArchiveRow]) -> list[Finding]:
     """Compare the footer with the rows. It repeats gaps as well, which name no object."""
     footer = read_footer(store, name)
+    expected_size = sum(row.segment.size_bytes for row in footer.rows if row.stored is not None) + footer.size_bytes
+    if size != expected_size:
+        return [Finding(FindingKind.DAMAGED, name, f"it has {size:,} bytes, {expected_size:,} by its footer")]
     expected = {row.segment.source: ArchivedSegment(row.segment, row.stored) for row in rows}
     in_footer = {row.segment.source: row for row in footer.rows if row.stored is not None}
     differing = [source for source in sorted(expected.keys() | in_footer.keys()) if expected.get(source) != in_footer.get(source)]

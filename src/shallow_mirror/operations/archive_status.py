@@ -6,7 +6,7 @@ The table is read before the source is queried: an archive that runs meanwhile c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics, TopicIncarnation
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.lineages import Lineages
@@ -23,6 +24,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.operations.archive_retention import BehindPartition, RetentionThreat, retention_threats
 from shallow_mirror.operations.status import RunStatus, run_status
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
@@ -115,8 +117,22 @@ class ArchivedTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic:
+    """A topic that a running archive missed at the source. `kept_until_ms`: None: without a limit of `deleted_topics`."""
+
+    topic: str
+    topic_id: str
+    missed_since_ms: int
+    kept_until_ms: int | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
-    """`source_problem`: why lags are missing. `deleting_bytes`: of rows whose deletion began and is not recorded as finished."""
+    """`source_problem`: why lags are missing. `deleting_bytes`: of rows whose deletion began and is not recorded as finished.
+
+    `retention_threats`: what the source may delete before it is archived; `retention_problem`: why that is not known.
+    """
 
     archive: str
     archive_id: str
@@ -125,10 +141,13 @@ class ArchiveStatus:
     micro_batch: int
     decided_at_ms: int | None
     topics: tuple[ArchivedTopic, ...]
+    deleted_topics: tuple[DeletedTopic, ...]
     deleting_bytes: int
     source_problem: str | None
     waiting_for: str | None
     left_out: tuple[LeftOutPartition, ...]
+    retention_threats: tuple[RetentionThreat, ...] = ()
+    retention_problem: str | None = None
 
     def document(self) -> dict[str, Any]:
         totals = ("size_bytes", "record_count", "lag_offsets", "oldest_timestamp_ms", "newest_timestamp_ms")
@@ -149,19 +168,43 @@ def gather_archive_status(
     run = None if recorded is None else run_status(storage.best_effort_tables(), recorded)
     planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
     is_over = run is None or run.is_over
-    ends, problem = _ends_of_source(config)
+    at_ms = now_ms()
+    with closing(Cluster(config.source.client)) as cluster:
+        ends, problem = _ends_of_source(config, cluster)
+        topics = _topics(positions, measured, lineages, ends)
+        threats, retention_problem = _threats(config, cluster, topics, ends, at_ms)
     return ArchiveStatus(
         archive=config.archive,
         archive_id=table.archive_id,
-        at_ms=now_ms(),
+        at_ms=at_ms,
         run=run,
         micro_batch=0 if recorded is None else recorded.micro_batch,
         decided_at_ms=None if recorded is None or not recorded.decided_at_ms else recorded.decided_at_ms,
-        topics=_topics(positions, measured, lineages, ends),
+        topics=topics,
+        deleted_topics=_deleted_topics(config, ArchiveDeletedTopics.of(storage), topics),
         deleting_bytes=deleting_bytes,
         source_problem=problem,
         waiting_for=None if planned is None or is_over else planned.waiting_for,
         left_out=() if is_over else read_left_out(planner_state.left_out_path(config.checkpoint)),
+        retention_threats=threats,
+        retention_problem=retention_problem,
+    )
+
+
+def _deleted_topics(
+    config: ArchiveConfig, table: ArchiveDeletedTopics, topics: Sequence[ArchivedTopic]
+) -> tuple[DeletedTopic, ...]:
+    size_bytes = {TopicIncarnation(topic.topic, topic.topic_id): topic.size_bytes for topic in topics}
+    keep_s = config.deleted_topics.keep_s
+    return tuple(
+        DeletedTopic(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            missed_since_ms=since_ms,
+            kept_until_ms=None if keep_s is None else since_ms + int(keep_s * 1000),
+            size_bytes=size_bytes.get(topic, 0),
+        )
+        for topic, since_ms in sorted(table.since_ms().items())
     )
 
 
@@ -192,14 +235,43 @@ def _grouped(rows: pa.Table, measures: list[tuple[str, str]]) -> pa.Table:
     return rows.group_by(_KEYS, use_threads=False).aggregate(measures)
 
 
-def _ends_of_source(config: ArchiveConfig) -> tuple[Mapping[SourcePartition, int], str | None]:
+def _ends_of_source(config: ArchiveConfig, cluster: Cluster) -> tuple[Mapping[SourcePartition, int], str | None]:
     """Return last stable offsets, or why there are none."""
-    with closing(Cluster(config.source.client)) as cluster:
-        deadline = Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
-        try:
-            return SourceOffsets(PlannerConfig.of_archive(config), cluster).log_ends(deadline).ends, None
-        except (RetriableError, ConfigError) as error:
-            return {}, str(error)
+    try:
+        return SourceOffsets(PlannerConfig.of_archive(config), cluster).log_ends(_deadline(config)).ends, None
+    except (RetriableError, ConfigError) as error:
+        return {}, str(error)
+
+
+def _threats(
+    config: ArchiveConfig, cluster: Cluster, topics: Sequence[ArchivedTopic], ends: Mapping[SourcePartition, int], now_ms: int
+) -> tuple[tuple[RetentionThreat, ...], str | None]:
+    """Return what retention threatens of the partitions that are behind, or why that is not known."""
+    behind = [
+        BehindPartition(
+            source=source,
+            position=at.position,
+            end=ends[source],
+            bytes_per_offset=_bytes_per_offset(at),
+        )
+        for topic in topics
+        for at in topic.partitions
+        if at.lag_offsets and (source := SourcePartition(topic.topic, topic.topic_id, at.partition)) in ends
+    ]
+    try:
+        return retention_threats(cluster, behind, now_ms, _deadline(config)), None
+    except (RetriableError, ConfigError) as error:
+        return (), str(error)
+
+
+def _bytes_per_offset(partition: ArchivedPartition) -> float | None:
+    if partition.first_offset is None or partition.last_offset is None:
+        return None
+    return partition.size_bytes / (partition.last_offset + 1 - partition.first_offset)
+
+
+def _deadline(config: ArchiveConfig) -> Deadline:
+    return Deadline.after_ms(min(PATIENCE_MS, config.source.client.request_timeout_ms), time.monotonic)
 
 
 def _topics(

@@ -9,12 +9,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shallow_mirror.operations.archive_status import ArchiveStatus
+from shallow_mirror.operations.archive_status import ArchiveStatus, DeletedTopic
 from shallow_mirror.operations.status_view import run_line
 from shallow_mirror.plurals import counted
 
 _MOST_LEFT_OUT = 10
 _MOST_LINEAGES = 10
+_MOST_DELETED = 10
+_MOST_THREATS = 10
 
 
 def show(status: ArchiveStatus, console: Console, *, as_json: bool = False) -> None:
@@ -48,11 +50,40 @@ def render(status: ArchiveStatus) -> RenderableType:
     ]
     if len(status.left_out) > _MOST_LEFT_OUT:
         lines.append(f"and {len(status.left_out) - _MOST_LEFT_OUT:,} more partitions: --json has all")
+    lines += _deleted_lines(status)
+    lines += _retention_lines(status)
     lines += _lineage_lines(status)
     parts: list[RenderableType] = [Text(line) for line in lines]
     if status.topics:
         parts.append(_table(status))
     return Group(*parts)
+
+
+def _deleted_lines(status: ArchiveStatus) -> list[str]:
+    lines = [
+        f"{topic.topic} (id {topic.topic_id}) was deleted at the source, missed since {_time(topic.missed_since_ms)}: "
+        f"{counted(topic.size_bytes, 'byte')} are kept {_until(topic)}"
+        for topic in status.deleted_topics
+    ]
+    more = [f"and {len(lines) - _MOST_DELETED:,} more deleted topics: --json has all"] if len(lines) > _MOST_DELETED else []
+    return lines[:_MOST_DELETED] + more
+
+
+def _until(topic: DeletedTopic) -> str:
+    return "(deleted_topics.keep: forever)" if topic.kept_until_ms is None else f"until {_time(topic.kept_until_ms)}"
+
+
+def _retention_lines(status: ArchiveStatus) -> list[str]:
+    if status.retention_problem is not None:
+        return [
+            f"whether retention at the source deletes records before they are archived is not known: {status.retention_problem}"
+        ]
+    lines = [threat.sentence() for threat in status.retention_threats[:_MOST_THREATS]]
+    if len(status.retention_threats) > _MOST_THREATS:
+        lines.append(f"and {len(status.retention_threats) - _MOST_THREATS:,} more threatened partitions: --json has all")
+    if lines:
+        lines.append("raise retention.ms or retention.bytes of these topics at the source until the archive has caught up")
+    return lines
 
 
 def _lineage_lines(status: ArchiveStatus) -> list[str]:

@@ -48,9 +48,17 @@ class OperatorSession:
 
 @contextmanager
 def open_operator_session(
-    config: MirrorConfig | RestoreConfig, command: str, deadline: Deadline, *, spark: Any, observer: Observer = observe_nothing
+    config: MirrorConfig | RestoreConfig,
+    command: str,
+    deadline: Deadline,
+    *,
+    spark: Any,
+    observer: Observer = observe_nothing,
+    accepted_version: int = 0,
 ) -> Iterator[OperatorSession]:
-    """Take over the offset map for the block. `spark`: the session of `session_for_tables`.
+    """Take over the offset map for the block.
+
+    `spark`: the session of `session_for_tables`. `accepted_version`: as in `OffsetMapOwner.take_over`.
 
     Raises ConfigError, OffsetMapConflictError, OutcomeUnknownError, RetriableError.
     """
@@ -66,6 +74,7 @@ def open_operator_session(
             run=run,
             now_ms=lambda: int(time.time() * 1000),
             slots=config.write.slots,
+            accepted_version=accepted_version,
         )
         observations = RunHistory(storage.background_tables())
         observations.run_started(owner.run_epoch, run, __version__)

@@ -19,9 +19,15 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, ConfigError
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import inspect_logs, inspect_receipt, lost_ranges
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
+    inspect_logs,
+    inspect_receipt,
+    lost_ranges,
+    require_known_receipts,
+)
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,
     LogEvidence,
@@ -32,6 +38,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     judge,
 )
 from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
 from shallow_mirror.types import SourcePartition
 
 INSPECT_MS = 20_000
@@ -132,6 +139,35 @@ def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[Sl
     with closing(Cluster(config.target.client)) as target:
         offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
         return tuple(_report(target, decided, rows, offset_map.map_id, deadline) for decided in decided_txns(rows))
+
+
+def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> OlderTablesError | None:
+    """Return what the target shows of decisions that the tables do not have; None where they have all. Raises as `inspect`."""
+    offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
+    recorded = offset_map.recorded()
+    if recorded is None:
+        return None
+    deadline = Deadline.after_ms(INSPECT_MS, time.monotonic)
+    with closing(Cluster(config.target.client)) as target:
+        offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
+        names = transactional_ids(config.mirror, recorded.highest_slot + 1)
+        try:
+            require_known_receipts(target, names, offset_map.map_id, recorded, deadline)
+        except OlderTablesError as older:
+            return older
+    return None
+
+
+def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError, spark: Any = None) -> None:
+    """Let a start continue from tables that are older than the target: what they do not have is copied again.
+
+    Takes over the offset map and the guard, so that a run with the newer tables ends. Raises as `resolve`.
+    """
+    deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
+    with open_operator_session(config, "recover", deadline, spark=spark, accepted_version=older.version) as session:
+        guard = RunGuard(session.target, config.mirror, config.write.transaction_timeout_ms)
+        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline, guard=guard)
+        session.outcome = f"recover: continues from older tables, whose newest decision was {older.known}"
 
 
 def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment], map_id: str, deadline: Deadline) -> SlotReport:

@@ -12,10 +12,13 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shallow_mirror import routing
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
@@ -113,7 +116,8 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
 def redo_config(config: MirrorConfig, request: RedoRequest, tables: str | None = None) -> MirrorConfig:
     """Return the config of the mirror that copies the range. `tables`: a folder for its map, where the mirror's is in a catalog.
 
-    Raises ConfigError for an invalid request.
+    Where the mirror would write a source topic to the target topic, the source is asked whether it has that topic.
+    Raises ConfigError for an invalid request, RetriableError.
     """
     problems = _problems(config, request)
     if tables is None and schema_of(config.tables) is not None:
@@ -121,7 +125,9 @@ def redo_config(config: MirrorConfig, request: RedoRequest, tables: str | None =
     if problems:
         raise ConfigError(problems)
     folder = f"{tables or config.tables}/redo/{request.name}"
-    topics = config.topics.model_copy(update={"include": [re.escape(request.topic_partition.topic)], "exclude": [], "start": {}})
+    included = [re.escape(request.topic_partition.topic)]
+    # The copy is written in transactions, whatever offsets the mirror's own copy has.
+    topics = config.topics.model_copy(update={"include": included, "exclude": [], "start": {}, "offsets": {}})
     write = config.write.model_copy(update={"slots": 1, "on_refused": "stop"})
     changes = {"mirror": f"{config.mirror}.redo.{request.name}", "tables": folder, "checkpoint": f"{folder}/_spark"}
     return config.model_copy(update={**changes, "topics": topics, "write": write})
@@ -133,10 +139,18 @@ def _problems(config: MirrorConfig, request: RedoRequest) -> list[str]:
         problems.append(f"offsets {request.start} to {request.end}: FROM must be below TO (TO itself is not copied)")
     template, alias, target = config.topics.target_name, config.source.alias, request.target_topic
     own = re.fullmatch(routing.own_targets_pattern(template, alias), target)
-    if own is not None and config.topics.is_included(own["topic"]):
+    if own is not None and config.topics.is_included(own["topic"]) and _has_topic(config, own["topic"]):
         problems.append(f"--to {target}: this mirror writes source topic {own['topic']} to it: give the name of another topic")
     problems += routing.name_problems(request.topic_partition.topic, target)
     return problems
+
+
+def _has_topic(config: MirrorConfig, topic: str) -> bool:
+    deadline = Deadline.after_ms(START_MS, time.monotonic)
+    with closing(Cluster(config.source.client)) as source:
+        reach(source, config.source_cluster_name, deadline)
+        listed = source.metadata([topic], deadline).topics.get(topic)
+    return listed is not None and listed.error_code == 0
 
 
 class _Copy:

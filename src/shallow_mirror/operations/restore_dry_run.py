@@ -13,7 +13,6 @@ from shallow_mirror.archive_reading.cuts import cut_batch
 from shallow_mirror.checkpoints.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.group_offset_history import positions_as_of
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
@@ -22,17 +21,18 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
-from shallow_mirror.groups.restored_groups import REQUEST_S, PlannedGroup, planned_groups
+from shallow_mirror.groups.restored_groups import REQUEST_S, PlannedGroup, noted_positions, planned_groups
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.restore_fillers import FillerCount
 from shallow_mirror.operations.restore_target_check import TargetCheck, TopicToRestore
 from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.streaming.planning.restore_planner import (
     OtherLineages,
     RestorePlanner,
     described_topics,
-    time_of_cut,
+    group_times,
     unmatched_sentence,
 )
 from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
@@ -86,6 +86,8 @@ class RestoreDryRun:
     is_begun: bool
     topics: list[TopicToRestore]
     partitions: list[PartitionToRestore]
+    choices: list[str] = field(default_factory=list)
+    """Between topic ids, lineages and numbers of partitions, as `RestorePlanner.choices`; none where it has begun."""
     other_lineages: list[OtherLineages] = field(default_factory=list)
     micro_batches: int = 0
     object_count: int = 0
@@ -129,6 +131,7 @@ class RestoreDryRun:
             lines.append(f"topics that will be added to it: {', '.join(self.added_topics)}")
         lines += [unmatched_sentence(pattern) for pattern in self.unmatched_patterns]
         lines += self.problems
+        lines += self.choices
         lines += [line for topic in self.topics for line in _topic_lines(topic)]
         lines += [_partition_line(partition) for partition in self.partitions]
         lines += [others.sentence() for others in self.other_lineages]
@@ -164,7 +167,8 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
     storage = MirrorStorage(config.table_location, spark)
     table = ArchiveTable.open(archive_storage)
     store = ObjectStore.open(config.archive.objects, config.storage_options)
-    planner = RestorePlanner(config, table, store)
+    require_objects(table, store)
+    planner = RestorePlanner(config, table, store, archive_storage)
     recorded = RestoreRangesTable.of(storage).read()
     positions = {} if recorded is None else OffsetMap.open(storage, mirror=config.mirror).positions()
     decision = decide_restore(config, recorded, positions, planner, table.archive_id)
@@ -182,6 +186,7 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
         is_begun=not decision.is_first,
         topics=topics,
         partitions=[],
+        choices=list(decision.choices),
         other_lineages=list(decision.other_lineages),
         problems=problems,
         added_topics=decision.added_topics,
@@ -199,20 +204,19 @@ def _add_groups(
     if config.groups.commit == "off":
         report.groups_note = "no offsets will be committed (groups.commit: off)"
         return
-    at = time_of_cut(table, decided, config.until, datetime.now(UTC))
-    try:
-        recorded = positions_as_of(archive_storage.best_effort_tables(), at)
-    except ConfigError:
+    times = group_times(table, archive_storage, decided, config.until, datetime.now(UTC))
+    positions = noted_positions(archive_storage.best_effort_tables(), times)
+    if not positions:
         report.groups_note = "none will be committed: the archive has recorded none up to the cut (groups.interval)"
         return
     with closing(GroupClient(config.target.client, config.target_cluster_name, REQUEST_S)) as target:
         try:
-            report.groups = planned_groups(config, recorded.positions, decided.ranges, target)
+            report.groups = planned_groups(config, positions, decided.ranges, target)
         except ConfigError as error:
             report.problems += [f"groups: {problem}" for problem in error.problems]
     report.groups_note = (
-        f"offsets of {counted(len(report.groups), 'group')} will be committed once everything is restored, as recorded at "
-        f"{recorded.observed_at.isoformat(timespec='seconds')}; those of topics with translated offsets are translated then"
+        f"offsets of {counted(len(report.groups), 'group')} will be committed once everything is restored, as recorded up to "
+        f"{max(times.values()).isoformat(timespec='seconds')}; those of topics with translated offsets are translated then"
     )
 
 

@@ -230,8 +230,8 @@ def gather_status(
         quarantined_batches=len(quarantined),
         quarantined_bytes=sum(segment.size_bytes for segment in quarantined),
         paused_topics=tuple(
-            PausedTopic(topic=topic, since_ms=since_ms, is_handed_over=topic in controls.requested | controls.handed_over)
-            for topic, since_ms in controls.paused.items()
+            PausedTopic(topic=topic, since_ms=since_ms, is_handed_over=topic in controls.moving)
+            for topic, since_ms in sorted({**controls.paused, **controls.requested, **controls.handed_over}.items())
         ),
         gone_topics=() if topics is None else topics.gone,
         topic_problems=() if topics is None else topics.problems,

@@ -9,11 +9,12 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
 from shallow_mirror.broker.produce.receipts import read_receipts
 from shallow_mirror.broker.produce.transactions import describe_txn
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError, RetriableError
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_foreign_receipts, refuse_used_ids
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids, require_known_receipts
 from shallow_mirror.streaming.runner.acl_check import ON_SOURCE_TOPICS, ON_TARGET_TOPICS
 
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
@@ -55,9 +56,9 @@ def read_broker_settings(
 
 
 def slot_problems(
-    target: Cluster, alias: str, names: Sequence[str], map_id: str | None, deadline: Callable[[], Deadline]
+    target: Cluster, alias: str, names: Sequence[str], offset_map: OffsetMap | None, deadline: Callable[[], Deadline]
 ) -> Iterator[Finding]:
-    """Whether we may use the transactional ids and groups `names`, and who else does. `map_id` None: there is no map yet.
+    """Whether we may use the transactional ids and groups `names`, and who else does. `offset_map` None: there is none yet.
 
     Looking for a coordinator creates its internal topic, so other users are not looked up while that topic may not exist.
     """
@@ -68,20 +69,21 @@ def slot_problems(
     listed = target.metadata([_TXN_TOPIC, _GROUP_TOPIC], deadline()).topics
 
     def ask_txns() -> None:
-        if map_id is None:
+        if offset_map is None:
             refuse_used_ids(target, names, deadline())
         else:
             describe_txn(target, names[0], deadline())
 
     def ask_receipts() -> None:
-        if map_id is None:
+        recorded = None if offset_map is None else offset_map.recorded()
+        if offset_map is None or recorded is None:
             read_receipts(target, names[0], deadline())
         else:
-            refuse_foreign_receipts(target, names, map_id, deadline())
+            require_known_receipts(target, names, offset_map.map_id, recorded, deadline())
 
     for topic, ask in ((_TXN_TOPIC, ask_txns), (_GROUP_TOPIC, ask_receipts)):
         code = listed[topic].error_code if topic in listed else UNKNOWN_TOPIC_OR_PARTITION
-        if is_forbidden(code) and map_id is None:
+        if is_forbidden(code) and offset_map is None:
             what = f"whether another application uses {names[0]} is not known: topic {topic} is not visible to the mirror's user"
             yield Finding(Level.UNKNOWN, f"cluster {alias}", what)
             continue
@@ -93,6 +95,8 @@ def slot_problems(
             continue  # reported for every broker
         except ConfigError as error:
             yield from (Finding(Level.STOPS, f"cluster {alias}", problem) for problem in error.problems)
+        except OlderTablesError as error:
+            yield Finding(Level.STOPS, f"cluster {alias}", str(error))
 
 
 def timeout_problems(

@@ -167,8 +167,7 @@ class _Preflight:
 
     def _check_slots(self, offset_map: OffsetMap | None) -> None:
         names = transactional_ids(self._config.mirror, id_count(self._config.write.slots))
-        map_id = None if offset_map is None else offset_map.map_id
-        self._findings += slot_problems(self._target, self._config.target.alias, names, map_id, self._deadline)
+        self._findings += slot_problems(self._target, self._config.target.alias, names, offset_map, self._deadline)
 
     def _partition_counts(self, listing: LogEnds, mirrored: Collection[str]) -> dict[str, int]:
         """Return the number of partitions by source topic."""

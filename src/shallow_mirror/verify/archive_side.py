@@ -138,7 +138,7 @@ class ArchivedPartitionReader:
         if start >= end:
             return
         least = wanted.start if not is_first and start == wanted.start else 0
-        for batches in SegmentReader(self._store, self._rows, start, end, verifies=False, is_read_once=True):
+        for batches in SegmentReader(self._store, self._rows, start, end, verifies_batches=False, is_read_once=True):
             yield self._chunk(batches, least, end)
 
     def _chunk(self, batches: SegmentBatches, least: int, end: int) -> Chunk:

@@ -71,6 +71,9 @@ class Classification:
     unchecked: Counter[Unchecked]
 
 
+_OTHER_BYTES = "the bytes of the batch differ; its records cannot be opened: their offsets do not rise"
+
+
 def classify_moved_and_damaged(left: Leftovers, context: VerifyContext) -> tuple[Leftovers, list[Difference]]:
     """Report what needs no opening of batches, and return what is left over then."""
     differences: list[Difference] = []
@@ -169,7 +172,8 @@ def _changed(left: Leftovers, context: VerifyContext, differences: list[Differen
         if j is None:
             continue
         source, target = left.source[i], left.target[j]
-        reason = difference_of_records(source["content"], target["content"])
+        is_unopened = Level.UNOPENED in (source["level"], target["level"])
+        reason = _OTHER_BYTES if is_unopened else difference_of_records(source["content"], target["content"])
         differences.append(context.difference(DifferenceKind.CHANGED, reason, **(_target_range(target) | _source_range(source))))
         pairs.append((i, j))
     return without(left, [i for i, _ in pairs], [j for _, j in pairs])

@@ -20,6 +20,7 @@ from shallow_mirror.wire.records.unpacked_batch import Record
 
 NOWHERE = -1
 """No row of the map, or no partner."""
+NO_TIMESTAMP = -1
 
 
 class Level(enum.IntEnum):
@@ -27,6 +28,8 @@ class Level(enum.IntEnum):
     RECORD = 1
     DAMAGED = 2
     """A batch whose checksum or header does not hold: it equals nothing."""
+    UNOPENED = 3
+    """An intact batch that no reader can open: compared by its bytes."""
 
 
 _CONTENT_BYTES = 40
@@ -74,7 +77,8 @@ def batch_items(
     content["last_offset_delta"] = headers["last_offset_delta"]
     content["base_timestamp"] = headers["base_timestamp"]
     if compares_max_timestamp:
-        content["max_timestamp"] = headers["max_timestamp"]
+        # A broker writes -1 where all timestamps of a batch are below that.
+        content["max_timestamp"] = np.maximum(headers["max_timestamp"], NO_TIMESTAMP)
     content["attributes"] = headers["attributes"] & _KEPT_ATTRIBUTES
     items = np.zeros(len(headers), ITEM)
     items["offset"] = headers["base_offset"]
@@ -109,6 +113,13 @@ class RecordItems:
         items["content"] = np.frombuffer(bytes(self._contents), np.uint64).reshape(-1, _CONTENT_BYTES // 8)
         self._offsets, self._contents = [], bytearray()
         return items
+
+
+def unopened(batch: Items, offset: int) -> Items:
+    """Return the item of what is left, from `offset` on, of a batch that cannot be opened. `batch`: its item."""
+    items = batch.copy()
+    items["offset"], items["records"], items["level"] = offset, items["end"] - offset, Level.UNOPENED
+    return items
 
 
 def damaged_item(offset: int, end: int, size_bytes: int = 0) -> Items:

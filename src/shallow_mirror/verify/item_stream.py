@@ -7,8 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shallow_mirror.errors import CorruptBatchError
-from shallow_mirror.verify.fingerprints import Items, RecordItems, batch_items, damaged_item, joined, no_items
+from shallow_mirror.errors import CorruptBatchError, OffsetDeltasError
+from shallow_mirror.verify.fingerprints import (
+    NO_TIMESTAMP,
+    Items,
+    RecordItems,
+    batch_items,
+    damaged_item,
+    joined,
+    no_items,
+    unopened,
+)
 from shallow_mirror.verify.map_index import Bools
 from shallow_mirror.verify.partition_reader import Chunk, LogReader, Skipped
 from shallow_mirror.wire.batches.admission import Verdict
@@ -91,11 +100,11 @@ def _damaged_of(chunk: Chunk) -> Items:
     return joined(damaged)
 
 
-def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: LogReader, damaged: list[Items]) -> Iterator[int]:
+def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: LogReader, beside: list[Items]) -> Iterator[int]:
     """Yield up to which offset one batch was opened, record by record; the rest of it is damaged where it cannot be read."""
     start, size, header = int(chunk.index.pos[i]), int(chunk.index.size_bytes[i]), chunk.index.headers[i]
     base, end = int(header["base_offset"]), int(chunk.index.last_offset[i]) + 1
-    position, newest = base, -(1 << 63)
+    position, newest = base, NO_TIMESTAMP
     try:
         for record in open_batch(
             chunk.records[start : start + size], reader.topic_partition, max_bytes=OPENED_FETCHES * reader.fetch_bytes
@@ -103,10 +112,16 @@ def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: LogReader, 
             collected.add(record)
             position, newest = record.offset + 1, max(newest, record.timestamp_ms)
             yield position
+    except OffsetDeltasError:
+        whole = batch_items(
+            chunk.index.headers[[i]], chunk.index.size_bytes[[i]], compares_max_timestamp=not reader.log.is_preserved
+        )
+        beside.append(unopened(whole, position))
+        return
     except CorruptBatchError as error:
         reader.log.damages[position] = f"its checksum holds, but {error.reason}"
-        damaged.append(damaged_item(position, end, size))
+        beside.append(damaged_item(position, end, size))
         return
-    off_ms = int(header["max_timestamp"]) - newest
+    off_ms = max(int(header["max_timestamp"]), NO_TIMESTAMP) - newest
     if off_ms and not header["attributes"] & LOG_APPEND_TIME_BIT and not reader.log.is_preserved:
         reader.log.wrong_headers[base, end] = f"the maximum timestamp in its header is {off_ms:+d} ms off"

@@ -36,12 +36,14 @@ def compare_logs(
     target_partition: TopicPartition,
     end: int,
     on_position: OnPosition,
+    *,
+    start: int = 0,
 ) -> LogComparison:
-    """Compare all that both logs still have below `end`, as readers of each cluster's isolation level see it.
+    """Compare all that both logs still have from `start` up to `end`, as readers of each cluster's isolation level see it.
 
     Compaction is no excuse: what only one side shows is a difference. Metadata of both was loaded. Raises as `verify_range`.
     """
-    start = min(end, max(source.log_view(source_partition).log_start, target.log_view(target_partition).log_start))
+    start = min(end, max(start, source.log_view(source_partition).log_start, target.log_view(target_partition).log_start))
     rows = _one_row(start, end)
     readers = source.readers(source_partition, rows.start), target.readers(target_partition, rows.target_starts)
     for reader in (*readers[0], *readers[1]):

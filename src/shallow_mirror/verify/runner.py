@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from shallow_mirror.archive_reading.state_at_cut import described_topics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.checkpoints.verify_log import FLUSH_S
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.restore_changes import require_same_restore, unfinished_partitions
+from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
@@ -99,6 +100,7 @@ def verify_restore(
     decided = RestoreRangesTable.of(storage).read()
     if decided is None:
         raise ConfigError("the restore has not begun: run `shallow-mirror restore` first")
+    until = Cut.model_validate_json(decided.until)
     table = ArchiveTable.open(archive_storage)
     positions = offset_map.positions()
     require_same_restore(decided, config, table.archive_id, positions)
@@ -116,9 +118,7 @@ def verify_restore(
         table,
         ObjectStore.open(config.archive.objects, config.storage_options),
         decided,
-        ArchivedTopics.of(archive_storage).described(
-            {source.topic: source.topic_id for source in decided.ranges}, decided.last_decision
-        ),
+        described_topics(archive_storage, decided, time_ms=until.time_ms, decision=until.decision),
         config.read.isolation_level,
         fetch_bytes=fetch_bytes,
     )

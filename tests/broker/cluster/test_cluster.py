@@ -272,6 +272,7 @@ def test_a_broker_that_does_not_know_api_versions_is_too_old(fake: StrictCluster
 def test_a_broker_without_describe_transactions_will_do_until_it_is_asked_for_them(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
+    fake.not_offered = frozenset({"DescribeTransactions"})
     assert offsets(client, clock) == [0, 0]
     with pytest.raises(BrokerTooOldError, match=r"^broker .* offers no DescribeTransactions: Kafka 3\.0 or later is needed$"):
         describe_txn(client, "m-0", clock.deadline())

@@ -9,7 +9,7 @@ import crc32c
 import pytest
 from tests.support.record_batches import batch
 
-from shallow_mirror.archive_format.object_footer import ObjectHeader
+from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.object_store.folder_store import FolderStore
 from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
@@ -19,8 +19,7 @@ from shallow_mirror.wire.batches.batch_index import index_batches
 
 ORDERS = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 OTHER = ORDERS._replace(partition=1)
-NAME = "a/00000001/0000000001-0000-00-00000000.batches"
-HEADER = ObjectHeader(archive_id="a", source_cluster_id="c", run_epoch=1, decision=1, slot=0)
+NAME = ObjectName(archive_id="a", run_epoch=1, decision=1, slot=0, retention_class=0, try_id="00000000")
 
 
 def add(builder: ObjectBuilder, source: SourcePartition, data: bytes) -> None:
@@ -56,7 +55,7 @@ def test_the_batches_of_a_partition_lie_in_the_object_in_their_order(
     unit = len(batch(0, payload=bytes(100)))
     monkeypatch.setattr(object_builder, "INDEX_BYTES", 3 * unit)
     monkeypatch.setattr(object_builder, "PART_BYTES", 5 * unit)
-    builder = ObjectBuilder(NAME, FolderStore(tmp_path).writer(NAME), "")
+    builder = ObjectBuilder(NAME, FolderStore(tmp_path).writer(str(NAME)), "")
     expected = {ORDERS: b"", OTHER: b""}
     offsets = {source: itertools.count() for source in expected}
     for number, size in enumerate((*sizes, *reversed(sizes))):
@@ -65,14 +64,15 @@ def test_the_batches_of_a_partition_lie_in_the_object_in_their_order(
         add(builder, source, data)
         expected[source] += data
     stored = builder.close(
-        HEADER, [segment_of(source, next(offsets[source]), len(data)) for source, data in expected.items() if data]
+        "c", [segment_of(source, next(offsets[source]), len(data)) for source, data in expected.items() if data]
     )
-    content = (tmp_path / NAME).read_bytes()
+    content = (tmp_path / str(NAME)).read_bytes()
     for source, data in expected.items():
         if not data:
             continue
         runs = [content[entry.position : entry.position + entry.size_bytes] for entry in stored[source].index]
         assert b"".join(runs) == data
         assert stored[source].crc32c == crc32c.crc32c(data)
+        assert stored[source].run_crc32c == tuple(map(crc32c.crc32c, runs))
         starts = [entry.start_offset for entry in stored[source].index]
         assert starts == sorted(set(starts))

@@ -30,7 +30,8 @@ def archive(tmp_path: Path) -> ArchiveOfTest:
         {
             ORDERS: [data(0, 7), marker(2, 1, 7), data(3, 8), marker(5, 0, 8), data(6, 9), marker(8, 1, 9)],
             OTHER: [batch(0, 4), data(4, 7), marker(6, 1, 7), data(7, 8), marker(9, 0, 8)],
-        }
+        },
+        aborted={ORDERS: [(8, 3)], OTHER: [(8, 7)]},
     )
     archive.archive({OTHER: [data(10, 9), marker(12, 1, 9), batch(13, 3)]})
     return archive
@@ -78,3 +79,31 @@ def test_rows_of_other_lineages_tear_nothing(archive: ArchiveOfTest, tmp_path: P
     cut = {"orders": {0: 7, 1: 10}}
     assert ends(archive, tmp_path, offsets=cut, whole_transactions=True) == (7, 10)
     assert ends(archive, tmp_path, offsets=cut, whole_transactions=True, lineage=0) == (6, 10)
+
+
+def test_a_transaction_behind_an_aborted_one_of_its_producer_is_whole_as_well(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive(
+        {
+            ORDERS: [data(0, 7, 4), marker(2, 0, 7, producer_epoch=5), data(3, 7, 6)],
+            OTHER: [batch(0, 4), data(4, 7, 6), marker(6, 1, 7, producer_epoch=7)],
+        },
+        aborted={ORDERS: [(7, 0)]},
+    )
+    assert ends(archive, tmp_path, offsets={"orders": {0: 5, 1: 4}}, whole_transactions=True) == (3, 4)
+
+
+def test_a_transaction_without_a_marker_is_left_out_and_one_whose_marker_came_much_later_is_not(tmp_path: Path) -> None:
+    """At the end of an archive more records of the transaction may have followed at the source."""
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive(
+        {ORDERS: [batch(0, 2), data(2, 7, 4)], OTHER: [data(0, 7, 4), marker(2, 1, 7, producer_epoch=5), batch(3, 1)]}
+    )
+    assert ends(archive, tmp_path, whole_transactions=True) == (2, 0)
+    archive.now_ms += 3 * 3_600_000  # the archive did not run for so long
+    archive.archive({ORDERS: [data(4, 7, 4), marker(6, 1, 7, producer_epoch=5)]})
+    assert ends(archive, tmp_path, offsets={"orders": {0: 4, 1: 4}}, whole_transactions=True) == (2, 0)
+    assert ends(archive, tmp_path, offsets={"orders": {0: 6, 1: 4}}, whole_transactions=True) == (6, 4)
+    archive.archive({ORDERS: [batch(7, 1)]})
+    assert ends(archive, tmp_path, offsets={"orders": {0: 4, 1: 4}}, whole_transactions=True) == (2, 0)
+    assert ends(archive, tmp_path, offsets={"orders": {0: 7, 1: 4}}, whole_transactions=True) == (7, 4)

@@ -79,7 +79,7 @@ def test_every_command_of_an_archive_works_and_a_restore_continues_in_a_catalog(
     ]
     report = verify_archive(settings, spark, is_deep=True)
     assert (report.is_equal, report.findings.counts) == (True, {})
-    assert clean(settings, spark).object_count == 0
+    assert clean(settings, spark, older_than_s=0).object_count == 0
 
     groups = {"include": [f".*-{re.escape(topic_name)}"]}
     restore = restore_runs.config(tmp_path, in_folder, target, checkpoint=str(tmp_path / "_state"), groups=groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.ports import free_ports
+from shallow_mirror.operations.archive_adopt import adopt
 from shallow_mirror.operations.archive_expire import expire
 from shallow_mirror.operations.archive_rebuild import rebuild
 from shallow_mirror.operations.archive_status import gather_archive_status
@@ -166,10 +169,19 @@ def test_a_running_archive_deletes_what_its_retention_does_not_keep_and_the_comm
 
     new = settings.model_copy(update={"tables": str(tmp_path / "new"), "checkpoint": str(tmp_path / "new" / "_spark")})
     rebuild(settings, new.tables)
+    assert [_range_of(row) for row in archive_runs.rows(new)] == [_range_of(row) for row in archive_runs.rows(settings)]
+    with pytest.raises(ConfigError, match=r"belong to the table in .*, not to this table"):
+        archive_runs.archive_all(new, spark)
+    adopt(new)
     write(source, topic_name, ["after the table was rebuilt"], 1)
     archive_runs.archive_all(new, spark)
     assert verify_archive(new, is_deep=True).is_equal
     assert {partition: position.offset for partition, position in _positions(new).items()} == ends_of(source, topic_name)
+
+
+def _range_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("source_topic_id", "source_partition", "lineage", "source_start", "source_end", "kind", "object_name", "state")
+    return tuple(row[name] for name in names)
 
 
 def _positions(settings: ArchiveConfig) -> dict[TopicPartition, Position]:

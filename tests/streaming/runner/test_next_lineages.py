@@ -77,7 +77,8 @@ def archived(tmp_path: Path) -> Iterator[Archived]:
 
 
 def at(offset: int, lineage: int, epoch_end: EpochEnd | None, source: SourcePartition = A) -> Position:
-    return Position(offset, TargetPartition(*source), epoch_end, None, 0, lineage)
+    """Return the position where a lineage begins."""
+    return Position(offset, TargetPartition(*source), epoch_end, None, 0, lineage, start=offset)
 
 
 @pytest.mark.parametrize("new", [0, 2, 20], ids=["ends there", "ends below the position", "has grown beyond it"])

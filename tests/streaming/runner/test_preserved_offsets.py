@@ -63,17 +63,21 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    create_topic(source, topic_name, settings={"retention.ms": "-1"})
-    write(source, topic_name, ["deleted"] * 7)
-    delete_records(source, topic_name, 7)
+    idle = f"{topic_name}.idle"
+    for topic in (topic_name, idle):
+        create_topic(source, topic, settings={"retention.ms": "-1"})
+        write(source, topic, ["deleted"] * 7)
+        delete_records(source, topic, 7)
     write_mixed(source, topic_name)
-    conf = conf_of(two_clusters, tmp_path, topic_name)
+    conf = config(tmp_path, source, target, [topic_name, idle], **PRESERVED)
     findings = preflight_mirror(conf).findings
     assert not [finding for finding in findings if finding.level is Level.STOPS]
-    assert any(finding.what.startswith("1 partition not beginning at offset 0") for finding in findings)
+    assert any(finding.what.startswith("2 partitions not beginning at offset 0") for finding in findings)
     catch_up(conf, spark)
     require_equal(two_clusters, topic_name)
     assert earliest(target, topic_name) == 7
+    # A group that has read all of the idle topic continues there, and so does whoever writes to it after a move.
+    assert high_watermark(target, idle) == 7
 
     write_mixed(source, topic_name)
     catch_up(conf, spark)
@@ -87,9 +91,9 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     report = verify_mirror(conf)
     assert report.is_equal, report
     fillers = sum(row.segment.source_end - row.segment.source_start for row in rows if row.segment.kind is not SegmentKind.DATA)
-    assert (report.preserved_partition_count, report.filler_count) == (1, fillers)
-    (topic,) = gather_status(conf).topics
-    assert (topic.topic, topic.offsets, topic.filler_count) == (topic_name, "preserved", fillers)
+    assert (report.preserved_partition_count, report.filler_count) == (2, fillers)
+    counts = {topic.topic: (topic.offsets, topic.filler_count) for topic in gather_status(conf).topics}
+    assert counts == {topic_name: ("preserved", fillers), idle: ("preserved", 0)}
     assert fillers > 0
 
 
@@ -191,11 +195,25 @@ def test_a_target_topic_that_is_not_new_is_refused(
 
 
 @pytest.mark.long
-def test_translated_offsets_cannot_become_preserved(
+def test_preserved_offsets_become_translated_without_a_record_twice_and_not_preserved_again(
     two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
 ) -> None:
-    create_topic(two_clusters.source.bootstrap, topic_name)
-    write(two_clusters.source.bootstrap, topic_name, ["a"])
-    catch_up(conf_of(two_clusters, tmp_path, topic_name, topics={"offsets": {}}), spark)
+    """What a run had written when it was killed is in the log only: the map gets it before the first transaction."""
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["a"])
+    preserved, undecided = conf_of(two_clusters, tmp_path, topic_name), tmp_path / "copy"
+    catch_up(preserved, spark)
+    shutil.copytree(tmp_path / "tables", undecided)
+    write_mixed(source, topic_name)
+    catch_up(preserved, spark)
+    shutil.rmtree(tmp_path / "tables")
+    undecided.rename(tmp_path / "tables")
+    write(source, topic_name, ["last"])
+    translated = conf_of(two_clusters, tmp_path, topic_name, topics={"offsets": {}})
+    catch_up(translated, spark)
+    copies = {bootstrap: read_places(bootstrap, [(topic_name, 0)])[topic_name, 0] for bootstrap in (source, target)}
+    assert [record.value for record in copies[target]] == [record.value for record in copies[source]]
+    assert verify_mirror(translated).differences == ()
     with pytest.raises(ConfigError, match=f"topics.offsets: {topic_name} was mirrored with translated offsets until now"):
-        catch_up(conf_of(two_clusters, tmp_path, topic_name), spark)
+        catch_up(preserved, spark)

@@ -24,9 +24,10 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError
+from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runner import preserved_restore, restore_run
+from shallow_mirror.streaming.runner import preserved_log_filling, preserved_restore, restore_run
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.wire.records.fillers import FILLER_OFFSET_DELTA
@@ -74,6 +75,9 @@ class Archived:
     def end(self, partition: int = 0) -> int:
         return self.target.log("orders", partition).end_offset
 
+    def start(self, partition: int = 0) -> int:
+        return self.target.log("orders", partition).log_start_offset
+
     def records(self, partition: int = 0) -> list[int]:
         """Return the offsets of the records that a consumer returns. All batches have to be of one producer."""
         log = self.target.log("orders", partition)
@@ -101,6 +105,13 @@ def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archiv
     monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
     monkeypatch.setattr(restore_run, "refuse_used_ids", lambda *_: None)
     with StrictCluster(cluster_id="west-id") as target:
+
+        def delete_records(_client: object, starts: dict[TopicPartition, int], *, timeout_s: float) -> None:
+            for key, start in starts.items():
+                target.log(key.topic, key.partition).delete_records_before(start)
+
+        for module in (preserved_restore, preserved_log_filling, kafka_sink):
+            monkeypatch.setattr(module, "delete_records", delete_records)
         restored = Archived(tmp_path, target)
         yield restored
         for cluster in kept.values():
@@ -161,18 +172,35 @@ def test_offsets_without_batches_at_the_end_and_between_rows_are_filled(archived
 
 
 @pytest.mark.parametrize("kind", [SegmentKind.GAP, SegmentKind.EXPIRED])
-def test_a_log_begins_at_the_first_archived_offset_also_without_records(
-    archived: Archived, monkeypatch: pytest.MonkeyPatch, kind: SegmentKind
-) -> None:
-    deleted: dict[TopicPartition, int] = {}
-    monkeypatch.setattr(preserved_restore, "delete_records", lambda _client, starts, timeout_s: deleted.update(starts))
+def test_a_log_begins_at_the_first_archived_offset_also_without_records(archived: Archived, kind: SegmentKind) -> None:
     first = SegmentKind.EXPIRED
     archived.archive.archive({OTHER: [batch(0, 1)]})
     archived.gap(ORDERS, 0, 7, first)
     archived.gap(ORDERS, 7, 9, kind)
     archived.restore("TakeDecision")
     assert (archived.records(), archived.end()) == ([], 9)
-    assert deleted == {TopicPartition("orders", 0): 7 if kind is SegmentKind.GAP else 9}
+    assert archived.start() == (7 if kind is SegmentKind.GAP else 9)
+
+
+def test_a_log_begins_where_the_archive_does_whatever_the_first_micro_batch_holds(archived: Archived) -> None:
+    """An aborted transaction, then records: the position is behind the first one when the first record is written."""
+    transaction = batch(3, 4, attributes=0x10, producer_id=9, producer_epoch=0)
+    archived.archive.archive({ORDERS: [transaction], OTHER: [batch(0, 1)]}, positions={ORDERS: 3}, aborted={ORDERS: [(9, 3)]})
+    archived.archive.archive({ORDERS: [marker(7, 0, 9), batch(8, 5)]}, aborted={ORDERS: [(9, 3)]})
+    config = archived.config()
+    config = config.model_copy(update={"read": config.read.model_copy(update={"micro_batch_bytes": 1})})
+    restore_runs.restore(config, InlineSession())
+    assert (archived.start(), archived.records(), archived.end()) == (3, [8, 9, 10, 11, 12], 13)
+
+
+def test_a_log_is_brought_to_its_first_offset_before_anything_is_copied(archived: Archived) -> None:
+    """The last filler stays until a record is there: brokers may forget the producer of an empty log."""
+    archived.archive.archive({ORDERS: [batch(40, 2)]}, positions={ORDERS: 40})
+    with pytest.raises(CrashError):
+        restore_runs.restore(archived.config(), InlineSession(), observer=CrashAt("TakeDecision"))
+    assert (archived.start(), archived.records(), archived.end()) == (39, [], 40)
+    archived.restore()
+    assert (archived.start(), archived.records(), archived.end()) == (40, [40, 41], 42)
 
 
 def test_the_newest_lineage_is_restored_from_where_it_begins_inside_of_a_batch(archived: Archived) -> None:

@@ -31,6 +31,7 @@ from shallow_mirror.errors import (
     CorruptBatchError,
     DataLossError,
     FencedError,
+    IncompleteRunError,
     MirrorError,
     RecoverNeededError,
     RetriableError,
@@ -40,7 +41,7 @@ from shallow_mirror.logging_setup import JsonFormatter
 from shallow_mirror.operations import status, status_view
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
-from shallow_mirror.sinks.slot_results import EarlyEnd
+from shallow_mirror.sinks.slot_results import EarlyEnd, Side, UnfinishedRange
 from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.error_hints import problem_of_end, problem_of_retry, problem_of_wait
@@ -66,6 +67,15 @@ def witness_of(settings: MirrorConfig) -> tuple[RunReporter, BestEffortTables, A
     reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
     reporter.on_takeover(owner, store)
     return reporter, store, owner
+
+
+def test_a_run_up_to_its_start_that_left_something_out_does_not_end_in_success(tmp_path: Path) -> None:
+    reporter, _, owner = witness_of(config(tmp_path))
+    decide(owner, segment(A, 0, 5, NOW_MS))
+    error = RetriableError("LEADER_NOT_AVAILABLE", "partition 0 of orders has no leader")
+    reporter.left_out.on_micro_batch([UnfinishedRange.of(A, 0, Side.TARGET, error)], owner.positions())
+    with pytest.raises(IncompleteRunError, match=r"left out: orders-0 .*has no leader.*status. names the remedies"):
+        reporter.on_caught_up(owner.positions())
 
 
 @pytest.mark.parametrize(
@@ -119,6 +129,8 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     assert damaged.remedy == "It is damaged at the source. Its bytes: shallow-mirror quarantine export CONF DIR"
     reporter.on_caught_up(owner.positions())
     assert caplog.messages[-1] == "caught up: 1 micro-batch"
+    reporter.on_caught_up(owner.positions(), ["logs"])
+    assert caplog.messages[-1] == "caught up: 1 micro-batch; not copied: 1 paused topic"
     assert problems[ProblemKind.EXPIRED].place == TopicPartition("orders", 0)
     assert problems[ProblemKind.RETRIABLE].error_name == "NETWORK_EXCEPTION"
 

@@ -1,4 +1,4 @@
-"""Two runs of one archive, and two of one restore, at once: the first is fenced, and what it had begun does no harm."""
+"""Runs and commands of one archive at once, and two of one restore: the first is fenced, and what it had begun does no harm."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from tests.support import archive_runs, restore_runs
 from tests.support.archive_traffic import PARTITIONS, write_transactions
 from tests.support.mirror_runs import create_topic, high_watermark, read_values
 
-from shallow_mirror.errors import FencedError
+from shallow_mirror.config.archive_config import RetentionSettings
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.archive_clean import clean
+from shallow_mirror.operations.archive_expire import expire
+from shallow_mirror.operations.archive_rebuild import rebuild
 from shallow_mirror.operations.archive_verify import verify_archive
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.types import TopicPartition
@@ -31,6 +34,7 @@ class HoldAt:
     """Observer. The first driver that reaches `point` waits there; it travels to workers, so files say how far it is."""
 
     def __init__(self, point: str, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self._point = point
         self.is_there = folder / "is-there"
         self.is_released = folder / "is-released"
@@ -85,7 +89,7 @@ def test_the_second_of_two_archive_runs_fences_the_first(
         TopicPartition(topic_name, partition): high_watermark(source, topic_name, partition) for partition in range(PARTITIONS)
     }
     assert archive_runs.covered(settings) == ends
-    assert clean(settings).object_count == 1
+    assert clean(settings, older_than_s=0).object_count == 1
     assert verify_archive(settings, is_deep=True).findings.counts == {}
 
 
@@ -106,3 +110,52 @@ def test_the_second_of_two_restores_fences_the_first(
         assert read_values(target, restored, partition) == read_values(source, topic_name, partition)
     report = verify_restore(settings, is_deep=True)
     assert report.is_equal, report.sentences()
+
+
+def test_expiry_and_cleaning_beside_a_capture_and_a_restore_lose_nothing(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target, restored = source_cluster.bootstrap, target_cluster.bootstrap, f"east.{topic_name}"
+    create_topic(source, topic_name, PARTITIONS)
+    write_transactions(source, topic_name)
+    kept_forever = archive_runs.config(tmp_path, source, [topic_name])
+    settings = kept_forever.model_copy(update={"retention": {topic_name: RetentionSettings(keep_bytes=1)}})
+    archive_runs.archive_all(kept_forever, spark)
+    write_transactions(source, topic_name)
+    archive_runs.archive_all(kept_forever, spark)
+
+    # A restore has decided its first round when the archive deletes the objects of it.
+    first = HoldAt("Decide", tmp_path / "restore")
+    restore = restore_runs.config(tmp_path, settings, target)
+    with held_at(first, lambda observer: restore_runs.restore(restore, spark, observer)) as raised:
+        assert expire(settings, takes_over=True).object_count > 0
+        assert clean(settings, older_than_s=0).object_count == 0
+    for error in raised:  # what it had not read yet
+        assert isinstance(error, MirrorError)
+        assert "retention?" in str(error) or "does not exist" in str(error)
+    for partition in range(PARTITIONS):
+        copied, written = read_values(target, restored, partition), read_values(source, topic_name, partition)
+        assert copied == written[: len(copied)]
+
+    # A capture has stored the objects of a decision when another run expires, and the objects are cleaned.
+    write_transactions(source, topic_name)
+    second = HoldAt("done.RunSlots", tmp_path / "capture")
+    with held_at(second, lambda observer: archive_runs.archive_all(settings, spark, observer)) as raised:
+        assert clean(settings, older_than_s=0).object_count == 0
+        with pytest.raises(ConfigError, match="is running"):
+            expire(settings)
+        expire(settings, takes_over=True)
+        cleaned = clean(settings, older_than_s=0)
+        assert (cleaned.object_count, len(cleaned.kept) > 0) == (0, True)  # no row has their offsets yet
+    (error,) = raised
+    assert isinstance(error, FencedError)
+    archive_runs.archive_all(settings, spark)
+    ends = {
+        TopicPartition(topic_name, partition): high_watermark(source, topic_name, partition) for partition in range(PARTITIONS)
+    }
+    assert archive_runs.covered(settings) == ends
+    assert clean(settings, older_than_s=0).object_count == len(cleaned.kept)
+    assert verify_archive(settings, is_deep=True).findings.counts == {}
+    new = settings.model_copy(update={"tables": str(tmp_path / "new"), "checkpoint": str(tmp_path / "new" / "_spark")})
+    rebuild(settings, new.tables)
+    assert archive_runs.covered(new) == ends

@@ -42,6 +42,21 @@ def test_a_lineage_is_a_number() -> None:
     assert problems(**LEAST, lineage="-1") == ("lineage: '-1' is not a whole number",)
 
 
+def test_the_state_of_a_time_and_other_topic_ids_are_asked_for() -> None:
+    options = parse_archive_options({**LEAST, "asOf": "2026-05-01T00:00:00Z", "topicIds": "one, two"})
+    assert (options.as_of_ms, options.topic_ids, options.reads_all_topic_ids) == (
+        1_777_593_600_000,
+        frozenset({"one", "two"}),
+        False,
+    )
+    every = parse_archive_options({**LEAST, "topicIds": "all"})
+    assert (every.as_of_ms, every.topic_ids, every.reads_all_topic_ids) == (None, frozenset(), True)
+    assert problems(**LEAST, topicIds=" ", asOf="now") == (
+        "topicIds: is empty",
+        "asOf: 'now' is neither milliseconds nor a time with zone such as 2026-05-01T14:03:00Z",
+    )
+
+
 def test_bounds_are_half_open() -> None:
     given = {
         "startingOffset": "5",

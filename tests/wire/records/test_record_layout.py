@@ -12,7 +12,7 @@ from tests.support.examples import examples
 from tests.support.record_batches import batch, record, varint
 from tests.support.record_encoders import ENOUGH, A, full_record, records
 
-from shallow_mirror.errors import CorruptBatchError
+from shallow_mirror.errors import CorruptBatchError, OffsetDeltasError
 from shallow_mirror.wire.records import record_layout, varints
 from shallow_mirror.wire.records.record_layout import find_spans
 from shallow_mirror.wire.records.unpacked_batch import Record, UnpackedBatch, unpack_batch
@@ -28,7 +28,7 @@ def read_one_by_one(opened: UnpackedBatch) -> RecordPlaces:
     """Offset and time of each record, or the error."""
     try:
         records: list[Record] = list(opened.records())
-    except CorruptBatchError as error:
+    except (CorruptBatchError, OffsetDeltasError) as error:
         return str(error)
     return [(record.offset, record.timestamp_ms) for record in records]
 
@@ -47,7 +47,7 @@ def read_by_spans(opened: UnpackedBatch) -> RecordPlaces:
             assert spans.start[1:].tolist() == spans.end[:-1].tolist()
             for time, delta in zip(spans.timestamp_delta.tolist(), spans.offset_delta.tolist(), strict=True):
                 reported.append((base_offset + delta, base_timestamp + time if append_time is None else append_time))
-    except CorruptBatchError as error:
+    except (CorruptBatchError, OffsetDeltasError) as error:
         return str(error)
     return reported
 

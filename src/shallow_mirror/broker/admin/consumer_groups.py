@@ -20,7 +20,9 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.types import TopicPartition
 
-_UNKNOWN_MEMBER, _UNSTABLE = 25, 88
+_METADATA_TOO_LARGE, _UNKNOWN_MEMBER, _UNSTABLE = 12, 25, 88
+METADATA_TOO_LARGE = "its metadata is larger than offset.metadata.max.bytes of that cluster"
+"""The sentence of an offset that was refused for that."""
 _COORDINATOR_COMES = frozenset({14, 15, 16})
 """A cluster that had no groups yet answers so for a moment; so does one whose broker became unreachable."""
 _OF_CONSUMERS = ("consumer", "streams", "")
@@ -188,4 +190,6 @@ def _worst_of_coordinator(response: Any) -> int:
 def _refusal(code: int) -> str:
     if code == _UNKNOWN_MEMBER:
         return "the group is active there: stop its consumers first"
+    if code == _METADATA_TOO_LARGE:
+        return METADATA_TOO_LARGE
     return f"{error_name(code)}: {_ACLS}" if is_forbidden(code) else f"the broker answered {error_name(code)}"

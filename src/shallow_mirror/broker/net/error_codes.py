@@ -18,6 +18,9 @@ LOG_ENDS_EARLY = "LOG_ENDS_EARLY"
 EMPTY_FETCH = "EMPTY_FETCH"
 """A name of ours: a range that is neither read nor proved empty."""
 
+RUN_SUPERSEDED = "RUN_SUPERSEDED"
+"""A name of ours: another run of the mirror has taken the guard (`sinks/kafka/protocol/run_guard.py`)."""
+
 UNKNOWN_TOPIC_OR_PARTITION = 3
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16

@@ -72,6 +72,7 @@ _REMEDIES = {
     "RECORD_LIST_TOO_LARGE": "Raise segment.bytes of the target topic and start again",
     "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to "
     "9223372036854775807 and start again",
-    "INVALID_RECORD": "The target topic may be compacted while the source holds records without a key: give it the source's "
-    "cleanup.policy and start again",
+    "INVALID_RECORD": "Brokers refuse records without a key on a compacted topic; the source took them before it was compacted. "
+    "Set cleanup.policy=delete and retention.ms=-1 on the target topic and start again, and cleanup.policy=compact once the "
+    "mirror has no lag there",
 }

@@ -38,6 +38,8 @@ class Receipt:
     map_id: str
     """Of the offset map that the decision is in."""
     run_id: str
+    written_at_ms: int | None = None
+    """None of an earlier release."""
 
 
 def begin_receipt(
@@ -49,16 +51,18 @@ def begin_receipt(
     map_id: str,
     run_id: str,
     deadline: Deadline,
+    at_ms: int | None = None,
     purpose: str = BEGUN,
 ) -> BegunRequest:
     """Send a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision.
 
     The group was added to the transaction before (`add_partitions_and_offsets`). `finish_receipt` waits until it is written.
     Batches of the transaction may still be on their way: a receipt exists once all of it is committed, whatever came last.
-    `purpose`: of the connection, as `ProducePipeline.purpose_at` says it where batches are on their way.
+    `at_ms`: the time, for people. `purpose`: of the connection, as `ProducePipeline.purpose_at` says it where batches are on
+    their way.
     """
     topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
-    metadata = {
+    metadata: dict[str, Any] = {
         "v": RECEIPT_VERSION,
         "producer_id": txn.producer_id,
         "producer_epoch": txn.producer_epoch,
@@ -66,6 +70,8 @@ def begin_receipt(
         "map": map_id,
         "run": run_id,
     }
+    if at_ms is not None:
+        metadata["at_ms"] = at_ms
     partition = topic.TxnOffsetCommitRequestPartition(
         partition_index=topic_partition.partition,
         committed_offset=decision,
@@ -176,6 +182,7 @@ def _parse_receipt(metadata: str, transactional_id: str) -> Receipt:
             decision=int(fields["decision"]),
             map_id=str(fields["map"]),
             run_id=str(fields["run"]),
+            written_at_ms=int(fields["at_ms"]) if "at_ms" in fields else None,
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(

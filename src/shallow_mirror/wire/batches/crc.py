@@ -7,6 +7,8 @@ payload, and a payload that was damaged since its producer computed the checksum
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import crc32c as _library
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,8 @@ import numpy.typing as npt
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CRC_START, LOG_OVERHEAD, covered_bytes
 
 _POLYNOMIAL = 0x82F63B78
-_LENGTH_BITS, _DIGIT_BITS = 31, 4
+_LENGTH_BITS, _DIGIT_BITS = 44, 4
+"""16 TiB: more than one object of a store can hold."""
 
 _CRC_POS = CRC_START - 4
 
@@ -22,6 +25,12 @@ _CRC_POS = CRC_START - 4
 def crc32c(data: memoryview | bytes | bytearray, before: int = 0) -> int:
     """Return the checksum of `data`, or of bytes with the checksum `before` followed by `data`."""
     return int(_library.crc32c(data, before))
+
+
+def joined_crc(crcs: Sequence[int], sizes: Sequence[int]) -> int:
+    """Return the checksum of pieces that follow each other, from the checksum and the bytes of each: no piece is read."""
+    bytes_behind = np.cumsum(np.array(sizes[::-1], np.int64))[::-1] - np.array(sizes, np.int64)
+    return int(np.bitwise_xor.reduce(_advance(np.array(crcs, np.uint32), bytes_behind), initial=np.uint32(0)))
 
 
 def verify_crc(batch: memoryview) -> bool:

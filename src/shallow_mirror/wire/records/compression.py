@@ -2,10 +2,14 @@
 
 Anybody who may write to the source may have made a block. So nothing is allocated by the size that a block claims, all frames
 of a block count against one bound, and whatever error a library raises for bad bytes becomes CorruptBlockError.
+
+Blocks are read as brokers read them, in every version from 2.8 to 4.x: what a broker stores can be opened. Brokers ignore bytes
+behind the first frame of LZ4 and behind the last whole member of gzip, and read all frames of zstd, skippable ones included.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import struct
 import zlib
@@ -27,13 +31,13 @@ _BLOCK_LENGTH = struct.Struct(">i")
 _MAX_WINDOW_BYTES = 1 << 27
 """The window of the highest level that producers can choose; a frame that wants more is not opened."""
 
-_MAX_FRAMES = 64
-"""Producers write one. Each further one costs a copy of what lies behind it."""
-
 _MOST_IDLE_CONTEXTS = 4
 """As many as threads are likely to open batches at once."""
 
 _GZIP_FRAMING = 31
+_GZIP_MEMBER_READ_BYTES = 1 << 16
+"""Of a member behind the first one: the library copies what it was given and did not use."""
+
 _ZSTD_LEVEL = 1
 """Twice as fast as Java's default of 3, up to 7 % larger. Levels below it leave literals as they are: half as large again."""
 
@@ -77,20 +81,50 @@ def _bounded(block: memoryview, max_bytes: int) -> memoryview:
 
 
 def _decompress_gzip(block: memoryview, max_bytes: int) -> bytes:
-    """Decompress all members, as Java's reader does."""
-    return _frames(block, max_bytes, lambda: zlib.decompressobj(_GZIP_FRAMING), (zlib.error,))
+    """Decompress all members, also empty ones, up to the first bytes that are no whole member."""
+    out: list[bytes] = []
+    left_bytes, pos, at_once = max_bytes, 0, len(block)
+    while pos < len(block):
+        decoder = zlib.decompressobj(_GZIP_FRAMING)
+        member: list[bytes] = []
+        try:
+            while pos < len(block) and not decoder.eof:
+                given = block[pos : pos + at_once]
+                member.append(decoder.decompress(given, left_bytes + 1))
+                left_bytes -= len(member[-1])
+                if left_bytes < 0:
+                    raise BlockTooLargeError
+                pos += len(given) - len(decoder.unused_data)
+        except zlib.error as error:
+            if not out:
+                raise CorruptBlockError(str(error)) from error
+            break
+        if not decoder.eof:
+            if not out:
+                raise CorruptBlockError("it ends in the middle of a frame")
+            break
+        out += member
+        at_once = _GZIP_MEMBER_READ_BYTES
+    return _join(out)
 
 
 def _decompress_lz4(block: memoryview, max_bytes: int) -> bytes:
+    """Decompress the first frame."""
     frame = _library("lz4.frame")
     if _MOST_LZ4_RATIO * len(block) <= max_bytes and len(block) > _LZ4_FLAGS_POS and not block[_LZ4_FLAGS_POS] & _LZ4_SAYS_SIZE:
-        try:
-            opened, used_bytes = frame.decompress(block, return_bytes_read=True)
-        except RuntimeError:
-            used_bytes = 0  # decompressed again below, which raises the right error
-        if used_bytes == len(block):
-            return bytes(opened)
-    return _frames(block, max_bytes, lambda: _Lz4Decoder(frame.LZ4FrameDecompressor()), (RuntimeError, EOFError, ValueError))
+        # Decompressed again below, which raises the right error.
+        with contextlib.suppress(RuntimeError):
+            return bytes(frame.decompress(block))
+    decoder = _Lz4Decoder(frame.LZ4FrameDecompressor())
+    try:
+        opened = decoder.decompress(block, max_bytes + 1)
+    except (RuntimeError, EOFError, ValueError) as error:
+        raise CorruptBlockError(str(error)) from error
+    if len(opened) > max_bytes:
+        raise BlockTooLargeError
+    if not decoder.eof:
+        raise CorruptBlockError("it ends in the middle of a frame")
+    return opened
 
 
 class _Lz4Decoder:
@@ -103,11 +137,6 @@ class _Lz4Decoder:
     def eof(self) -> bool:
         return bool(self._decoder.eof)
 
-    @property
-    def unused_data(self) -> bytes | None:
-        unused: bytes | None = self._decoder.unused_data
-        return unused
-
     def decompress(self, data: memoryview | bytes, most_bytes: int) -> bytes:
         out: list[bytes] = []
         at_once = max(_USUAL_RATIO * len(data), _LEAST_READ_BYTES)
@@ -118,28 +147,6 @@ class _Lz4Decoder:
             most_bytes -= len(out[-1])
             at_once, data = 2 * at_once, b""
         return _join(out)
-
-
-def _frames(block: memoryview, max_bytes: int, new_decoder: Callable[[], Any], errors: tuple[type[Exception], ...]) -> bytes:
-    """Decompress consecutive frames. A decoder takes (bytes, most bytes out), and has `eof` and `unused_data`."""
-    out: list[bytes] = []
-    left_bytes = max_bytes
-    rest: memoryview | bytes = block
-    for _ in range(_MAX_FRAMES):
-        decoder = new_decoder()
-        try:
-            out.append(decoder.decompress(rest, left_bytes + 1))
-        except errors as error:
-            raise CorruptBlockError(str(error)) from error
-        left_bytes -= len(out[-1])
-        if left_bytes < 0:
-            raise BlockTooLargeError
-        if not decoder.eof:
-            raise CorruptBlockError("it ends in the middle of a frame")
-        rest = decoder.unused_data or b""
-        if not rest:
-            return _join(out)
-    raise CorruptBlockError(f"it has more than {_MAX_FRAMES} frames")
 
 
 def _join(parts: list[bytes]) -> bytes:
@@ -175,7 +182,7 @@ def _decompress_snappy(block: memoryview, max_bytes: int) -> bytes:
             pos += _XERIAL_HEADER_BYTES
             continue
         if pos + _BLOCK_LENGTH.size > len(block):
-            raise CorruptBlockError(f"it ends in the middle of a length at byte {pos}")
+            break  # brokers ignore a rest that is shorter than a length
         (size,) = _BLOCK_LENGTH.unpack_from(block, pos)
         pos += _BLOCK_LENGTH.size
         if not 0 < size <= len(block) - pos:

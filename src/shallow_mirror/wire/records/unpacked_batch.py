@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, OffsetDeltasError
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CODEC_MASK, HEADER, LOG_APPEND_TIME_BIT, Codec
 from shallow_mirror.wire.records.compression import BlockTooLargeError, CorruptBlockError, decompress
@@ -63,7 +63,9 @@ class UnpackedBatch:
         return CorruptBatchError(self.topic_partition, self.header["base_offset"], pos, reason)
 
     def records(self) -> Iterator[Record]:
-        """Yield records. Raises CorruptBatchError where offsets do not rise within the header's, or their count is another.
+        """Yield records. Raises CorruptBatchError where their count is another than the header's.
+
+        Raises OffsetDeltasError where offsets do not rise within the header's.
 
         Fillers (`fillers.py`) are passed over, as consumers do.
         A record of a LogAppendTime batch has the batch's time, as consumers see it.
@@ -81,6 +83,8 @@ class UnpackedBatch:
                 continue
             if not before < offset_delta <= last_delta:
                 reason = f"record {number} has offset delta {offset_delta}, behind {before} of at most {last_delta}"
+                if self.codec is Codec.NONE:  # brokers check the deltas of compressed records only
+                    raise OffsetDeltasError(self.topic_partition, base_offset, reason)
                 raise self.corrupt(pos, reason)
             timestamp_ms = base_timestamp + timestamp_delta if append_time is None else append_time
             if not MIN_LONG <= timestamp_ms <= MAX_LONG:

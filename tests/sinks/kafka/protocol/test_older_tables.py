@@ -1,0 +1,271 @@
+"""Tables that are older than the target: put back, or a copy that another run continues. Real tables, strict clusters."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.sinks.two_strict_clusters import A, Clusters, client_of, planned
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
+from shallow_mirror.broker.produce.transactions import begin_describe_txn, init_producer_id
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import OlderTablesError, RetriableError
+from shallow_mirror.sinks.base import SlotRound, observe_nothing
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
+from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.types import TargetPartition
+
+TIMEOUT_MS = 60_000
+
+
+class Run:
+    """One start of mirror `m`, of partition A, with one slot; `copies` micro-batches without Spark."""
+
+    def __init__(self, clusters: Clusters, folder: Path, run_id: str, target: Cluster, *, accepted_version: int = 0) -> None:
+        self._clusters, self._target, self._run_id = clusters, target, run_id
+        self.owner = OffsetMapOwner.take_over(
+            str(folder),
+            mirror="m",
+            source_cluster_id="S",
+            target_cluster_id="T",
+            run=RunIdentity(run_id=run_id, host="here", pid=7, started_at_ms=1),
+            now_ms=lambda: 1_700_000_000_000,
+            slots=2,
+            accepted_version=accepted_version,
+        )
+        self.recover()
+
+    def recover(self) -> None:
+        """Begin an attempt."""
+        self.performer = TxnPerformer(self.owner, self._target, transaction_timeout_ms=TIMEOUT_MS)
+        self.guard = RunGuard(self._target, "m", TIMEOUT_MS)
+        recover(self.owner, self.performer, mirror="m", deadline=deadline(), guard=self.guard)
+        route = self._clusters.job({}).routes["orders"]
+        if A not in self.owner.positions():
+            self.owner.next_decision()
+            first = first_rows_at({A: 0}, lambda source: TargetPartition("copy", route.target_topic_id, source.partition))
+            self.owner.decide([DecidedSegment(row.segment, None) for row in first], highest_slot=-1)
+            self.owner.settle()
+        job = self._clusters.job({}, map_id=self.owner.map_id, run_id=self._run_id)
+        targets: Any = SimpleNamespace(routes=job.routes)
+        self.sink = KafkaSink(
+            job=job,
+            slots=1,
+            owner=self.owner,
+            performer=self.performer,
+            targets=targets,
+            observer=observe_nothing,
+            guard=self.guard,
+        )
+
+    def copy(self, end: int, *, in_between: Callable[[], object] = lambda: None) -> None:
+        """Copy up to the source offset `end`. `in_between`: what happens when the slot has ended."""
+        position = self.owner.positions()[A].offset
+        round_ = SlotRound(
+            decision=0,
+            positions={A: position},
+            epoch_ends={},
+            time_left_ms=5_000.0,
+            commit_interval_ms=5_000.0,
+            left_out=frozenset(),
+        )
+
+        def run_slots(decision: int) -> tuple[SlotResult, ...]:
+            task: Any = self.sink.task_of(round_)
+            job = self._clusters.job(
+                {A: position}, map_id=self.owner.map_id, run_id=self._run_id, decision=decision, prepared=task.job.prepared
+            )
+            result = self._clusters.run(job, replace(planned(A, end, position), slot=0))
+            in_between()
+            return (result,)
+
+        self.sink.run_round((), run_slots, deadline(), lambda _step, _ms: None)
+        assert self.owner.positions()[A].offset == end
+
+
+class Place:
+    """A mirror that has copied offsets 0 to 3, and a copy of its tables of that time. `start` starts it with a folder."""
+
+    def __init__(self, clusters: Clusters, root: Path, target: Cluster) -> None:
+        self.clusters, self._target = clusters, target
+        self.tables, self.older = root / "tables", root / "older"
+        clusters.write(A, 3, 4, 2)
+        self.first = self.start(self.tables, "first")
+        self.first.copy(3)
+        shutil.copytree(self.tables, self.older)
+
+    def start(self, folder: Path, run_id: str, **settings: Any) -> Run:
+        return Run(self.clusters, folder, run_id, self._target, **settings)
+
+    def copied(self) -> list[int]:
+        """Return the sizes of batches that read_committed readers see on the target."""
+        log = self.clusters.target.log("copy", 0)
+        assert log.last_stable_offset == log.end_offset
+        aborted = [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in log.aborted]
+        return [
+            batch.header.records_count
+            for batch in log.batches
+            if not batch.header.attributes & 0x20
+            and not any(
+                producer_id == batch.header.producer_id and first <= batch.header.base_offset <= last
+                for producer_id, first, last in aborted
+            )
+        ]
+
+
+def deadline() -> Deadline:
+    return Deadline.after_ms(10_000, time.monotonic)
+
+
+@pytest.fixture
+def place(clusters: Clusters, tmp_path: Path) -> Iterator[Place]:
+    with closing(Cluster(client_of(clusters.target))) as target:
+        yield Place(clusters, tmp_path, target)
+
+
+def test_tables_that_were_put_back_are_refused_before_anything_is_written_however_often(place: Place) -> None:
+    place.first.copy(7)
+    place.first.performer.next_round.finish(deadline())
+    requests = ("Produce", "InitProducerId", "AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit")
+    before = {api: place.clusters.target.asked(api) for api in requests}
+    for attempt in range(2):  # the take-over of the first one does not make the tables newer
+        with pytest.raises(OlderTablesError) as raised:
+            place.start(place.older, f"later {attempt}")
+        known = r"newest decision is decision 4 of run epoch 1 (2023-11-14T22:13:20+00:00), but consumer group m-0 on the target"
+        assert known in str(raised.value)
+        assert "receipt of decision 6 of run epoch 1 (20" in str(raised.value)
+        assert "of run first. Nothing was written" in str(raised.value)
+        assert "recover CONF --accept-repeats" in str(raised.value)
+    assert {api: place.clusters.target.asked(api) for api in requests} == before
+
+
+def test_the_newest_tables_continue_after_older_ones_were_refused(place: Place) -> None:
+    place.first.copy(7)
+    with pytest.raises(OlderTablesError):
+        place.start(place.older, "with older tables")
+    place.start(place.tables, "with the newest tables").copy(9)
+    assert place.copied() == [3, 4, 2]
+
+
+def test_the_operator_may_continue_from_older_tables_and_newer_ones_are_older_then(place: Place) -> None:
+    place.first.copy(7)
+    with pytest.raises(OlderTablesError) as raised:
+        place.start(place.older, "older")
+    place.start(place.older, "accepting", accepted_version=raised.value.version)
+    place.start(place.older, "continuing").copy(9)
+    assert place.copied() == [3, 4, 4, 2]
+    with pytest.raises(OlderTablesError, match=r"decision 6 of run epoch 1 .*, but .* decision 2 of run epoch 4 "):
+        place.start(place.tables, "with the tables of before")
+
+
+def test_tables_of_an_earlier_release_count_as_they_were_before_the_first_take_over(place: Place) -> None:
+    recorded = place.first.owner.recorded()
+    metadata = {name: value for name, value in recorded.metadata().items() if name != "decided_version"}
+    assert type(recorded).from_metadata(recorded.version, metadata).decided_version == recorded.version
+
+
+def test_a_copy_that_is_started_while_the_first_run_commits_is_refused_behind_its_fence(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run decides when the copy has looked at the receipts already, and before it takes the guard."""
+    take, copied = RunGuard.take, list[int]()
+
+    def take_late(guard: RunGuard, until: Deadline) -> None:
+        if not copied:
+            copied.append(7)
+            place.first.copy(7)
+        take(guard, until)
+
+    monkeypatch.setattr(RunGuard, "take", take_late)
+    with pytest.raises(OlderTablesError, match="receipt of decision 6 of run epoch 1"):
+        place.start(place.older, "copy")
+    assert place.copied() == [3, 4]
+
+
+def test_of_two_copies_that_run_at_once_the_one_that_decided_nothing_ends(place: Place) -> None:
+    """The first run is idle when the copy starts: nothing on the target says that there are two."""
+    copy = place.start(place.older, "copy")
+    with pytest.raises(RetriableError):  # its producer epoch, or the guard
+        place.first.copy(7)
+    copy.copy(7)
+    with pytest.raises(OlderTablesError, match="of run copy"):
+        place.first.recover()
+    copy.copy(9)
+    assert place.copied() == [3, 4, 2]
+
+
+def test_a_run_takes_its_guard_back_where_the_other_one_decided_nothing(place: Place) -> None:
+    copy = place.start(place.older, "copy")
+    with pytest.raises(RetriableError):
+        place.first.copy(7)
+    place.first.recover()
+    place.first.copy(7)
+    with pytest.raises(
+        RetriableError, match="this run took epoch 1 of the transactional id m-run, and the target has epoch 2"
+    ) as raised:
+        copy.copy(7)
+    assert raised.value.error_name == RUN_SUPERSEDED
+    with pytest.raises(OlderTablesError):
+        copy.recover()
+    place.first.recover()  # ends the transaction that the copy has left open
+    place.first.copy(9)
+    assert place.copied() == [3, 4, 2]
+
+
+def test_nothing_is_decided_where_the_copy_starts_while_a_slot_writes(place: Place) -> None:
+    place.first.copy(7)  # the next round has a producer epoch ahead, and asks for the guard before its slot runs
+    shutil.rmtree(place.older)
+    shutil.copytree(place.tables, place.older)
+    copies = list[Run]()
+    with pytest.raises(RetriableError):
+        place.first.copy(9, in_between=lambda: copies.append(place.start(place.older, "copy")))
+    assert place.first.owner.positions()[A].offset == 7
+    copies[0].copy(9)
+    with pytest.raises(OlderTablesError):
+        place.first.recover()
+    assert place.copied() == [3, 4, 2]
+
+
+def test_a_copy_fences_slots_that_its_tables_do_not_know(place: Place, clusters: Clusters) -> None:
+    with closing(Cluster(client_of(clusters.target))) as target:
+        guard = RunGuard(target, "m", TIMEOUT_MS)
+        assert guard.slot_count(2, deadline()) == 2
+        init_producer_id(target, "m-2", TIMEOUT_MS, deadline())
+        init_producer_id(target, "m-5", TIMEOUT_MS, deadline())
+        assert guard.slot_count(2, deadline()) == 8
+        assert guard.slot_count(8, deadline()) == 8
+        place.start(place.older, "copy")
+        begun = begin_describe_txn(target, "m-5", deadline())
+        assert begun.receive(deadline()).transaction_states[0].producer_epoch == 1
+
+
+def test_brokers_that_do_not_describe_transactions_have_no_guard(place: Place, clusters: Clusters) -> None:
+    clusters.target.not_offered = frozenset({"DescribeTransactions"})
+    with closing(Cluster(client_of(clusters.target))) as target:
+        guard = RunGuard(target, "m", TIMEOUT_MS)
+        guard.take(deadline())
+        assert guard.slot_count(2, deadline()) == 2
+        guard.require(deadline(), is_begun_enough=False)
+
+
+def test_a_guard_that_the_coordinator_has_forgotten_is_taken_again(place: Place, clusters: Clusters) -> None:
+    clusters.target.forget_txn("m-run")
+    with pytest.raises(RetriableError, match="does not know it any more"):
+        place.first.copy(7)
+    place.first.recover()
+    place.first.copy(7)
+    assert place.copied() == [3, 4]

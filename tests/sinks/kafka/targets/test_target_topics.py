@@ -1,0 +1,61 @@
+"""Which target topic gets the rest of a source topic, where topics were deleted and created again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.sinks.two_strict_clusters import A, Clusters, client_of, create_target
+from tests.support.mirror_runs import config
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.types import TargetPartition
+
+FORMER = TargetPartition("target", "of a topic that was deleted", 0)
+
+
+@pytest.fixture
+def opened(clusters: Clusters) -> Iterator[tuple[Cluster, Cluster]]:
+    limits = dict.fromkeys(target_topic_policy.TIMESTAMP_LIMITS, str(target_topic_policy.NO_LIMIT_MS))
+    create_target(clusters.target, "target", 2, **limits, **target_topic_policy.FORCED_WHERE_PRESERVED)
+    source, target = Cluster(client_of(clusters.source)), Cluster(client_of(clusters.target))
+    with closing(source), closing(target):
+        yield source, target
+
+
+def prepare(
+    clusters: Clusters, opened: tuple[Cluster, Cluster], folder: Path, offsets: str, topic_ids: dict[str, str]
+) -> TargetTopics:
+    settings = config(folder, clusters.source.bootstrap, clusters.target.bootstrap, [".*"], topics={"offsets": {".*": offsets}})
+    targets = TargetTopics(settings, *opened, positions={A: Position(3, FORMER, target_end=3)}, route=lambda _: "target")
+    targets.leave_former(topic_ids)
+    targets.prepare({"orders": 2}, Deadline.after_ms(10_000, time.monotonic))
+    return targets
+
+
+def test_a_topic_that_was_created_again_at_the_source_may_have_a_new_target_where_it_is_preserved(
+    clusters: Clusters, opened: tuple[Cluster, Cluster], tmp_path: Path
+) -> None:
+    """The remedy of "is not new": delete the target topic."""
+    targets = prepare(clusters, opened, tmp_path, "preserved", {"orders": "created again"})
+    assert targets.routes["orders"].target_topic_id != FORMER.topic_id
+
+
+@pytest.mark.parametrize(
+    ("offsets", "topic_id"),
+    [("preserved", A.topic_id), ("translated", A.topic_id), ("translated", "created again")],
+    ids=["same source", "same source, translated", "translated: the new topic follows the records of the one before it"],
+)
+def test_what_was_copied_binds_the_rest(
+    clusters: Clusters, opened: tuple[Cluster, Cluster], tmp_path: Path, offsets: str, topic_id: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"target topic target \(for orders\) was deleted and created again"):
+        prepare(clusters, opened, tmp_path, offsets, {"orders": topic_id})

@@ -1,0 +1,66 @@
+"""Tables that are put back after the mirror has copied more: refused, with every state of the checkpoint, and both ways on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support import mirror_runs as runs
+from tests.support.mirror_runs import catch_up, create_topic, read_values, write
+from tests.support.preserved_logs import read_all
+
+from shallow_mirror import cli
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import OlderTablesError
+
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def test_older_tables_copy_nothing_twice_unless_the_operator_says_so(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    preserved = f"{topic_name}.preserved"
+    conf = runs.conf_file(
+        tmp_path, source, target, [topic_name, preserved], topics={"offsets": {preserved: "preserved"}, "discovery": "0 seconds"}
+    )
+    settings, tables, older, newest = MirrorConfig.load(conf), tmp_path / "tables", tmp_path / "older", tmp_path / "newest"
+    for topic in (topic_name, preserved):
+        create_topic(source, topic)
+        write(source, topic, ["1", "2"])
+    catch_up(settings, spark)
+    shutil.copytree(tables, older)
+    for topic in (topic_name, preserved):
+        write(source, topic, ["3"])
+    catch_up(settings, spark)
+
+    def put_back(folder: Path) -> None:
+        shutil.rmtree(tables)
+        shutil.copytree(folder, tables)
+
+    shutil.copytree(tables, newest)
+    put_back(older)
+    with pytest.raises(OlderTablesError):
+        catch_up(settings, spark)
+    shutil.rmtree(settings.checkpoint)
+    with pytest.raises(OlderTablesError):
+        catch_up(settings, spark)
+    for arguments in (["recover", str(conf)], ["preflight", str(conf)]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        output = capsys.readouterr()
+        assert ended.value.code
+        assert "the tables are older than the target" in output.out + output.err
+    assert read_values(target, topic_name) == ["1", "2", "3"]
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["recover", str(conf), "--accept-repeats"])
+    assert ended.value.code in (0, None)
+    catch_up(settings, spark)
+    assert read_values(target, topic_name) == ["1", "2", "3", "3"]
+    assert [value for _, value in read_all(target, preserved, "read_uncommitted")] == [b"1", b"2", b"3"]
+    put_back(newest)
+    with pytest.raises(OlderTablesError):
+        catch_up(settings, spark)

@@ -1,0 +1,129 @@
+"""Whatever is wrong with the machine or its packages, a command ends in one line that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from py4j.protocol import Py4JError
+
+from shallow_mirror.commands.broken_surroundings import explaining_surroundings
+from shallow_mirror.errors import ConfigError, MirrorError, SparkLostError
+
+
+def explained(error: Exception) -> MirrorError:
+    with pytest.raises(MirrorError) as caught, explaining_surroundings():
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/d/f"), MirrorError, "the disk is full .* /d/f.: free space there"),
+        (OSError(errno.EROFS, "Read-only file system", "/d/f"), ConfigError, "no access to /d/f .*: grant this user access"),
+        (PermissionError(errno.EACCES, "Permission denied", "/d/f"), ConfigError, "no access to /d/f"),
+        (OSError("Generic error: broken"), MirrorError, "Generic error: broken: correct that"),
+        (
+            ModuleNotFoundError("No module named 'py4j'", name="py4j"),
+            ConfigError,
+            r"py4j is not installed.*shallow-mirror\[local\]",
+        ),
+        (
+            ModuleNotFoundError("No module named 'pyspark.sql.streaming.datasource'", name="pyspark.sql.streaming.datasource"),
+            ConfigError,
+            r"the installed pyspark has no pyspark.sql.streaming.datasource.*shallow-mirror\[local\]",
+        ),
+        (
+            ImportError("cannot import name 'x'", name="numpy"),
+            ConfigError,
+            "cannot import name 'x': a package is missing or too old",
+        ),
+        (
+            Py4JError("An error occurred while calling o1.start.\n: java.lang.IllegalStateException: broken\n\tat a.b.C"),
+            SparkLostError,
+            "Spark ended a call with an error: : java.lang.IllegalStateException: broken: its log",
+        ),
+        (Py4JError("x\njava.io.IOException: No space left on device"), MirrorError, "disk of Spark's files is full"),
+    ],
+)
+def test_an_error_of_the_surroundings_is_one_line_with_a_remedy(error: Exception, kind: type[MirrorError], text: str) -> None:
+    from_error = explained(error)
+    assert type(from_error) is kind
+    assert "\n" not in str(from_error)
+    with pytest.raises(kind, match=text):
+        raise from_error
+
+
+COMMANDS = [
+    ["run", "m.yaml", "--available-now"],
+    ["pause", "m.yaml", "orders"],
+    ["resume", "m.yaml", "orders"],
+    ["redo", "m.yaml", "orders", "0", "0", "5", "--to", "again"],
+    ["status", "m.yaml"],
+    ["report", "m.yaml"],
+    ["translate", "m.yaml", "orders", "0", "1"],
+    ["recover", "m.yaml"],
+    ["verify", "m.yaml"],
+    ["quarantine", "list", "m.yaml"],
+    ["archive", "run", "a.yaml", "--available-now"],
+    ["archive", "status", "a.yaml"],
+    ["archive", "verify", "a.yaml"],
+    ["archive", "clean", "a.yaml"],
+    ["archive", "expire", "a.yaml"],
+    ["restore", "r.yaml"],
+    ["restore", "r.yaml", "--dry-run"],
+    ["verify", "r.yaml"],
+]
+_EACH_COMMAND = """
+import contextlib, io, json, sys
+for name in json.loads(sys.argv[1]):
+    sys.modules[name] = None
+from shallow_mirror import cli
+ends = []
+for command in json.loads(sys.argv[2]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            cli.main(command)
+        except SystemExit as end:
+            ends.append([end.code, said.getvalue()])
+print(json.dumps(ends))
+"""
+
+
+@pytest.mark.parametrize("missing", [[], ["pyspark", "py4j", "delta"], ["pyspark.sql.streaming.datasource"]], ids=str)
+def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_cannot_be_written(
+    tmp_path: Path, missing: list[str]
+) -> None:
+    """`tables` lie below a file, the clusters are unreachable."""
+    (tmp_path / "file").touch()
+    source, target = ({"alias": name, "client": {"bootstrap.servers": "127.0.0.1:1"}} for name in ("east", "west"))
+    places = {"tables": "file/tables", "objects": "file/objects"}
+    documents = {
+        "m": {"mirror": "m", "source": source, "target": target, "topics": {"include": [".*"]}, "tables": "file/tables"},
+        "a": {"archive": "a", "source": source, "topics": {"include": [".*"]}, **places},
+        "r": {"restore": "r", "archive": places, "target": target, "tables": "file/restored"},
+    }
+    for name, document in documents.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    # With all packages, `run` and `archive run` wait for the clusters.
+    commands = [command for command in COMMANDS if missing or "run" not in command]
+    process = subprocess.run(
+        [sys.executable, "-c", _EACH_COMMAND, json.dumps(missing), json.dumps(commands)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    for command, (code, said) in zip(commands, json.loads(process.stdout), strict=True):
+        assert code in (1, 2), (command, code, said)
+        last = said.strip().splitlines()[-1]
+        assert "Traceback" not in said, (command, said)
+        assert last.split(":")[0].endswith("Error"), (command, said)
