@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from shallow_mirror.archive_reading.archive_history import Incarnation, topic_id_problem
 from shallow_mirror.archive_reading.state_at_cut import TopicAtCut
@@ -15,9 +15,12 @@ History = Mapping[str, Sequence[Incarnation]]
 """The incarnations of each included topic."""
 
 
-def unknown_topic_ids(until: Cut, history: History) -> list[str]:
+def unknown_topic_ids(until: Cut, history: History, known: Collection[str]) -> list[str]:
+    """Return a sentence for each topic id that the archive does not have. `known`: topics that are not looked for again."""
     problems = []
     for topic, topic_id in sorted(until.topic_ids.items()):
+        if topic in known:
+            continue
         if topic not in history:
             problems.append(f"until.topic_ids: the archive has no topic {topic}, or it is not included")
         elif (problem := topic_id_problem("until.topic_ids", topic, topic_id, history[topic])) is not None:

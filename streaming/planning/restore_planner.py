@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -171,8 +171,8 @@ class RestorePlanner:
             last_decision = begun.last_decision
         # What was archived behind the first start is no part of the restore, also for topics that are added.
         state = self._state_at_cut(until.decision if begun is None else last_decision)
-        history, problems = self._history(state, last_decision), list[str]()
         known = frozenset[str]() if begun is None else begun.topic_names
+        history, problems = self._history(state, last_decision, known), list[str]()
         topics = self._topics_at_cut(state, history, known)
         self.choices = [note for topic in topics.values() for note in topic.notes]
         lineages = self._lineages_up_to(last_decision)
@@ -247,11 +247,14 @@ class RestorePlanner:
         isolation = self._config.read.isolation_level
         return StateAtCut(self._table, self._store, time_ms=until.time_ms, decision=decision, seen=seen, isolation=isolation)
 
-    def _history(self, state: StateAtCut, last_decision: int) -> dict[str, list[Incarnation]]:
-        """Return the incarnations of each included topic. Raise ConfigError where there is none."""
+    def _history(self, state: StateAtCut, last_decision: int, known: Set[str]) -> dict[str, list[Incarnation]]:
+        """Return the incarnations of each included topic. Raise ConfigError where there is none.
+
+        `known`: topics that the archive had at the first start, and may have deleted since.
+        """
         history = state.history((Comparison("micro_batch", "<=", last_decision),))
         included = {topic: of_topic for topic, of_topic in history.items() if self._config.topics.is_included(topic)}
-        self._require_topics(included.keys(), history.keys() - included.keys(), last_decision)
+        self._require_topics(included.keys() | known, history.keys() - included.keys(), last_decision)
         return included
 
     def _topics_at_cut(
@@ -262,7 +265,7 @@ class RestorePlanner:
         Raise ConfigError for topic ids that the archive does not have.
         """
         until = self._config.until
-        problems = cut_problems.unknown_topic_ids(until, history)
+        problems = cut_problems.unknown_topic_ids(until, history, known)
         if problems:
             raise ConfigError(problems)
         return {

@@ -20,17 +20,17 @@ from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable, undescribed_entries
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
-from shallow_mirror.config.restore_changes import accepted_changes, refused_changes, require_same_restore
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.plurals import counted, listed
+from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
@@ -61,6 +61,7 @@ from shallow_mirror.streaming.runner.partition_registration import decide_first_
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.streaming.runner.reported_run import ReportedRun
+from shallow_mirror.streaming.runner.restore_decision import RestoreDecision, decide_restore
 from shallow_mirror.streaming.runner.restored_retention import RestoredRetention
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import CONNECT_ATTEMPT_MS, StoppedError, Supervisor
@@ -115,15 +116,6 @@ class _Copying:
     @property
     def parallelism(self) -> int:
         return int(self.spark.sparkContext.defaultParallelism)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decision:
-    """What is restored. `unwritten`: what of it is yet to be written, which adds to `extends`."""
-
-    decided: RestoreRanges
-    unwritten: RestoreRanges | None = None
-    extends: RestoreRanges | None = None
 
 
 class _RestoreRun:
@@ -189,8 +181,9 @@ class _RestoreRun:
             with raising_lost_jvm(session.log_file):
                 is_done = self._supervisor.retry_forever("restore", lambda: self._copy(owner, session.spark))
             for omission in self._omissions:
-                _log.warning("left out: %s", omission)
-            outcome = f"done, {counted(len(self._omissions), 'thing')} left out" if self._omissions else "done"
+                remedy = "then start the restore again: it is complete otherwise"
+                self._reporter.record_problem(Problem(kind=ProblemKind.CONFIG, text=f"left out: {omission}", remedy=remedy))
+            outcome = f"done, with {counted(len(self._omissions), 'omission')}" if self._omissions else "done"
             end.outcome = outcome if is_done else "stopped"
 
     def _take_over(self) -> OffsetMapOwner:
@@ -224,8 +217,11 @@ class _RestoreRun:
         recover(owner, performer, mirror=config.mirror, deadline=self._supervisor.deadline(), guard=guard)
         self._table.refresh()
         planner = RestorePlanner(config, self._table, self._store, self._archive)
-        decision = self._ranges(owner, planner)
-        decided = decision.decided
+        self._reporter.start_step("deciding what to restore")
+        recorded = RestoreRangesTable.of(self._storage).read()
+        decision = decide_restore(config, recorded, owner.positions(), planner, self._table.archive_id)
+        decision.log()
+        decided = decision.ranges
         if config.topics.preserves_offsets:
             self._reporter.start_step("trying preserved offsets", " with a topic of the target")
             self._preserved.prepare(self._supervisor.deadline())
@@ -251,7 +247,7 @@ class _RestoreRun:
         owner.settle()
         if is_done:
             left_groups = self._commit_groups(decided)
-            self._omissions = (*self._left_out_records(planner), *left_groups)
+            self._omissions = (*self._left_out_records(decision), *left_groups)
             retention.log_paused(self._supervisor.deadline())
         return is_done
 
@@ -333,52 +329,20 @@ class _RestoreRun:
         preserved.delete_leading_fillers(decided.ranges, owner.positions(), self._supervisor.deadline())
         return True
 
-    def _ranges(self, owner: OffsetMapOwner, planner: RestorePlanner) -> _Decision:
-        """Return what the first start decided, with topics that the file includes by now. Write nothing yet.
-
-        Raise ConfigError where the file would lead to another result than that of the first start.
-        """
-        decided, positions = RestoreRangesTable.of(self._storage).read(), owner.positions()
-        # Where nothing was registered nothing is restored, so that the file may be another one.
-        if decided is None or (not positions and refused_changes(decided, self._config)):
-            self._reporter.start_step("deciding what to restore")
-            first = replace(planner.decide_ranges(), run_epoch=owner.run_epoch)
-            for choice in planner.choices:
-                _log.warning("%s", choice)
-            decision = _Decision(decided=first, unwritten=first)
-        else:
-            require_same_restore(decided, self._config, self._table.archive_id, positions)
-            for change in accepted_changes(decided, self._config):
-                _log.warning("%s", change)
-            added = planner.added_ranges(decided)
-            decision = _Decision(decided=decided)
-            if added is not None:
-                for choice in planner.choices:
-                    _log.warning("%s", choice)
-                added = replace(added, run_epoch=owner.run_epoch)
-                _log.info("added to the restore, up to decision %d: %s", decided.last_decision, listed(sorted(added.topic_names)))
-                decision = _Decision(decided=decided.with_more(added), unwritten=added, extends=decided)
-        for pattern in planner.unmatched_patterns:
-            _log.warning("%s", unmatched_sentence(pattern))
-        for others in planner.other_lineages(decision.decided):
-            _log.warning("%s", others.sentence())
-        return decision
-
     def _register(
         self,
         owner: OffsetMapOwner,
         targets: TargetTopics,
         topics: Mapping[str, TopicDescription],
-        decision: _Decision,
+        decision: RestoreDecision,
         retention: RestoredRetention,
     ) -> None:
         """Create the target topics, and write the decision and the first row of every partition. Raise ConfigError.
 
         A topic without such rows was never written by this restore: it has to be empty.
         """
-        deadline, decided = self._supervisor.deadline(), decision.decided
-        problems = changed_offsets_problems(owner.positions(), self._config.topics.is_preserved)
-        if problems:
+        deadline, decided = self._supervisor.deadline(), decision.ranges
+        if problems := changed_offsets_problems(owner.positions(), self._config.topics.is_preserved):
             raise ConfigError(problems)
         begun = {source.topic for source in owner.positions()}
         self._preserved.require_possible(decided.ranges, begun, deadline)
@@ -387,10 +351,8 @@ class _RestoreRun:
         self._reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
         targets.prepare({name: description.partitions for name, description in topics.items()}, deadline)
         retention.require_kept(self._table, decided, deadline)  # a cluster may give new topics other settings than requested
-        if decision.unwritten is not None:
-            # Only now: a remedy of a problem above may be another file, which could not be used once this is written.
-            owner.check_ownership()
-            RestoreRangesTable.of(self._storage).write(decision.unwritten, decision.extends)
+        # Only now: a remedy of a problem above may be another file, which could not be used once this is written.
+        decision.write(RestoreRangesTable.of(self._storage), owner)
         positions = owner.positions()
         starts = {source: offsets.start for source, offsets in decided.ranges.items() if source not in positions}
         if starts:
@@ -413,9 +375,9 @@ class _RestoreRun:
             )
         _log.info("restored: %s up to the cut", counted(len(decided.ranges), "partition"))
 
-    def _left_out_records(self, planner: RestorePlanner) -> list[str]:
+    def _left_out_records(self, decision: RestoreDecision) -> list[str]:
         """Return a sentence for records that the file includes and that are not in the target."""
-        omissions = [unmatched_sentence(pattern) for pattern in planner.unmatched_patterns]
+        omissions = [unmatched_sentence(pattern) for pattern in decision.unmatched_patterns]
         offset_map = OffsetMap.open(self._storage.to_read(), mirror=self._config.mirror)
         quarantined = sum(not entry.is_released for entry in undescribed_entries(offset_map))
         if quarantined:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shallow_mirror.broker.admin.topic_admin import TopicSpec
@@ -21,10 +21,9 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.sinks.kafka.targets.retention_pause import existing_topic_findings, may_delete_or_refuse, pause_of
 from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
+from shallow_mirror.streaming.runner.paused_topics import LIFT, paused_topics
 
 _log = logging.getLogger(__name__)
-
-LIFT = "`shallow-mirror restore FILE --lift-retention`"
 
 
 class RestoredRetention:
@@ -99,19 +98,6 @@ class RestoredRetention:
                 listed(names),
                 LIFT,
             )
-
-
-def paused_topics(target: Cluster, recorded: Collection[PausedTopic], deadline: Deadline) -> list[str]:
-    """Return the recorded target topics that exist and have a setting that pauses retention now. Raises RetriableError."""
-    names = sorted({topic.target_topic for topic in recorded})
-    existing = [name for name, topic in target.metadata(names, deadline).topics.items() if topic.error_code == 0] if names else []
-    settings = target.topic_configs(sorted(existing), deadline) if existing else {}
-    return sorted(
-        topic.target_topic
-        for topic in recorded
-        if topic.target_topic in settings
-        and any(settings[topic.target_topic].get(name) == value for name, value in topic.settings.items())
-    )
 
 
 def _now_ms() -> int:

@@ -154,10 +154,10 @@ def _foreign_partitions(passage: Passage) -> list[TopicPartition]:
 
 def _control_problems(passage: Passage) -> Iterator[str]:
     controls, topics = passage.controls(), set(passage.topics())
-    handed = sorted(topics & (controls.requested | controls.handed_over))
+    handed = sorted(topics & controls.moving)
     if handed:
         yield f"{named(handed)} were handed over by a migration before: a topic moves once with one mirror"
-    paused = sorted((topics & controls.paused.keys()) - set(handed))
+    paused = sorted(topics & controls.paused.keys())
     if paused:
         yield f"{named(paused)} are paused: `shallow-mirror resume` continues the copy"
 

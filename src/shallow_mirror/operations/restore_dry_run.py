@@ -19,7 +19,6 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRang
 from shallow_mirror.checkpoints.restored_topics import RestoredTopicsTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
-from shallow_mirror.config.restore_changes import accepted_changes, refused_changes, require_same_restore
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, PlannedGroup, noted_positions, planned_groups
@@ -37,7 +36,8 @@ from shallow_mirror.streaming.planning.restore_planner import (
     unmatched_sentence,
 )
 from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
-from shallow_mirror.streaming.runner.restored_retention import LIFT
+from shallow_mirror.streaming.runner.paused_topics import LIFT
+from shallow_mirror.streaming.runner.restore_decision import decide_restore
 from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition
 
 _OBJECTS_AT_ONCE = 16
@@ -169,18 +169,10 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
     store = ObjectStore.open(config.archive.objects, config.storage_options)
     require_objects(table, store)
     planner = RestorePlanner(config, table, store, archive_storage)
-    decided = RestoreRangesTable.of(storage).read()
-    positions: dict[SourcePartition, Position] = {}
-    if decided is not None:
-        positions = OffsetMap.open(storage, mirror=config.mirror).positions()
-    added, changes, is_begun = None, [], bool(positions)
-    if decided is None or (not is_begun and refused_changes(decided, config)):
-        decided = planner.decide_ranges()
-    else:
-        require_same_restore(decided, config, table.archive_id, positions)
-        changes = accepted_changes(decided, config)
-        added = planner.added_ranges(decided)
-        decided = decided if added is None else decided.with_more(added)
+    recorded = RestoreRangesTable.of(storage).read()
+    positions = {} if recorded is None else OffsetMap.open(storage, mirror=config.mirror).positions()
+    decision = decide_restore(config, recorded, positions, planner, table.archive_id)
+    decided = decision.ranges
     described = described_topics(archive_storage, decided)
     amounts = restored_amounts(table, decided, described.keys())
     target = TargetCheck(config, decided, positions, amounts, RestoredTopicsTable.of(storage).read().values())
@@ -191,15 +183,15 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
         archive_id=table.archive_id,
         until=decided.until,
         last_decision=decided.last_decision,
-        is_begun=is_begun,
+        is_begun=not decision.is_first,
         topics=topics,
         partitions=[],
-        choices=planner.choices,
-        other_lineages=planner.other_lineages(decided),
+        choices=list(decision.choices),
+        other_lineages=list(decision.other_lineages),
         problems=problems,
-        added_topics=[] if added is None else sorted(added.topic_names),
-        changes=changes,
-        unmatched_patterns=list(planner.unmatched_patterns),
+        added_topics=decision.added_topics,
+        changes=list(decision.changes),
+        unmatched_patterns=list(decision.unmatched_patterns),
     )
     _add_groups(report, config, table, archive_storage, decided)
     _add_ranges(report, config, planner, decided, positions, described, store)

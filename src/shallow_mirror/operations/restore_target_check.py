@@ -22,8 +22,8 @@ from shallow_mirror.sinks.kafka.preserved.shared_producers import first_offset_p
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.filled_topics import existing_partitions, filled_partitions, filled_problems
 from shallow_mirror.sinks.kafka.targets.retention_pause import RestoredAmount, deletions, existing_topic_findings, pause_of
+from shallow_mirror.streaming.runner.paused_topics import LIFT, paused_topics
 from shallow_mirror.streaming.runner.preserved_restore import changed_offsets_problems
-from shallow_mirror.streaming.runner.restored_retention import LIFT, paused_topics
 from shallow_mirror.types import SourcePartition
 
 _ANSWER_MS = 30_000.0

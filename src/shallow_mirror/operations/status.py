@@ -57,7 +57,7 @@ from shallow_mirror.streaming.runner.lag import (
     query_target,
 )
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
-from shallow_mirror.streaming.runner.restored_retention import paused_topics
+from shallow_mirror.streaming.runner.paused_topics import paused_topics
 from shallow_mirror.types import SourcePartition
 
 MICRO_BATCHES_SHOWN = 5

@@ -20,7 +20,7 @@ from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, Status
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.runner.open_transactions import OpenTransaction
-from shallow_mirror.streaming.runner.restored_retention import LIFT
+from shallow_mirror.streaming.runner.paused_topics import LIFT
 
 _OPEN_SHOWN = 10
 _UNBROKEN_COLUMNS = 10_000

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.conftest import TwoClusters
 from tests.support import restore_runs
 from tests.support.archives import ArchiveOfTest, archive_config
+from tests.support.inline_restores import keyed
 from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import (
     CrashAt,
@@ -41,7 +42,9 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
 from shallow_mirror.groups.archived_groups import GroupNotes
 from shallow_mirror.operations.restore_dry_run import dry_run
+from shallow_mirror.operations.restore_retention import lift_retention
 from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS
 from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.types import TopicPartition as Partition
 from shallow_mirror.verify import verify_restore
@@ -265,3 +268,25 @@ def test_more_fillers_than_a_commit_interval_takes_are_written_in_several_rounds
     archived.restore(config)
     require_records(target, config.target_topic(full.topic), dict.fromkeys(at, b"v"), at[0], at[1] + 1)
     require_records(target, config.target_topic(empty.topic), {}, 8 * million, 8 * million)
+
+
+def test_what_is_older_than_its_topic_kept_it_is_kept_until_that_is_lifted(archived: Archived, topic_name: str) -> None:
+    source = SourcePartition(topic_name, "oldtopicoldtopicoldtop", 0)
+    target, restored = archived.clusters.target.bootstrap, f"kept-{topic_name}.{topic_name}"
+    configs = {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": "604800000",
+        "min.compaction.lag.ms": "0",
+        "max.compaction.lag.ms": "86400000",
+    }
+    archived.describe(topic_name, source.topic_id, {**configs, "retention.bytes": "-1"})
+    archived.archive.archive({source: [keyed(0, 20)]}, positions={source: 0})
+    config = archived.config(f"kept-{topic_name}", groups={"commit": "off"})
+    archived.restore(config)
+    paused = {name: topic_settings(target, restored)[name] for name in configs}
+    forever = str(NO_LIMIT_MS)
+    assert list(paused.values()) == ["compact,delete", "-1", forever, forever]
+    report = verify_restore(config)
+    assert (report.is_equal, report.record_count) == (True, 20)
+    assert lift_retention(config, is_applied=True).is_fine
+    assert {name: topic_settings(target, restored)[name] for name in configs} == configs

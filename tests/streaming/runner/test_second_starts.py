@@ -12,12 +12,15 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.archives import ORDERS, PAYMENTS
 from tests.support.inline_restores import PRESERVED, InlineRestores, inline_restores
+from tests.support.mirror_runs import CrashError
 from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
 from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.status import gather_status
+from shallow_mirror.streaming.runner import restore_run
 from shallow_mirror.verify import verify_restore
 
 pytestmark = pytest.mark.thorough
@@ -85,6 +88,19 @@ def test_a_file_that_leads_to_another_result_is_refused_with_the_difference(rest
     assert gather_status(restores.config()).changed_settings == ()
 
 
+def test_translate_answers_from_the_map_whatever_the_file_says(
+    restores: InlineRestores, capsys: pytest.CaptureFixture[str]
+) -> None:
+    restores.restore()
+    file = restores.folder / "restore.yaml"
+    file.write_text(json.dumps(restores.document(["payments"], topics={"target_name": "back.{topic}"})))
+    for topic, answer in (("orders", "target east.orders-0 offset 6 (exact)"), ("payments", "payments-0 was never restored")):
+        with pytest.raises(SystemExit):
+            main(["translate", str(file), topic, "0", "6"])
+        said = capsys.readouterr()
+        assert answer in said.out + said.err
+
+
 def test_all_differences_are_named_at_once(restores: InlineRestores) -> None:
     restores.restore()
     refused = restores.refusal(["payments"], read={"isolation_level": "read_uncommitted"}, until={"decision": 2})
@@ -118,6 +134,15 @@ def test_what_changes_no_result_may_change(restores: InlineRestores, caplog: pyt
     assert "groups: this restore began with commit off, include .*, the file has commit at-end, include app" in caplog.text
 
 
+def test_topics_whose_rows_the_archive_has_deleted_since_are_known(restores: InlineRestores) -> None:
+    restores.restore()
+    table = DeltaTable(str(restores.folder / "tables" / "archive_segments"))
+    table.delete("source_topic = 'orders'")
+    restores.restore()
+    restores.restore(["orders", "payments"])
+    assert restores.records("east.payments") == 7
+
+
 def test_a_cut_with_whole_transactions_takes_no_more_topics(restores: InlineRestores) -> None:
     whole: dict[str, Any] = {"until": {"whole_transactions": True}}
     restores.restore(**whole)
@@ -134,6 +159,33 @@ def test_a_table_of_an_earlier_release_is_continued_and_takes_no_more_topics(
     restores.restore()
     assert restores.records("east.orders") == 10
     assert "was begun by a release that did not record read.isolation_level" in caplog.text
+
+
+def test_killed_right_behind_the_decision_the_file_may_change_and_added_topics_are_restored(
+    restores: InlineRestores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restore_run, "decide_first_rows", killed)
+        with pytest.raises(CrashError):
+            restores.restore(until={"decision": 1})
+    other: dict[str, Any] = {"read": {"isolation_level": "read_uncommitted"}}
+    assert not restores.dry_run(**other).is_begun
+    restores.restore(**other)
+    assert restores.records("east.orders") == 10
+    with monkeypatch.context() as patched:
+        patched.setattr(restore_run, "decide_first_rows", killed)
+        with pytest.raises(CrashError):
+            restores.restore([".*"], **other)
+    assert "payments, the file leaves it out, and it is not complete (payments-0 at 0 of 7)" in restores.refusal(**other)
+    report = verify_restore(restores.config([".*"], **other))
+    assert report.uncovered == ("payments-0 is restored up to 0 of 7: run `shallow-mirror restore`",)
+    status = gather_status(restores.config([".*"], **other))
+    assert {each.source.topic: each.lag_offsets for each in status.partitions} == {"orders": 0, "payments": 7}
+    restores.restore([".*"], **other)
+    assert restores.records("east.payments") == 7
 
 
 def test_of_two_first_decisions_the_later_run_counts(restores: InlineRestores) -> None:
