@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from tests.random_archives.source_logs import LogBatch, TxnKey
-from tests.support.archives import CLUSTER_ID, archive_config, take_over
+from tests.support.archives import CLUSTER_ID, archive_config
 
-from shallow_mirror.archive_format.object_footer import ObjectHeader
 from shallow_mirror.archive_format.object_names import ObjectName
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, changed_positions, record_pass
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_expire import expire
+from shallow_mirror.sinks.archive.archive_owner import take_over_archive
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.sinks.batch_parts import ReadPart
@@ -68,7 +70,18 @@ class ArchiveWriter:
 
     def restart(self) -> None:
         """Take over the table, as the next run does."""
-        self.owner = take_over(self.config.table_location, self.config.archive, self._now_ms)
+        storage = MirrorStorage(self.config.table_location)
+        owner = take_over_archive(
+            storage,
+            self.store,
+            archive=self.config.archive,
+            source_cluster_id=CLUSTER_ID,
+            run=RunIdentity.of_this_process(),
+            now_ms=self._now_ms,
+        )
+        self.owner = owner.table
+        self.owner.settle()
+        owner.complete_copies(ArchiveTable.open(storage))
 
     @property
     def decision(self) -> int:
@@ -168,38 +181,26 @@ class ArchiveWriter:
             number, pattern = self._class_of(response.source.topic)
             if number not in objects:
                 name = self._name(version, slot, number, try_id)
-                objects[number] = ObjectBuilder(name, self.store.writer(name), pattern)
+                objects[number] = ObjectBuilder(name, self.store.writer(str(name)), pattern)
             self._add(objects[number], builders[response.source], response)
         segments = list(expired)
         for captured in ranges:
             builders[captured.source].close_at(captured.end)
             segments += builders[captured.source].build()
-        return _close(objects, segments, self._header(version, slot))
+        return _close(objects, segments)
 
     def _class_of(self, topic: str) -> tuple[int, str]:
         pattern = topic if topic in self._classes else ""
         return self._classes.get(topic, 0), pattern
 
-    def _name(self, version: int, slot: int, retention_class: int, try_id: str) -> str:
-        header = self._header(version, slot)
-        return str(
-            ObjectName(
-                archive_id=header.archive_id,
-                run_epoch=header.run_epoch,
-                decision=header.decision,
-                slot=slot,
-                retention_class=retention_class,
-                try_id=try_id,
-            )
-        )
-
-    def _header(self, version: int, slot: int) -> ObjectHeader:
-        return ObjectHeader(
+    def _name(self, version: int, slot: int, retention_class: int, try_id: str) -> ObjectName:
+        return ObjectName(
             archive_id=self.owner.map_id,
-            source_cluster_id=CLUSTER_ID,
             run_epoch=version >> 32,
             decision=version & 0xFFFFFFFF,
             slot=slot,
+            retention_class=retention_class,
+            try_id=try_id,
         )
 
     def _interleaved(self, ranges: Sequence[CapturedRange]) -> list[Response]:
@@ -224,7 +225,7 @@ class ArchiveWriter:
         builder.add_stored(index, 0, len(index))
 
 
-def _close(objects: Mapping[int, ObjectBuilder], segments: Sequence[Segment], header: ObjectHeader) -> list[DecidedSegment]:
+def _close(objects: Mapping[int, ObjectBuilder], segments: Sequence[Segment]) -> list[DecidedSegment]:
     """Complete objects. Rows of partitions without batches are repeated in the footer of the first one."""
     rows: list[DecidedSegment] = []
     with_batches = frozenset[SourcePartition]().union(*(built.sources for built in objects.values()))
@@ -232,7 +233,7 @@ def _close(objects: Mapping[int, ObjectBuilder], segments: Sequence[Segment], he
     rows += [DecidedSegment(segment, None) for segment in without]
     for built in objects.values():
         own = [segment for segment in segments if segment.source in built.sources]
-        stored = built.close(header, [*own, *without])
+        stored = built.close(CLUSTER_ID, [*own, *without])
         without = []
         rows += [DecidedSegment(row, None, stored[row.source] if row.kind is SegmentKind.DATA else None) for row in own]
     return rows

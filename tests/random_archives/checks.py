@@ -303,7 +303,9 @@ class ArchiveChecks:
         decision = self.oracle.decision_at(cut.decision).number
         for topic_id in {source.topic_id for source in decided.ranges}:
             seen = [each for each in self.history.seen_topics if each.description.topic_id == topic_id]
-            until = [each for each in seen if (each.decision <= decision if cut.time_ms is None else each.at_ms <= cut.time_ms)]
+            # What was seen behind a decision carries its number.
+            last = decision if cut.decision is None else decision - 1
+            until = [each for each in seen if (each.decision <= last if cut.time_ms is None else each.at_ms <= cut.time_ms)]
             expected = (until or seen[:1])[-1].description
             if described.get(expected.topic) != expected:
                 yield f"{cut}: described as {described.get(expected.topic)}, not as {expected}"
@@ -325,8 +327,11 @@ class ArchiveChecks:
         if cut.decision is not None or cut.offsets:
             expected_ms = self.oracle.decision_at(cut.decision).at_ms
         passes = [committed for at_ms, committed in self.history.group_passes if at_ms <= expected_ms]
-        expected = passes[-1] if passes else {}
-        positions = noted_positions(MirrorStorage(self.config.table_location).best_effort_tables(), at)
+        topics = {source.topic for source in decided.ranges}
+        expected = {key: offset for key, offset in (passes[-1] if passes else {}).items() if key[1].topic in topics}
+        positions = noted_positions(
+            MirrorStorage(self.config.table_location).best_effort_tables(), {source.topic: at for source in decided.ranges}
+        )
         found = {(position.group, position.source): position.offset for position in positions}
         if found != expected:
             yield f"{cut}: offsets of groups are {found}, not {expected}"

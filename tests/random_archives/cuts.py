@@ -12,7 +12,7 @@ from tests.random_archives.documented_reader import VISIBLE, Row
 from tests.random_archives.features import Feature
 from tests.random_archives.histories import Archived, ArchiveHistory, Decision
 from tests.random_archives.source_logs import LogRecord, SourceLog
-from tests.random_archives.whole_ends import Part, whole_ends
+from tests.random_archives.whole_ends import NO_END, Part, whole_ends
 
 from shallow_mirror.types import SourcePartition
 
@@ -302,7 +302,15 @@ class Oracle:
                     continue
                 if (source, part.producer_id) in aborted:
                     features.add(Feature.WHOLE_BEHIND_ABORTED)
-                parts.append(Part(source, own[0].base_offset, own[-1].end_offset, part.name))
+                # Without its marker more of a transaction may follow, unless a later epoch of the producer does.
+                is_ended = (part.marker_offset is not None and part.marker_offset < view.final_end) or any(
+                    batch.txn is not None
+                    and batch.base_offset > own[-1].base_offset
+                    and (later := view.log.parts[batch.txn]).producer_id == part.producer_id
+                    and later.producer_epoch != part.producer_epoch
+                    for batch in archived
+                )
+                parts.append(Part(source, own[0].base_offset, own[-1].end_offset if is_ended else NO_END, part.name))
         lowered = whole_ends(ends, parts)
         return {source: max(views[source].start, end) for source, end in lowered.items()}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tests.random_archives.cuts import Cut
 from tests.random_archives.documented_reader import ArchivedLog, DocumentedReader, PartitionId
 from tests.random_archives.source_logs import LogRecord
-from tests.random_archives.whole_ends import Part, whole_ends
+from tests.random_archives.whole_ends import NO_END, Part, whole_ends
 
 from shallow_mirror.types import SourcePartition
 
@@ -105,12 +106,16 @@ def _whole(
         whole = reader.log(source, lineage=log.lineage)
         assert whole is not None
         begun: dict[tuple[int, int], Part] = {}
+        ended: set[tuple[int, int]] = set()
         for part in whole.parts:
             batch, name = part.batch, (part.batch.producer_id, part.batch.producer_epoch)
+            if batch.is_transactional:
+                # A marker has the next epoch.
+                ended |= {known for known in begun if known[0] == batch.producer_id and known != name}
             if batch.is_transactional and not batch.is_control and not part.is_aborted:
                 start = begun[name].start if name in begun else batch.base_offset
                 begun[name] = Part(SourcePartition(*source), start, part.end, name)
-        parts += begun.values()
+        parts += [part if name in ended else replace(part, end=NO_END) for name, part in begun.items()]
     lowered = whole_ends({SourcePartition(*source): end for source, end in ends.items()}, parts)
     return {PartitionId(*source): end for source, end in lowered.items()}
 

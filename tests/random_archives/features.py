@@ -23,4 +23,4 @@ class Feature(enum.StrEnum):
     PRESERVED_START = "the begin of a preserved log whose first micro-batch has no record"
 
 
-NOT_YET: frozenset[Feature] = frozenset(Feature)
+NOT_YET: frozenset[Feature] = frozenset()

@@ -45,7 +45,7 @@ def _is_old(rule: Mapping[str, Any], age_ms: int) -> bool:
 def clean_differences(history: ArchiveHistory, reader: DocumentedReader) -> Iterator[str]:
     """Clean, and yield the objects that are wrongly gone or left."""
     named = {row.object_name for row in reader.rows if row.has_batches}
-    clean(history.writer.config)
+    clean(history.writer.config, older_than_s=0)
     left = {path.relative_to(reader.objects).as_posix() for path in reader.objects.rglob("*.batches")}
     yield from (f"clean deleted {name}, which a row names" for name in sorted(filter(None, named - left)))
     yield from (f"clean left {name}, which no row names" for name in sorted(left - named))

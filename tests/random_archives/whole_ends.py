@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from shallow_mirror.types import SourcePartition
 
+NO_END = (1 << 63) - 1
+"""Of a part whose marker is not archived."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
