@@ -167,7 +167,6 @@ class Oracle:
 
     def _topics_at(self, time_ms: int, topics: Sequence[str], features: set[Feature]) -> dict[str, str]:
         """Return the topic id that each topic had at a time."""
-        newest = self.newest_topics()
         chosen: dict[str, str] = {}
         for topic in topics:
             seen: dict[str, tuple[int, int]] = {}
@@ -179,10 +178,10 @@ class Oracle:
             ordered = sorted(seen.items(), key=lambda entry: entry[1])
             chosen[topic] = ordered[0][0]
             for topic_id, (at_ms, before_ms) in ordered[1:]:
+                if before_ms <= time_ms < at_ms:
+                    features.add(Feature.TIME_OF_TOPIC)
                 if at_ms <= time_ms or (before_ms <= time_ms and self._has_record_until(topic, topic_id, time_ms)):
                     chosen[topic] = topic_id
-            if chosen[topic] != newest[topic]:
-                features.add(Feature.TIME_OF_TOPIC)
         return chosen
 
     def _has_record_until(self, topic: str, topic_id: str, time_ms: int) -> bool:
@@ -190,7 +189,7 @@ class Oracle:
         views = [self.view(source) for source in sources]
         return any(record.timestamp_ms <= time_ms for view in views for record in view.records(view.archived.end))
 
-    def _lineage_at(self, source: SourcePartition, time_ms: int) -> int:
+    def _lineage_at(self, source: SourcePartition, time_ms: int, features: set[Feature]) -> int:
         newest = self.view(source).lineage
         chosen = 0
         for number in range(1, newest + 1):
@@ -198,6 +197,8 @@ class Oracle:
             view = self.view(source, number)
             first = self._history.lineage_starts[source, number]
             own = [record for record in view.records(view.archived.end) if record.offset >= first]
+            if before_ms <= time_ms < at_ms:
+                features.add(Feature.TIME_OF_LINEAGE)
             if at_ms <= time_ms or (before_ms <= time_ms and any(record.timestamp_ms <= time_ms for record in own)):
                 chosen = number
         return chosen
@@ -216,7 +217,9 @@ class Oracle:
             if isinstance(end, str):
                 return Expected(refusal=f"{source.topic_partition}: {end}", features=frozenset(features))
             ends[source] = end
-        is_empty = cut.time_ms is not None and all(end <= views[source].start for source, end in ends.items())
+        is_empty = cut.time_ms is not None and not any(
+            view.records(ends[source], is_committed_only=cut.is_committed_only) for source, view in views.items()
+        )
         if cut.whole_transactions and not is_empty:
             ends = self._whole(views, ends, features)
         logs = {
@@ -246,9 +249,7 @@ class Oracle:
                 continue
             lineage = cut.lineage
             if cut.time_ms is not None and lineage is None:
-                lineage = self._lineage_at(source, cut.time_ms)
-                if lineage != self.view(source).lineage:
-                    features.add(Feature.TIME_OF_LINEAGE)
+                lineage = self._lineage_at(source, cut.time_ms, features)
             views[source] = self.view(source, lineage, cut.decision)
             views[source].is_optional = cut.time_ms is not None and self._history.first_seen[source, 0][0] > cut.time_ms
         return views
@@ -310,6 +311,8 @@ class Oracle:
                     and later.producer_epoch != part.producer_epoch
                     for batch in archived
                 )
+                if not is_ended:
+                    features.add(Feature.WHOLE_WITHOUT_MARKER)
                 parts.append(Part(source, own[0].base_offset, own[-1].end_offset if is_ended else NO_END, part.name))
         lowered = whole_ends(ends, parts)
         return {source: max(views[source].start, end) for source, end in lowered.items()}
