@@ -77,14 +77,18 @@ class PreservedRestore:
         self,
         ranges: Mapping[SourcePartition, OffsetRange],
         positions: Mapping[SourcePartition, Position],
+        is_compacted: Callable[[str], bool],
         deadline: Deadline,
     ) -> None:
-        """Let logs begin at the first offset that was archived, also those without records. Raises RetriableError."""
+        """Let logs begin at the first offset that was archived, also those without records. Raises RetriableError.
+
+        `is_compacted`: by archived topic. Brokers refuse to delete records of such topics: compaction removes the fillers.
+        """
         starts = self._offsets(_preserved(positions), _EARLIEST, deadline)
         late = {
             positions[source].target.topic_partition: ranges[source].start
             for source, start in starts.items()
-            if source in ranges and start < ranges[source].start
+            if source in ranges and start < ranges[source].start and not is_compacted(source.topic)
         }
         if late:
             delete_records(self._config.target.client, late, timeout_s=deadline.remaining_ms() / 1000)

@@ -243,7 +243,7 @@ class _RestoreRun:
         is_done = self._copy_steps(copying, owner, decided, planner.steps(decided, positions))
         if is_done:
             self._require_complete(owner, decided)
-            is_done = self._fill_logs(copying, owner, decided)
+            is_done = self._fill_logs(copying, owner, decided, targets)
         owner.settle()
         if is_done:
             left_groups = self._commit_groups(decided)
@@ -317,7 +317,7 @@ class _RestoreRun:
             copying.sink(copying.spark.range(0, count, 1, count), number)
         return not self._left_out or not self._supervisor.wait(_LEFT_OUT_PAUSE_S)
 
-    def _fill_logs(self, copying: _Copying, owner: OffsetMapOwner, decided: RestoreRanges) -> bool:
+    def _fill_logs(self, copying: _Copying, owner: OffsetMapOwner, decided: RestoreRanges, targets: TargetTopics) -> bool:
         """Let the logs of preserved topics begin and end where the archived ranges do. Return False at a stop."""
         preserved = self._preserved
         while short := preserved.short_logs(owner.positions(), self._supervisor.deadline()):
@@ -326,7 +326,12 @@ class _RestoreRun:
                 return False
         if self._has_written:  # a complete restore may be in use
             preserved.require_own_ends(owner.positions(), self._supervisor.deadline())
-        preserved.delete_leading_fillers(decided.ranges, owner.positions(), self._supervisor.deadline())
+        preserved.delete_leading_fillers(
+            decided.ranges,
+            owner.positions(),
+            lambda topic: targets.routes[topic].is_compacted,
+            self._supervisor.deadline(),
+        )
         return True
 
     def _register(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError
 from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS, TIMESTAMP_LIMITS
 from shallow_mirror.streaming.runner import preserved_log_filling, preserved_restore, restore_run
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
-from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.types import OffsetRange, Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.wire.records.fillers import FILLER_OFFSET_DELTA
 from shallow_mirror.wire.records.unpacked_batch import parse_record
 
@@ -191,6 +193,24 @@ def test_a_log_begins_where_the_archive_does_whatever_the_first_micro_batch_hold
     config = config.model_copy(update={"read": config.read.model_copy(update={"micro_batch_bytes": 1})})
     restore_runs.restore(config, InlineSession())
     assert (archived.start(), archived.records(), archived.end()) == (3, [8, 9, 10, 11, 12], 13)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_fillers_of_compacted_topics_are_left_to_compaction(
+    archived: Archived, monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    """Brokers refuse to delete records of them (POLICY_VIOLATION)."""
+    archived.archive.archive({ORDERS: [batch(40, 2)]}, positions={ORDERS: 40})
+    archived.restore()
+    deleted: list[object] = []
+    monkeypatch.setattr(preserved_restore, "delete_records", lambda _client, starts, **_: deleted.append(starts))
+    config = archived.config()
+    positions = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror).positions()
+    with closing(Cluster(config.target.client)) as target:
+        preserved = PreservedRestore(config, target)
+        deadline = Deadline.after_ms(10_000, time.monotonic)
+        preserved.delete_leading_fillers({ORDERS: OffsetRange(41, 42)}, positions, lambda _: is_compacted, deadline)
+    assert deleted == ([] if is_compacted else [{ORDERS.topic_partition: 41}])
 
 
 def test_a_log_is_brought_to_its_first_offset_before_anything_is_copied(archived: Archived) -> None:
