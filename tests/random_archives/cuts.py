@@ -208,6 +208,9 @@ class Oracle:
     def expected(self, cut: Cut) -> Expected:
         """Return what a restore has to write."""
         features: set[Feature] = set()
+        missing = set(cut.topics) - {source.topic for source in self.decision_at(cut.decision).positions}
+        if missing:
+            return Expected(refusal=f"the archive had no topic {min(missing)} yet")
         views = self._views(cut, features)
         if not views:
             return Expected(refusal="no topic", features=frozenset(features))
@@ -220,7 +223,7 @@ class Oracle:
         is_empty = cut.time_ms is not None and not any(
             view.records(ends[source], is_committed_only=cut.is_committed_only) for source, view in views.items()
         )
-        if cut.whole_transactions and not is_empty:
+        if cut.whole_transactions:
             ends = self._whole(views, ends, features)
         logs = {
             source: ExpectedLog(
@@ -298,11 +301,6 @@ class Oracle:
                 own = [batch for batch in archived if batch.txn == part.key]
                 if not own:
                     continue
-                if part.is_committed is False:
-                    aborted.add((source, part.producer_id))
-                    continue
-                if (source, part.producer_id) in aborted:
-                    features.add(Feature.WHOLE_BEHIND_ABORTED)
                 # Without its marker more of a transaction may follow, unless a later epoch of the producer does.
                 is_ended = (part.marker_offset is not None and part.marker_offset < view.final_end) or any(
                     batch.txn is not None
@@ -311,8 +309,13 @@ class Oracle:
                     and later.producer_epoch != part.producer_epoch
                     for batch in archived
                 )
-                if not is_ended:
+                if not is_ended or view.lineage:
                     features.add(Feature.WHOLE_WITHOUT_MARKER)
+                if part.is_committed is False:
+                    aborted.add((source, part.producer_id))
+                    continue
+                if (source, part.producer_id) in aborted:
+                    features.add(Feature.WHOLE_BEHIND_ABORTED)
                 parts.append(Part(source, own[0].base_offset, own[-1].end_offset if is_ended else NO_END, part.name))
         lowered = whole_ends(ends, parts)
         return {source: max(views[source].start, end) for source, end in lowered.items()}

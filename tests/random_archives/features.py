@@ -20,7 +20,7 @@ class Feature(enum.StrEnum):
     READER_OF_RECREATED = "a reader of a topic that was created again"
     REBUILD_AFTER_EXPIRY = "a rebuild of an archive of which something has expired"
     WHOLE_BEHIND_ABORTED = "whole transactions behind an aborted transaction of the same producer"
-    WHOLE_WITHOUT_MARKER = "whole transactions where the marker of one is not archived"
+    WHOLE_WITHOUT_MARKER = "whole transactions where the marker of one is not archived, or in a log of several lineages"
     OTHER_FILE = "a second start with another file"
     PRESERVED_START = "the begin of a preserved log whose first micro-batch has no record"
 

@@ -48,7 +48,23 @@ def clean_differences(history: ArchiveHistory, reader: DocumentedReader) -> Iter
     clean(history.writer.config, older_than_s=0)
     left = {path.relative_to(reader.objects).as_posix() for path in reader.objects.rglob("*.batches")}
     yield from (f"clean deleted {name}, which a row names" for name in sorted(filter(None, named - left)))
-    yield from (f"clean left {name}, which no row names" for name in sorted(left - named))
+    yield from (
+        f"clean left {name}, which no row names" for name in sorted(left - named) if not _may_be_an_only_copy(reader, name)
+    )
+
+
+def _may_be_an_only_copy(reader: DocumentedReader, object_name: str) -> bool:
+    """Return whether an object has offsets that no row with batches has: such a one is kept."""
+    ends: dict[tuple[str, str, int, int], int] = {}
+    for row in reader.rows:
+        if row.has_batches:
+            ends[(*row.source, row.lineage)] = max(row.end, ends.get((*row.source, row.lineage), 0))
+    return any(
+        row["kind"] == "data"
+        and row["source_end"]
+        > ends.get((row["source_topic"], row["source_topic_id"], row["source_partition"], row["lineage"]), 0)
+        for row in reader.footer_rows(object_name)
+    )
 
 
 def rebuild_differences(history: ArchiveHistory, reader: DocumentedReader, folder: Path) -> Iterator[str]:
