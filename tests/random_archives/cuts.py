@@ -251,10 +251,13 @@ class Oracle:
             if cut.offsets and source.partition not in cut.offsets.get(source.topic, {}):
                 continue
             lineage = cut.lineage
+            at_ms, before_ms = self._history.first_seen[source, 0]
+            if cut.time_ms is not None and before_ms <= cut.time_ms < at_ms:
+                features.add(Feature.TIME_OF_TOPIC)
             if cut.time_ms is not None and lineage is None:
                 lineage = self._lineage_at(source, cut.time_ms, features)
             views[source] = self.view(source, lineage, cut.decision)
-            views[source].is_optional = cut.time_ms is not None and self._history.first_seen[source, 0][0] > cut.time_ms
+            views[source].is_optional = cut.time_ms is not None and at_ms > cut.time_ms
         return views
 
     def _end_of(self, view: _View, cut: Cut, features: set[Feature]) -> int | str:

@@ -13,7 +13,7 @@ import enum
 class Feature(enum.StrEnum):
     """Something that a check depends on. A check without a feature always counts."""
 
-    TIME_OF_TOPIC = "a cut by time between the decisions around the first trace of a topic id"
+    TIME_OF_TOPIC = "a cut by time between the decisions around the first trace of a topic id or partition"
     TIME_OF_LINEAGE = "a cut by time between the decisions around the first trace of a lineage"
     TIME_OF_DESCRIPTION = "partitions and settings at a cut by time"
     ABORTED_AT_CUT = "an aborted record in front of the first newer one"

@@ -55,15 +55,14 @@ def clean_differences(history: ArchiveHistory, reader: DocumentedReader) -> Iter
 
 def _may_be_an_only_copy(reader: DocumentedReader, object_name: str) -> bool:
     """Return whether an object has offsets that no row with batches has: such a one is kept."""
-    ends: dict[tuple[str, str, int, int], int] = {}
-    for row in reader.rows:
-        if row.has_batches:
-            ends[(*row.source, row.lineage)] = max(row.end, ends.get((*row.source, row.lineage), 0))
+    covered = {
+        (*row.source, row.lineage, offset) for row in reader.rows if row.has_batches for offset in range(row.start, row.end)
+    }
     return any(
-        row["kind"] == "data"
-        and row["source_end"]
-        > ends.get((row["source_topic"], row["source_topic_id"], row["source_partition"], row["lineage"]), 0)
+        (row["source_topic"], row["source_topic_id"], row["source_partition"], row["lineage"], offset) not in covered
         for row in reader.footer_rows(object_name)
+        if row["kind"] == "data"
+        for offset in range(row["source_start"], row["source_end"])
     )
 
 
