@@ -97,6 +97,7 @@ print(json.dumps(ends))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("missing", [[], ["pyspark", "py4j", "delta"], ["pyspark.sql.streaming.datasource"]], ids=str)
 def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_cannot_be_written(
     tmp_path: Path, missing: list[str]

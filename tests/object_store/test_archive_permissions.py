@@ -76,9 +76,9 @@ DELETE = "POST .*delete"
     [
         ("verify", LIST, 2, "every object is what its rows say"),
         ("verify", READ, 2, "every object is what its rows say"),
-        ("clean", LIST, 2, "removed: 1 object and"),
-        ("clean", DELETE, 2, "removed: 1 object and"),
-        ("expire --take-over", DELETE, 1, "expired: 1 object, 1 row"),
+        ("clean --older-than 0s", LIST, 2, "removed: 1 object and"),
+        ("clean --older-than 0s", DELETE, 2, "removed: 1 object and"),
+        ("expire --take-over", DELETE, 1, "expired: 2 objects, 2 rows"),
         ("run --available-now", PUT, 2, ""),
         ("run --available-now", LIST, 2, ""),
         ("run --available-now", DELETE, 2, ""),
@@ -89,7 +89,7 @@ def test_an_operation_that_the_bucket_refuses_is_named_with_its_remedy(
     commands: Commands, store: Store, command: str, refused: str, code: int, works: str
 ) -> None:
     commands.archive.write({ORDERS: [batch(20, 1)]})
-    ArchiveOfTest(commands.config)
+    ArchiveOfTest(commands.config).archive({ORDERS: [batch(20, 1)]})
     method, _, path = refused.partition(" ")
     with store.proxy.faulty(StoreFault(harm=Harm.ANSWER_403, method=method, path=path)):
         ended, text = commands(command)

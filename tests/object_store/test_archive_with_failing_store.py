@@ -35,6 +35,8 @@ from shallow_mirror.operations.archive_verify import verify_archive
 TOPIC = "orders"
 QUICK = {"timeout": "5s", "retry_timeout": "1s", "max_retries": "1", "backoff_config.init_backoff": "10ms"}
 
+pytestmark = pytest.mark.thorough
+
 
 @dataclass
 class RunningArchive:

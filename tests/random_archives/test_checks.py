@@ -112,7 +112,7 @@ def read_whole_batches(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wrong", "seed"),
     [
-        (cut_one_record_late, 0),
+        (cut_one_record_late, 5),
         (forget_aborts_of_later_lineages, 14),
         (skip_the_first_step, 0),
         (read_whole_batches, 0),

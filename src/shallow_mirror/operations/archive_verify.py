@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import ArchiveConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, StoreRefusedError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_findings import Finding, FindingKind, Findings
 from shallow_mirror.operations.archive_object_check import check_object
@@ -112,6 +112,8 @@ def verify_archive(
     newest.refresh()  # what was decided meanwhile is no orphan
     try:
         ObjectOwners(store, table.archive_id).require_table(newest)
+    except StoreRefusedError:
+        raise
     except ConfigError as error:  # versions of the table that the objects belong to say which are orphans
         report.note = f"objects that no row names were not looked for: {error}"
         return report
