@@ -31,7 +31,7 @@ Longs = npt.NDArray[np.int64]
 def pause_of(configs: Mapping[str, str]) -> dict[str, str]:
     """Return what a new topic gets instead of these settings, so that nothing is deleted; nothing where they delete nothing.
 
-    A setting that is missing would be the default of the target's brokers, which nobody has looked at.
+    A setting that is missing would be the default of the target's brokers, which are not known here.
     """
     policy = configs.get("cleanup.policy")
     pause: dict[str, str] = {}
