@@ -174,5 +174,5 @@ def as_text(at_ms: int) -> str:
 
 
 def _order(incarnation: Incarnation) -> tuple[int, int, int, str]:
-    # Ids that one decision saw first, as after a rebuild, are told apart by what follows.
+    # Ids that one decision saw first, as after a rebuild, are ordered by the fields behind it.
     return incarnation.first_decision, incarnation.first_ms, incarnation.last_decision, incarnation.topic_id
