@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.strict_broker import StrictCluster
 from tests.support import mirror_runs as runs
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.controls import Controls
 
-BROKER = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def source() -> Iterator[StrictCluster]:
+    with StrictCluster() as cluster:
+        yield cluster
 
 
 def _say(*words: str) -> int:
@@ -17,8 +25,12 @@ def _say(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_topics_are_paused_and_continue_also_before_the_first_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conf = str(runs.conf_file(tmp_path, BROKER, BROKER, ["orders.*"]))
+def test_topics_are_paused_and_continue_also_before_the_first_run(
+    source: StrictCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for topic in ("orders", "orders.eu", "orders.us"):
+        source.create_topic(topic)
+    conf = str(runs.conf_file(tmp_path, source.bootstrap, UNREACHABLE, ["orders.*"]))
     assert _say("pause", conf, "orders", "orders.eu") == 0
     assert _say("pause", conf, "orders") == 0
     assert _say("resume", conf, "orders", "orders.us") == 0
@@ -33,17 +45,35 @@ def test_topics_are_paused_and_continue_also_before_the_first_run(tmp_path: Path
 
 
 def test_a_topic_of_no_mirror_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conf = str(runs.conf_file(tmp_path, BROKER, BROKER, ["orders.*"]))
+    conf = str(runs.conf_file(tmp_path, UNREACHABLE, UNREACHABLE, ["orders.*"]))
     assert _say("pause", conf, "orders", "bills", "__consumer_offsets") == 2
     output = capsys.readouterr().err
     assert "bills: this mirror has no such topic (topics.include and topics.exclude of" in output
     assert not (tmp_path / "tables").exists()
 
 
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_a_topic_that_the_source_does_not_have_is_an_error(
+    source: StrictCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    source.create_topic("orders")
+    conf = str(runs.conf_file(tmp_path, source.bootstrap, UNREACHABLE, [".*"]))
+    assert _say(command, conf, "orders", "nosuch") == 2
+    assert "ConfigError: nosuch: the source cluster east has no such topic: check the name" in capsys.readouterr().err
+    assert not Controls.open(str(tmp_path / "tables")).read().paused
+
+
+def test_a_topic_is_resumed_while_the_source_is_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = str(runs.conf_file(tmp_path, UNREACHABLE, UNREACHABLE, [".*"]))
+    Controls.open(str(tmp_path / "tables")).add("pause", ["orders"])
+    assert _say("resume", conf, "orders") == 0
+    assert capsys.readouterr().out == "orders: resumed\n"
+
+
 def test_a_topic_that_was_handed_over_stays_so_whatever_an_operator_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conf = str(runs.conf_file(tmp_path, BROKER, BROKER, ["orders.*"]))
+    conf = str(runs.conf_file(tmp_path, UNREACHABLE, UNREACHABLE, ["orders.*"]))
     controls = Controls.open(str(tmp_path / "tables"))
     controls.add("hand-over", ["orders"])
     controls.add("handed-over", ["orders"])

@@ -158,9 +158,10 @@ class DeltalakeWriter:
                     # With retries the loser of a race would commit its own properties on top of the winner's.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
-        except DeltaError:
+        except DeltaError as error:
             if self.snapshot() is None:
-                raise
+                problem = f"the table {self.uri} cannot be created: {one_line(error)}"
+                raise ConfigError(f"{problem}: grant this user access to that folder, or name another one") from error
         self._keep(above=-1)
 
     def snapshot(self) -> DeltalakeSnapshot | None:

@@ -28,6 +28,11 @@ def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, i
     )
 
 
+def is_plain_name(pattern: str) -> bool:
+    """Return whether a regular expression is most likely the name of one topic or group."""
+    return _LEGAL_TOPIC_NAME.fullmatch(pattern) is not None
+
+
 KEPT_OFFSETS = ("preserved", "continued")
 """Values of `topics.offsets` with which every record has the offset of the source."""
 

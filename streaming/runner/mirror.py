@@ -18,7 +18,7 @@ from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.errors import CorruptBatchError, DataLossError
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.quotas.quota_sync import quota_sync
@@ -28,7 +28,7 @@ from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, trans
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.acl_check import require_acls
-from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.error_hints import with_remedy
 from shallow_mirror.streaming.runner.mirror_query import MirrorQuery
 from shallow_mirror.streaming.runner.reported_run import ReportedRun

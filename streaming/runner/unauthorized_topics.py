@@ -6,19 +6,13 @@ import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 
 _log = logging.getLogger(__name__)
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]+")
-
-
-def is_plain_name(pattern: str) -> bool:
-    """Return whether a regular expression is most likely the name of one topic or group."""
-    return _PLAIN_NAME.fullmatch(pattern) is not None
 
 
 def unauthorized_topics(
@@ -29,7 +23,7 @@ def unauthorized_topics(
     A broker does not say whether a topic exists that our user may not describe.
     """
     listed = set(listed)
-    unlisted = (pattern for pattern in include if pattern not in listed and is_plain_name(pattern))
+    unlisted = (pattern for pattern in include if pattern not in listed and routing.is_plain_name(pattern))
     named = {pattern for pattern in unlisted if not any(re.fullmatch(pattern, name) for name in listed)}
     return missing_topics(source, sorted(named.union(mirrored) - listed), deadline).hidden
 

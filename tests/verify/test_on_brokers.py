@@ -137,7 +137,7 @@ def test_a_mirror_that_runs_meanwhile_makes_no_difference(clusters: TwoClusters,
     settings, record_counts = MirrorConfig.load(conf), [0]
     write(clusters.source.bootstrap, topic_name, ["first"])
     with mirror(conf) as running:
-        wait_for_run(running, "a map", lambda: positions(settings))
+        wait_for_run(running, "the first record", lambda: positions(settings).get((topic_name, 0), 0) > 0)
         for n in range(8):
             write(clusters.source.bootstrap, topic_name, [f"{n}-{i}" for i in range(20)])
             report = verify_mirror(settings)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ from shallow_mirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from shallow_mirror.checkpoints.controls import Controls
+    from shallow_mirror.checkpoints.storage import MirrorStorage
+    from shallow_mirror.config import MirrorConfig
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of source topics.")]
 
@@ -56,7 +59,7 @@ def resume(conf: Conf, topics: Topics) -> None:
 
 @contextmanager
 def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Controls]:
-    """Yield the table of controls. Raises ConfigError with every topic that the mirror file does not include."""
+    """Yield the table of controls. Raises ConfigError with every topic that the mirror file does not include, or nobody has."""
     from shallow_mirror.checkpoints.controls import Controls
     from shallow_mirror.checkpoints.storage import MirrorStorage
 
@@ -70,4 +73,34 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
             ]
         )
     with session_for(config, is_writing=True) as spark:
-        yield Controls.open(MirrorStorage.to_write(config.table_location, config.tables_writer, spark))
+        storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+        controls = Controls.open(storage)
+        state = controls.read()
+        _require_topics(config, storage, [topic for topic in topics if topic not in state.not_copied])
+        yield controls
+
+
+def _require_topics(config: MirrorConfig, storage: MirrorStorage, topics: Sequence[str]) -> None:
+    """Raise ConfigError with the topics that were never mirrored and that the source does not have; RetriableError.
+
+    The source is asked only about topics that the offset map does not have, so that the others can be paused while it is down.
+    """
+    from shallow_mirror.broker.cluster.cluster import Cluster
+    from shallow_mirror.broker.cluster.connectivity import REACH_MS, reach
+    from shallow_mirror.broker.cluster.missing_topics import missing_topics
+    from shallow_mirror.checkpoints.offset_map import OffsetMap
+    from shallow_mirror.deadline import Deadline
+
+    mirrored = set[str]()
+    if storage.offset_map.snapshot() is not None:
+        mirrored = {source.topic for source in OffsetMap.open(storage, mirror=config.mirror).positions()}
+    new = sorted(set(topics) - mirrored)
+    if not new:
+        return
+    with closing(Cluster(config.source.client)) as source:
+        reach(source, config.source_cluster_name, Deadline.after_ms(REACH_MS, time.monotonic))
+        missing = missing_topics(source, new, Deadline.after_ms(REACH_MS, time.monotonic))
+    problems = [f"{topic}: the {config.source_cluster_name} has no such topic: check the name" for topic in missing.gone]
+    problems += [f"{topic}: the {config.source_cluster_name} hides it: {grant}" for topic, grant in missing.hidden.items()]
+    if problems:
+        raise ConfigError(problems)

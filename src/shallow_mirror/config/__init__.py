@@ -7,6 +7,7 @@ A relative `tables` or `checkpoint` is relative to the folder of the mirror file
 from shallow_mirror.config.archive_config import ArchiveConfig, archive_json_schema
 from shallow_mirror.config.migration_config import MigrationConfig, migration_json_schema
 from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
+from shallow_mirror.config.own_targets import exclude_own_targets
 from shallow_mirror.config.restore_config import RestoreConfig, restore_json_schema
 from shallow_mirror.config.schema_settings import RegistrySettings, SchemaSettings
 from shallow_mirror.config.sections import (
@@ -46,6 +47,7 @@ __all__ = [
     "TopicSettings",
     "WriteSettings",
     "archive_json_schema",
+    "exclude_own_targets",
     "json_schema",
     "migration_json_schema",
     "parse_duration",

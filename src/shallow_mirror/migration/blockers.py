@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Protocol
 
+from shallow_mirror import routing
 from shallow_mirror.broker.admin.acl_entries import Acl
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
@@ -36,7 +37,7 @@ from shallow_mirror.migration.steps import Direction
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.runner.acl_check import require_acls
-from shallow_mirror.streaming.runner.unauthorized_topics import is_plain_name, unauthorized_topics
+from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
 SETTLED_WITHIN_MS = 5_000
@@ -171,7 +172,7 @@ def _group_problems(passage: Passage) -> Iterator[str]:
     for pattern in wave.groups:
         if any(re.fullmatch(pattern, name) for name in topics_of):
             continue
-        hidden = list(missing_to_list(origin, [pattern] if is_plain_name(pattern) else [], "needed to see it"))
+        hidden = list(missing_to_list(origin, [pattern] if routing.is_plain_name(pattern) else [], "needed to see it"))
         yield from hidden
         if not hidden:
             yield f"waves: {wave.name}: groups: {pattern} has no group with committed offsets at {passage.mirror.source.alias}"
@@ -206,7 +207,7 @@ def _permission_problems(passage: Passage) -> Iterator[str]:
 
 def notes_of(passage: Passage) -> list[str]:
     """Return what a plan cannot know and an operator has to."""
-    patterns = [pattern for pattern in passage.wave.groups if not is_plain_name(pattern)]
+    patterns = [pattern for pattern in passage.wave.groups if not routing.is_plain_name(pattern)]
     if not patterns or not passage.may_hide_groups():
         return []
     return [

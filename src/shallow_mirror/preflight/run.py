@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.preflight.clusters import (
     broker_problems,
@@ -40,7 +40,7 @@ from shallow_mirror.schemas.registry import open_registries
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
-from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
 from shallow_mirror.types import SourcePartition, TargetPartition
 

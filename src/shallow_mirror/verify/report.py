@@ -53,11 +53,14 @@ class VerifyReport:
     preserved_partition_count: int = 0
     filler_count: int = 0
     uncovered: tuple[str, ...] = ()
-    """What of a restore is not in the target, so that nothing could be compared, as sentences."""
+    """A sentence for everything that was asked for and could not be compared."""
+    behind_offsets: int = 0
+    """Offsets of the source that were not copied when the verification began, in `behind_partitions` partitions."""
+    behind_partitions: int = 0
 
     @property
     def is_equal(self) -> bool:
-        """Return whether both sides hold the same; False as well where a restore is not covered."""
+        """Return whether both sides hold the same; False as well where something is not covered."""
         return not self.difference_counts and not self.uncovered
 
     def document(self) -> dict[str, Any]:
@@ -85,12 +88,17 @@ class VerifyReport:
         counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
         result = f"{counted(total, 'difference')}: {counts_by_kind}" if total else "no difference"
         if self.uncovered and not total:
-            result = "no difference in what could be compared, which is not all that was restored"
+            result = "no difference in what could be compared, which is not all that was asked for"
         lines = [result, *(f"  not covered: {sentence}" for sentence in self.uncovered)]
         lines.append(
             f"{counted(self.record_count, 'record')} in {counted(self.partition_count, 'partition')} of "
             f"{counted(len(self.topics), 'topic')} found equal{self._ways()}"
         )
+        if self.behind_offsets:
+            lines.append(
+                f"not copied when the verification began: {counted(self.behind_offsets, 'offset')} in "
+                f"{counted(self.behind_partitions, 'partition')} (`shallow-mirror status FILE` gives the reasons)"
+            )
         if self.preserved_partition_count:
             lines.append(
                 f"offsets are preserved in {counted(self.preserved_partition_count, 'partition')}: each record was looked for at "

@@ -17,16 +17,19 @@ from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRang
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.checkpoints.verify_log import FLUSH_S
-from shallow_mirror.config import MirrorConfig, RestoreConfig
+from shallow_mirror.config import MirrorConfig, RestoreConfig, exclude_own_targets
 from shallow_mirror.config.restore_changes import require_same_restore, unfinished_partitions
 from shallow_mirror.config.restore_config import Cut
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.clusters import ClusterReader
+from shallow_mirror.verify.coverage import SourceExtent, coverage, read_source_extent
 from shallow_mirror.verify.mirror_verifier import MirrorVerifier, VerifyOptions
+from shallow_mirror.verify.partition_reader import PATIENCE_MS
 from shallow_mirror.verify.progress import OnProgress, ignore_progress
 from shallow_mirror.verify.report import VerifyReport
 
@@ -53,7 +56,8 @@ def verify_mirror(
     target offset, from which on is compared; everything of partitions that it lacks. `is_deep`: open every
     batch. A verification of the same topics and depth that was interrupted is continued, unless `from_start`. `range_bytes` by
     default RANGE_FETCHES times `read.fetch_bytes`.
-    `spark`: for tables in a catalog, the session that has it. Differences are in the report. Raises ConfigError (no map,
+    `spark`: for tables in a catalog, the session that has it. Differences are in the report. Without `after`, the report is not
+    equal either where something that the file includes could not be compared. Raises ConfigError (no map,
     another mirror's clusters, a missing permission), RetriableError (a cluster does not answer), BatchRefusedError (a batch is
     too large to be opened); what was verified until then is kept.
     """
@@ -73,7 +77,17 @@ def verify_mirror(
     ):
         quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
         verifier = MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock, after or {})
-        return verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+        # Read before the map is: what the map lacks of it then is not covered.
+        extent = None if after else _source_extent(config, offset_map, source, target, topics, clock)
+        report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+    if extent is None:
+        return report
+    offset_map.refresh()  # a running mirror may have taken up since what was new
+    covered = coverage(extent, offset_map.positions())
+    uncovered = covered.uncovered or _if_nothing_compared(report)
+    return replace(
+        report, uncovered=uncovered, behind_offsets=covered.behind_offsets, behind_partitions=covered.behind_partitions
+    )
 
 
 def verify_restore(
@@ -133,9 +147,25 @@ def verify_restore(
         "retention (or DeleteRecords) has deleted what lies below; restore it again with topics.retention: paused"
         for partition, (count, log_start) in sorted(verifier.deleted_at_target.items())
     ]
-    if not uncovered and not report.record_count and report.unchecked:
-        uncovered.append("no record could be compared")
-    return replace(report, uncovered=tuple(uncovered))
+    return replace(report, uncovered=tuple(uncovered) or _if_nothing_compared(report))
+
+
+def _source_extent(
+    config: MirrorConfig,
+    offset_map: OffsetMap,
+    source: ClusterReader,
+    target: ClusterReader,
+    topics: Sequence[str] | None,
+    clock: Callable[[], float],
+) -> SourceExtent:
+    source_id, target_id = source.cluster_id(), target.cluster_id()
+    offset_map.require_clusters(source=source_id, target=target_id)
+    included = exclude_own_targets(config, is_same_cluster=source_id == target_id)
+    return read_source_extent(source.cluster, included, topics, Deadline.after_ms(PATIENCE_MS, clock))
+
+
+def _if_nothing_compared(report: VerifyReport) -> tuple[str, ...]:
+    return ("no record could be compared",) if report.unchecked and not report.record_count else ()
 
 
 def _new_topics(table: ArchiveTable, decided: RestoreRanges, config: RestoreConfig) -> list[str]:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from tests.support import mirror_runs as runs
 
+from shallow_mirror.config import exclude_own_targets
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.targets.mirror_registration import Origin
 from shallow_mirror.streaming.runner import cycle_detection
-from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 
 BROKER = "127.0.0.1:1"
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runner import cycle_detection
-from shallow_mirror.streaming.runner.cycle_detection import CycleDetector, exclude_own_targets
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 
 TOPIC = "orders"
 

@@ -133,7 +133,7 @@ def test_what_the_target_has_deleted_since_is_not_verified_as_equal(restores: In
     (sentence,) = report.uncovered
     assert not report.is_equal
     assert sentence.startswith("5 offsets of east.orders-0 were restored and are gone: its log begins at 5 now, so retention")
-    assert report.sentences()[0] == "no difference in what could be compared, which is not all that was restored"
+    assert report.sentences()[0] == "no difference in what could be compared, which is not all that was asked for"
     for partition in range(2):
         log = restores.target.log("east.orders", partition)
         log.delete_records_before(log.end_offset)

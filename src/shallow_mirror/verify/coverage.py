@@ -1,0 +1,94 @@
+"""Driver: coverage of a verification: what the mirror file includes at the source, beside the positions of the offset map."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from shallow_mirror import routing
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.missing_topics import missing_topics
+from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import IsolationLevel, OffsetRange, SourcePartition, TopicPartition
+
+_EARLIEST = -2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceExtent:
+    """The included partitions of the source when a verification began."""
+
+    logs: Mapping[SourcePartition, OffsetRange]
+    """From the log start to the end that the isolation level shows."""
+    unmatched: tuple[str, ...]
+    """A sentence for each pattern of `topics.include` that matches no topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    uncovered: tuple[str, ...]
+    """A sentence for everything that was included and of which nothing could be compared."""
+    behind_offsets: int
+    """Offsets at the source behind the positions of the map."""
+    behind_partitions: int
+
+
+def read_source_extent(
+    cluster: Cluster, config: MirrorConfig, topics: Collection[str] | None, deadline: Deadline
+) -> SourceExtent:
+    """Return the partitions that `config` includes, or those of `topics`. Raises RetriableError.
+
+    Partitions without a leader are left out: `verify` reports them when it reads.
+    """
+    listed = cluster.metadata(None, deadline).topics
+    chosen = {
+        name: topic
+        for name, topic in listed.items()
+        if topic.error_code == 0
+        and (
+            routing.is_included(name, config.topics.include, config.topics.exclude, is_internal=topic.is_internal)
+            if topics is None
+            else name in topics
+        )
+    }
+    partitions = {
+        TopicPartition(name, partition): SourcePartition(name, topic.topic_id, partition)
+        for name, topic in chosen.items()
+        for partition in topic.partitions
+    }
+    level = config.read.isolation_level
+    ends, _ = cluster.latest_offsets(list(partitions), level, deadline) if partitions else ({}, {})
+    starts = cluster.list_offsets(dict.fromkeys(ends, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, deadline) if ends else {}
+    return SourceExtent(
+        logs={partitions[name]: OffsetRange(starts[name].offset, max(starts[name].offset, end)) for name, end in ends.items()},
+        unmatched=() if topics is not None else tuple(_unmatched(cluster, config, chosen, deadline)),
+    )
+
+
+def coverage(extent: SourceExtent, positions: Mapping[SourcePartition, Position]) -> Coverage:
+    """Compare the source as it was with the positions of the map, which are newer."""
+    uncovered, behind = list(extent.unmatched), list[int]()
+    for source, log in sorted(extent.logs.items(), key=lambda item: item[0]):
+        position = positions.get(source)
+        copied_until = log.start if position is None else max(position.offset, log.start)
+        left = log.end - copied_until
+        if left <= 0:
+            continue
+        behind.append(left)
+        if copied_until == log.start:
+            why = "the offset map does not have it" if position is None else "nothing of it is copied"
+            uncovered.append(f"{source.topic_partition}: {why}: {counted(left, 'offset')} at the source")
+    return Coverage(uncovered=tuple(uncovered), behind_offsets=sum(behind), behind_partitions=len(behind))
+
+
+def _unmatched(cluster: Cluster, config: MirrorConfig, chosen: Collection[str], deadline: Deadline) -> Iterator[str]:
+    """Yield a sentence for each pattern without a topic; brokers hide topics that our user may not describe."""
+    without = [pattern for pattern in config.topics.include if not any(re.fullmatch(pattern, name) for name in chosen)]
+    hidden = missing_topics(cluster, [pattern for pattern in without if routing.is_plain_name(pattern)], deadline).hidden
+    for pattern in without:
+        why = hidden.get(pattern, "the source has no such topic, or hides it because DESCRIBE is not granted")
+        yield f"topics.include: {pattern}: {why}"
