@@ -28,6 +28,8 @@ from shallow_mirror.types import IsolationLevel, OffsetRange, PlannedRange, Sour
 from shallow_mirror.verify.archive_side import ArchivedPartitionReader
 from shallow_mirror.verify.partition_reader import LogView
 
+pytestmark = pytest.mark.thorough
+
 TIME_MS = 5_000
 BATCHES, RECORDS = 6, 3
 """Of each object: runs of two batches each."""

@@ -21,6 +21,8 @@ from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.streaming.sources.archive_options import parse_archive_options
 from shallow_mirror.streaming.sources.kafka_archive import ArchivePartition, ArchiveSourceReader
 
+pytestmark = pytest.mark.thorough
+
 BATCH = len(batch(0, 10))
 Batches = list[tuple[str, int, int]]
 

@@ -101,7 +101,7 @@ def test_an_endpoint_that_is_silent_is_given_up_in_time_and_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/token"
         with pytest.raises(RetriableError, match=r"TOKEN_ENDPOINT_UNREACHABLE: cannot reach the token endpoint .*timed out"):
-            token(100, method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
+            token(500, method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
 
 
 def test_an_endpoint_without_tls_is_said_where_https_is_set() -> None:

@@ -19,6 +19,8 @@ from shallow_mirror.operations.archive_verify import verify_archive
 from shallow_mirror.sinks.archive import topic_objects
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 
+pytestmark = pytest.mark.thorough
+
 
 def description(partitions: int, topic: str = "orders") -> TopicDescription:
     return TopicDescription(topic=topic, topic_id=f"id of {topic}", partitions=partitions, configs={"retention.ms": "7"})

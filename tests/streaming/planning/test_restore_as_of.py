@@ -23,6 +23,8 @@ from shallow_mirror.operations.archive_expire import expire
 from shallow_mirror.streaming.planning.restore_planner import RestorePlanner, described_topics, group_times
 from shallow_mirror.types import SourcePartition, TargetPartition
 
+pytestmark = pytest.mark.thorough
+
 T = NOW_MS
 THIRD = ORDERS._replace(topic_id="srcsrcsrcsrcsrcsrcsrcD")
 Ranges = dict[SourcePartition, tuple[int, int, int]]

@@ -30,6 +30,8 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.types import TargetPartition
 
+pytestmark = pytest.mark.thorough
+
 TIMEOUT_MS = 60_000
 
 

@@ -21,6 +21,8 @@ from shallow_mirror.sinks.kafka.targets.preserved_settings import SETTINGS_EVERY
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import Side
 
+pytestmark = pytest.mark.thorough
+
 STAMPED = "target topic copy has message.timestamp.type=LogAppendTime: with preserved offsets it has to be CreateTime"
 
 
