@@ -6,14 +6,13 @@ a conductor that is killed anywhere is continued by the next one, which performs
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
-from shallow_mirror.errors import ConfigError, CopiesDifferError, OutcomeUnknownError, RetriableError
+from shallow_mirror.errors import ConfigError, CopiesDifferError
 from shallow_mirror.groups.report import Outcome
-from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Outside, Owner, Reports, WaitsForOutsideError
+from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
+from shallow_mirror.migration.evidence import Evidence, reopening
 from shallow_mirror.migration.group_blockers import commit_problems
 from shallow_mirror.migration.observations import (
     Compared,
@@ -34,17 +33,15 @@ from shallow_mirror.migration.passage import acl_document, acl_of
 from shallow_mirror.migration.sentences import abort_problem, not_running, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.migration.waiting import Waiting
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import TopicPartition
-
-_log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 """Pause between two looks while writers are stopped; each is a few requests."""
 SLOW_POLL_S = 1.0
 CLOSE_S = 10.0
 """The mirror has caught up when it copies what the logs hold within this time."""
-SAY_AGAIN_S = 10.0
 
 
 class WaveConductor:
@@ -68,9 +65,8 @@ class WaveConductor:
         self._effects = effects
         self._reports = reports
         self._clock = clock
-        self._waits = waits
-        self._said: tuple[str, str] = ("", "")
-        self._said_at_s = 0.0
+        self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
+        self._retried = self._waiting.retried
 
     def begin(self, direction: Direction) -> None:
         """Begin an attempt, unless one is under way or the wave is where it should be."""
@@ -85,6 +81,7 @@ class WaveConductor:
             topics = state.done.get(Step.CHECK, {}).get("topics")
             if topics is not None:
                 self._effects.use_topics(topics)
+            self._waiting.begin(info.step)
             self._reports.begun(self._wave.name, info.step)
             began_s = self._clock.monotonic()
             reopened = self._perform(info.step, state)
@@ -160,6 +157,7 @@ class WaveConductor:
                 return self._report(state)
 
     def _check(self) -> Detail:
+        self._effects.use_topics(self._retried(self._effects.listed_topics))
         problems = self._retried(self._effects.problems)
         if problems:
             raise ConfigError(problems)
@@ -179,9 +177,11 @@ class WaveConductor:
                 ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
             if is_running and took_s <= CLOSE_S:
                 self._clock.sleep(POLL_S)
-                continue
-            seen = f"{counted(lag, 'offset')} left to copy" if is_running else not_running(self._effects.mirror_id, run)
-            self._wait(Step.CATCH_UP, request if is_running else f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
+            elif not is_running:
+                seen = not_running(self._effects.mirror_id, run)
+                self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
+            elif not self._wait_for_resume():
+                self._waiting.for_somebody(request, f"{counted(lag, 'offset')} left to copy", SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
@@ -192,10 +192,15 @@ class WaveConductor:
         return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
 
     def _verify_rest(self, state: WaveState) -> Detail:
+        other = self._effects.other_alias
+        while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
+            seen = named(f"{name} from offset {other_ends[name].stable:,}" for name in is_open)
+            self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
         compared = self._retried(lambda: self._effects.compare(after))
         _require_equal(compared)
-        return _compared(compared)
+        # Listed before the comparison: whatever is written behind these ends, the point of no return sees.
+        return {**_compared(compared), "other_ends": to_document(other_ends)}
 
     def _first_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
         """Return where a rollback begins to compare: the reverse mirror copies what was written since the move only."""
@@ -213,20 +218,19 @@ class WaveConductor:
         groups = f" and the consumers of groups {', '.join(self._wave.groups)}" if self._wave.groups else ""
         request = f"stop the writers of {named(self._effects.topics())}{groups} at {origin}"
         standstill, before = Standstill(), self._retried(self._effects.log_ends)
+        quiet = self._config.writers.quiet_s
         # Said in any case: a log at rest may be that of a writer that pauses.
-        self._say(
-            Outside(wave=self._wave.name, step=Step.STOP_WRITERS, request=request, seen=f"{counted(len(before), 'log')} watched")
-        )
+        self._waiting.tell(request, f"{counted(len(before), 'log')} watched")
         while True:
             ends = self._retried(self._effects.log_ends)
             quiet_s = standstill.look(ends, self._clock.monotonic())
-            if quiet_s >= self._config.writers.quiet_s:
+            if quiet_s >= quiet:
                 since_ms = self._clock.now_ms() - int(quiet_s * 1000)
                 return {"ends": to_document(ends), "quiet_s": round(quiet_s, 3), "since_ms": since_ms}
             if moved_partitions(before, ends) or open_partitions(ends):
-                self._wait(Step.STOP_WRITERS, request, Standstill.sentence(before, ends), POLL_S)
+                self._waiting.for_somebody(request, Standstill.sentence(before, ends), POLL_S)
             else:
-                self._clock.sleep(POLL_S)
+                self._waiting.for_progress(f"logs at rest for {quiet:.0f} s", f"at rest for {quiet_s:.0f} s", POLL_S)
             before = ends
 
     def _deny(self, state: WaveState) -> None:
@@ -244,7 +248,7 @@ class WaveConductor:
             active = self._retried(self._effects.active_groups)
             if not active:
                 return {}
-            self._wait(Step.STOP_GROUPS, request, f"still with members: {named(active)}", POLL_S)
+            self._waiting.for_somebody(request, f"still with members: {named(active)}", POLL_S)
 
     def _copy_rest(self, state: WaveState) -> Detail | Step:
         stopped = from_document(state.done[Step.STOP_WRITERS]["ends"])
@@ -259,10 +263,12 @@ class WaveConductor:
                 return {}
             run = self._retried(self._effects.run)
             is_running = run is not None and not run.is_over
-            if is_running:
-                self._clock.sleep(POLL_S)
-            else:
-                self._wait(Step.COPY_REST, request, not_running(self._effects.mirror_id, run), POLL_S)
+            if not is_running:
+                self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
+            elif not self._wait_for_resume():
+                self._waiting.for_progress(
+                    f"the mirror {self._effects.mirror_id} to copy", f"not copied: {named(behind)}", POLL_S
+                )
 
     def _commit_groups(self) -> Detail | Step:
         while True:
@@ -276,34 +282,68 @@ class WaveConductor:
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
             if all(partition.outcome is Outcome.PENDING for partition in report.partitions if partition.is_left):
-                self._clock.sleep(POLL_S)
-                continue
-            self._wait(Step.COMMIT_GROUPS, f"make these offsets committable at {report.other}", "; ".join(problems), SLOW_POLL_S)
+                self._waiting.for_progress(
+                    "transactions of groups and decisions of the mirror to end", "; ".join(problems), POLL_S
+                )
+            else:
+                request = f"make these offsets committable at {report.other}"
+                self._waiting.for_somebody(request, "; ".join(problems), SLOW_POLL_S)
 
     def _pass_point_of_no_return(self, state: WaveState) -> Detail | Step:
-        """Record the ends of both clusters' logs once nothing can change them."""
-        request = f"keep the mirror {self._effects.mirror_id} running: it confirms within seconds that it has handed over"
-        while not set(self._effects.topics()) <= (controls := self._retried(self._effects.controls)).handed_over.keys():
-            run = self._retried(self._effects.run)
-            if not set(self._effects.topics()) <= controls.moving:
+        """Take all evidence again, and pass on nothing else: what the steps before saw may have changed since."""
+        while True:
+            if not self._await_hand_over():
                 return Step.HAND_OVER
-            if run is not None and not run.is_over:
-                self._clock.sleep(POLL_S)
-            else:
-                self._wait(Step.POINT_OF_NO_RETURN, request, not_running(self._effects.mirror_id, run), POLL_S)
-        if self._retried(self._effects.active_groups):
-            return Step.STOP_GROUPS
-        ends = self._retried(self._effects.log_ends)
-        if not_copied(ends, self._retried(self._effects.mapped_ends)) or open_partitions(ends):
-            self._reports.says("records were written after the writers had stopped: they are copied first")
-            return Step.STOP_WRITERS
-        other_ends = self._retried(self._effects.other_log_ends)
+            evidence = self._take_evidence()
+            reopened = reopening(evidence, state.done)
+            if reopened is not None:
+                self._reports.says(f"{self._wave.name}: {reopened.reason}")
+                if reopened.step is Step.CHECK:
+                    self._retried(self._effects.resume)  # a check finds no topic that is handed over
+                return reopened.step
+            # Its parts were read one after the other. Where a second look finds the same, all of it was so at one moment.
+            if self._take_evidence() == evidence:
+                break
+            self._waiting.for_progress("clusters at rest", "something changed while it was looked at", POLL_S)
         since_ms = state.done[Step.STOP_WRITERS]["since_ms"]
-        return {
-            "origin_ends": to_document(ends),
-            "other_ends": to_document(other_ends),
-            "writers_stopped_s": round((self._clock.now_ms() - since_ms) / 1000, 3),
-        }
+        stopped_s = round((self._clock.now_ms() - since_ms) / 1000, 3)
+        return {**evidence.document(), "writers_stopped_s": stopped_s}
+
+    def _await_hand_over(self) -> bool:
+        """Wait until the mirror has confirmed it. Return False where nobody asks it to hand over any more."""
+        mirror, topics = self._effects.mirror_id, set(self._effects.topics())
+        while True:
+            controls = self._retried(self._effects.controls)
+            if not topics <= controls.moving:
+                return False
+            if topics & controls.paused.keys():
+                self._wait_for_resume()
+            elif topics <= controls.handed_over.keys():
+                return True
+            elif (run := self._retried(self._effects.run)) is None or run.is_over:
+                request = f"keep the mirror {mirror} running: it confirms within seconds that it has handed over"
+                self._waiting.for_somebody(request, not_running(mirror, run), POLL_S)
+            else:
+                self._waiting.for_progress(f"the mirror {mirror} to confirm the hand-over", run.description, POLL_S)
+
+    def _take_evidence(self) -> Evidence:
+        return Evidence(
+            topics=tuple(self._retried(self._effects.listed_topics)),
+            active_groups=tuple(self._retried(self._effects.active_groups)),
+            missing_deny_count=len(self._retried(self._effects.missing_denies)) if self._config.writers.is_denied else 0,
+            groups=self._retried(lambda: self._effects.move_groups(is_applied=False)),
+            origin_ends=self._retried(self._effects.log_ends),
+            other_ends=self._retried(self._effects.other_log_ends),
+            mapped=self._retried(self._effects.mapped_ends),
+        )
+
+    def _wait_for_resume(self) -> bool:
+        """Wait a moment for whoever has paused topics of the wave. Return False where none is paused."""
+        paused = sorted(self._retried(self._effects.controls).paused.keys() & set(self._effects.topics()))
+        if paused:
+            command = f"shallow-mirror resume {self._effects.mirror_file} {' '.join(paused)}"
+            self._waiting.for_somebody(f"resume what was paused: `{command}`", f"paused: {named(paused)}", SLOW_POLL_S)
+        return bool(paused)
 
     def _prepare_reverse(self, state: WaveState) -> Detail:
         if self._effects.reverse_file is None:
@@ -328,11 +368,9 @@ class WaveConductor:
                 if started is None:
                     started = self._retried(self._effects.start_reverse)
                     self._reports.says(f"started the reverse mirror: {started}")
-                self._clock.sleep(SLOW_POLL_S)
+                self._waiting.for_progress("the reverse mirror to take over its tables", str(started), SLOW_POLL_S)
             else:
-                self._wait(
-                    Step.START_REVERSE, f"run `shallow-mirror run {file}` as a service", "it does not run yet", SLOW_POLL_S
-                )
+                self._waiting.for_somebody(f"run `shallow-mirror run {file}` as a service", "it does not run yet", SLOW_POLL_S)
 
     def _admit_writers(self, state: WaveState) -> Detail:
         denied = state.denied.get(Direction.MOVE, ())
@@ -352,34 +390,9 @@ class WaveConductor:
             "late_writes": state.done.get(Step.PREPARE_REVERSE, {}).get("late_writes", []),
         }
 
-    def _wait(self, step: Step, request: str, seen: str, pause_s: float) -> None:
-        outside = Outside(wave=self._wave.name, step=step, request=request, seen=seen)
-        if not self._waits:
-            raise WaitsForOutsideError(outside)
-        if (request, step) != self._said or self._clock.monotonic() - self._said_at_s >= SAY_AGAIN_S:
-            self._say(outside)
-            self._owner.rows()  # raises FencedError where another conductor has taken over meanwhile
-        self._clock.sleep(pause_s)
-
-    def _say(self, outside: Outside) -> None:
-        self._said, self._said_at_s = (outside.request, outside.step), self._clock.monotonic()
-        self._reports.waits(outside)
-
     def _append(self, event: str, *, step: Step | None = None, detail: Detail | None = None) -> None:
         text = "" if step is None else step.value
         self._owner.append(event=event, wave=self._wave.name, step=text, detail=detail)
-
-    def _retried(self, effect: Callable[[], Any]) -> Any:
-        """Call `effect` until clusters and tables answer: it may be called again."""
-        last = ""
-        while True:
-            try:
-                return effect()
-            except (RetriableError, OutcomeUnknownError) as error:
-                text = str(error)
-                _log.log(logging.DEBUG if text == last else logging.WARNING, "waiting: %s", text)
-                last = text
-                self._clock.sleep(SLOW_POLL_S)
 
 
 def _require_equal(compared: Compared) -> None:

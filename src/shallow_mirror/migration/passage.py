@@ -84,10 +84,14 @@ class Passage:
     def topics(self) -> tuple[str, ...]:
         """Return the topics of the wave that the origin has; the first answer is kept, so that a wave does not grow."""
         if self._topics is None:
-            listed = self._origin.metadata(None, request_deadline()).topics
-            names = (name for name, topic in listed.items() if topic.error_code == 0 and self.wave.has_topic(name))
-            self._topics = tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
+            self._topics = self.listed_topics()
         return self._topics
+
+    def listed_topics(self) -> tuple[str, ...]:
+        """Return the topics that the origin has now and the patterns of the wave match."""
+        listed = self._origin.metadata(None, request_deadline()).topics
+        names = (name for name, topic in listed.items() if topic.error_code == 0 and self.wave.has_topic(name))
+        return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
 
     def use_topics(self, names: Sequence[str]) -> None:
         """Take the topics that the check of this wave recorded."""
@@ -212,6 +216,11 @@ class Passage:
     @property
     def mirror_id(self) -> str:
         return self.mirror.mirror
+
+    @property
+    def mirror_file(self) -> str:
+        """Return the path of the file of the mirror that copies in this direction."""
+        return self.files.config.mirror if self.direction is Direction.MOVE else str(self.wave.reverse)
 
     @property
     def origin(self) -> Cluster:

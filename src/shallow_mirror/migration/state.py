@@ -12,7 +12,9 @@ from shallow_mirror.checkpoints.migration_rows import ENDED, TAKEN_OVER, Migrati
 from shallow_mirror.migration.steps import Direction, Step, StepInfo, is_before_point_of_no_return, reopened, steps_of
 
 BEGUN, DONE, REOPENED, DENYING, ADMITTED, ABORTED = "begun", "done", "reopened", "denying", "admitted", "aborted"
-"""Events of a wave. `detail` of BEGUN has the direction, of DENYING and ADMITTED the ACLs, of DONE what the step found."""
+WAITING = "waiting"
+"""Events of a wave. `detail` of BEGUN has the direction, of DENYING and ADMITTED the ACLs, of DONE what the step found, of
+WAITING what the step waits for, what was seen of it, and since when."""
 
 
 REHEARSING, REHEARSED = "rehearsing", "rehearsed"
@@ -47,6 +49,8 @@ class WaveState:
     move: Mapping[Step, Mapping[str, Any]] = field(default_factory=dict)
     denied: Mapping[Direction, Sequence[Mapping[str, str]]] = field(default_factory=dict)
     aborts: int = 0
+    waiting: Mapping[str, Any] | None = None
+    """What the open step waits for, and since when; None: it has not said that it waits."""
 
     @property
     def direction(self) -> Direction:
@@ -115,6 +119,7 @@ def state_of(rows: Iterable[MigrationRow], names: Sequence[str]) -> MigrationSta
 
 
 def _after(wave: WaveState, row: MigrationRow) -> WaveState:
+    wave = replace(wave, waiting=row.detail if row.event == WAITING else None)
     match row.event:
         case "begun":
             direction = Direction(row.detail["direction"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.migration.conductor_ports import Outside
@@ -24,10 +25,14 @@ class Printed:
         self.says(f"{wave}: {step}: done in {detail['seconds']:.1f} s{_found(step, detail)}")
 
     def waits(self, outside: Outside) -> None:
-        self.says(f"{outside.wave}: {outside.step}: WAITS: {outside.request} ({outside.seen})")
+        self.says(f"{outside.wave}: {outside.step}: WAITS: {outside.request} ({outside.seen}{_since(outside.waited_s)})")
 
     def says(self, sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
+
+
+def _since(waited_s: float) -> str:
+    return f"; for {waited_s:.0f} s" if waited_s >= 1 else ""
 
 
 def _found(step: Step, detail: Mapping[str, Any]) -> str:
@@ -84,6 +89,9 @@ def state_text(state: MigrationState, migration: str) -> str:
         if wave.next_step is not None:
             back = "abort goes back" if wave.can_abort else "behind the point of no return"
             lines.append(f"  {wave.next_step.step}: next ({back})")
+        if (waiting := wave.waiting) is not None:
+            since = datetime.fromtimestamp(waiting["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
+            lines.append(f"    waits since {since}: {waiting['for']} ({waiting['seen']})")
     lines += [
         f"rehearsal {rehearsal['prefix']}: running or killed; `migrate rehearse` or `migrate abort` deletes what is left of it"
         for rehearsal in state.rehearsals
@@ -105,6 +113,7 @@ def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
                 "attempt": wave.attempt,
                 "can_abort": wave.can_abort,
                 "next_step": None if wave.next_step is None else wave.next_step.step.value,
+                "waiting": None if wave.waiting is None else dict(wave.waiting),
                 "done": [
                     {"step": step.value, "at": wave.done_at[step].isoformat(), **detail} for step, detail in wave.done.items()
                 ],
