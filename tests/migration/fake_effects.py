@@ -13,7 +13,9 @@ from shallow_mirror.checkpoints.migration_rows import TAKEN_OVER, MigrationRow
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
 from shallow_mirror.groups.report import Step as GroupStep
 from shallow_mirror.migration.conductor_ports import Outside
+from shallow_mirror.migration.late_writes import LateWrite, Passed
 from shallow_mirror.migration.observations import Compared, LogEnd, MappedEnd, MirrorRun
+from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.types import TopicPartition
 
@@ -53,6 +55,8 @@ class FakeWorld:
     is_reverse_running: bool = False
     foreign: dict[str, int] = field(default_factory=lambda: {"east": 0, "west": 0})
     """Records of `logs` that neither the mirror of that side nor the writers wrote."""
+    settled: dict[str, list[int]] = field(default_factory=lambda: {"east": [], "west": []})
+    """Those of `foreign` that were settled."""
     topics: list[str] = field(default_factory=lambda: ["orders"])
     paused: set[str] = field(default_factory=set)
     is_open: set[str] = field(default_factory=set)
@@ -127,7 +131,7 @@ class FakeEffects:
         if self._direction is Direction.ROLLBACK:
             before = after[PARTITION].target_end
             assert before >= self._world.copied_before_move, "records from before the move are in no row of the reverse mirror"
-        foreign = self._world.foreign[self.other_alias]
+        foreign = self._world.foreign[self.other_alias] - len(self._world.settled[self.other_alias])
         sentences = (f"{foreign} records are not in the map",) if foreign else ()
         return Compared(is_equal=not foreign, sentences=sentences, seconds=0.0, size_bytes=0, record_count=1)
 
@@ -185,6 +189,15 @@ class FakeEffects:
         self._kill()
         self._world.handed.pop(self.origin_alias, None)
         self._kill()
+
+    def late_writes(self, wave: WaveState) -> list[LateWrite]:
+        passed = Passed.of(wave)
+        if passed is None:
+            return []
+        side = "east" if passed.direction is Direction.MOVE else "west"
+        end = passed.ends[PARTITION]
+        late = self._world.foreign[side] - len(self._world.settled[side])
+        return [LateWrite(topic_partition=PARTITION, start=end, end=end + late, record_count=late)] if late else []
 
     def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
         self._kill()

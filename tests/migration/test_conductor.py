@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.migration.fake_effects import DENY, FakeEffects, Kill, KilledError
 from tests.migration.stage import Stage
@@ -113,7 +115,8 @@ def test_records_written_after_the_writers_had_stopped_are_copied_before_the_poi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage()
-    conductor, effects, late = stage.conductor(Direction.MOVE, Kill()), FakeEffects(stage.world, Direction.MOVE, Kill()), [5]
+    conductor, late = stage.conductor(Direction.MOVE, Kill()), [5]
+    effects: Any = conductor._effects
 
     def controls() -> TopicControls:
         found = FakeEffects.controls(effects)
@@ -121,7 +124,6 @@ def test_records_written_after_the_writers_had_stopped_are_copied_before_the_poi
             stage.world.logs["east"] += late.pop()
         return found
 
-    monkeypatch.setattr(conductor, "_effects", effects)
     monkeypatch.setattr(effects, "controls", controls)
     conductor.begin(Direction.MOVE)
     conductor.run()

@@ -9,7 +9,7 @@ import pytest
 from tests.migration.fake_effects import PARTITION, FakeWorld
 from tests.migration.stage import Stage
 
-from shallow_mirror.errors import CopiesDifferError
+from shallow_mirror.errors import CopiesDifferError, LateWritesError
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction, Step
 
@@ -95,24 +95,51 @@ def test_deny_acls_that_somebody_deletes_are_created_again_before_the_point_of_n
     assert stage.world.denied["east"]
 
 
-@pytest.mark.parametrize("direction", list(Direction))
-@pytest.mark.parametrize("step", [Step.VERIFY_REST, Step.COMMIT_GROUPS])
-def test_records_that_somebody_writes_to_the_copies_after_their_comparison_end_the_move(direction: Direction, step: Step) -> None:
-    stage = Stage()
-    side = "west"
-    if direction is Direction.ROLLBACK:
-        side = "east"
-        stage.perform(Direction.MOVE)
-
+def write_foreign(side: str) -> Change:
     def write(world: FakeWorld) -> None:
         world.logs[side] += 5
         world.foreign[side] += 5
 
-    after(stage, step, write)
-    with pytest.raises(CopiesDifferError, match="5 records are not in the map"):
-        stage.perform(direction)
+    return write
+
+
+@pytest.mark.parametrize("step", [Step.VERIFY_REST, Step.COMMIT_GROUPS])
+def test_records_that_somebody_writes_to_the_copies_after_their_comparison_end_the_move(step: Step) -> None:
+    stage = Stage()
+    after(stage, step, write_foreign("west"))
+    with pytest.raises(CopiesDifferError, match="5 records are not in the map") as differing:
+        stage.perform(Direction.MOVE)
+    assert "(source is east here, target is west)" in str(differing.value)
+    assert "`shallow-mirror verify mirror.yaml`" in str(differing.value)
     assert reopened(stage) == [Step.VERIFY_REST]
-    assert stage.conductor(direction, stage.owner.kill).state().can_abort
+    assert stage.conductor(Direction.MOVE, stage.owner.kill).state().can_abort
+
+
+@pytest.mark.parametrize("step", [Step.CHECK, Step.VERIFY, Step.VERIFY_REST, Step.COMMIT_GROUPS])
+def test_late_writes_end_a_rollback_with_the_command_that_settles_them_and_then_it_goes_on(step: Step) -> None:
+    stage = Stage()
+    stage.perform(Direction.MOVE)
+    after(stage, step, write_foreign("east"))
+    with pytest.raises(LateWritesError) as late:
+        stage.perform(Direction.ROLLBACK)
+    assert "somebody wrote to east after the point of no return" in str(late.value)
+    assert "(5 records)" in str(late.value)
+    assert "`shallow-mirror migrate late-writes FILE --wave all --carry`" in str(late.value)
+    stage.world.settled["east"] += range(5)
+    assert stage.perform(Direction.ROLLBACK) is Phase.RETURNED
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_the_report_of_a_wave_names_its_late_writes(direction: Direction) -> None:
+    stage = Stage()
+    if direction is Direction.ROLLBACK:
+        stage.perform(Direction.MOVE)
+    left = "east" if direction is Direction.MOVE else "west"
+    after(stage, Step.POINT_OF_NO_RETURN, write_foreign(left))
+    stage.perform(direction)
+    report = next(row.detail for row in reversed(stage.owner.rows_so_far) if row.step == Step.REPORT)
+    assert [write["record_count"] for write in report["late_writes"]] == [5]
+    assert any(f"somebody wrote to {left} after the point of no return" in sentence for sentence in stage.operator.sentences)
 
 
 def test_an_open_transaction_of_somebody_at_the_copies_is_waited_for_and_named() -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from shallow_mirror.broker.admin.acl_entries import ANYBODY
 from shallow_mirror.checkpoints.table_location import TableLocation
@@ -73,6 +73,12 @@ class MigrationConfig(Section):
     reverse: ReverseSettings = ReverseSettings()
     tables: str = Field(min_length=1)
     storage: StorageSettings = StorageSettings()
+    _path: str = PrivateAttr("FILE")
+
+    @property
+    def path(self) -> str:
+        """Return where the settings were read from, for commands in messages."""
+        return self._path
 
     @property
     def table_location(self) -> TableLocation:
@@ -82,13 +88,13 @@ class MigrationConfig(Section):
     def load(cls, path: str | Path) -> MigrationConfig:
         """Return the settings of the migration file `path`. Raise ConfigError with every problem of the file."""
         path = Path(path)
-        return cls.from_document(read_yaml(path, "migration file"), folder=path.resolve().parent)
+        return cls.from_document(read_yaml(path, "migration file"), folder=path.resolve().parent, path=str(path))
 
     @classmethod
-    def from_document(cls, document: object, *, folder: Path) -> MigrationConfig:
+    def from_document(cls, document: object, *, folder: Path, path: str = "FILE") -> MigrationConfig:
         """Return the settings of a parsed migration file. Raise ConfigError with every problem.
 
-        `folder` is what relative paths are relative to.
+        `folder` is what relative paths are relative to. `path`: of the file, for commands in messages.
         """
         config, problems = validate(cls, document, "migration")
         if config is not None:
@@ -101,7 +107,9 @@ class MigrationConfig(Section):
             for wave in config.waves
         ]
         tables, mirror = absolute(config.tables, folder), absolute(config.mirror, folder)
-        return config.model_copy(update={"tables": tables, "mirror": mirror, "waves": waves})
+        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "waves": waves})
+        loaded._path = path
+        return loaded
 
 
 class MigrationFiles:

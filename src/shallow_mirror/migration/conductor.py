@@ -6,13 +6,13 @@ a conductor that is killed anywhere is continued by the next one, which performs
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
 from shallow_mirror.errors import ConfigError, CopiesDifferError
 from shallow_mirror.groups.report import Outcome
 from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
-from shallow_mirror.migration.evidence import Evidence, reopening
 from shallow_mirror.migration.group_blockers import commit_problems
 from shallow_mirror.migration.observations import (
     Compared,
@@ -30,7 +30,8 @@ from shallow_mirror.migration.observations import (
     to_document,
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
-from shallow_mirror.migration.sentences import abort_problem, not_running, release_sentences
+from shallow_mirror.migration.point_of_no_return import PointOfNoReturn, wait_for_resume
+from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.migration.waiting import Waiting
@@ -67,6 +68,7 @@ class WaveConductor:
         self._clock = clock
         self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
         self._retried = self._waiting.retried
+        self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting)
 
     def begin(self, direction: Direction) -> None:
         """Begin an attempt, unless one is under way or the wave is where it should be."""
@@ -180,15 +182,14 @@ class WaveConductor:
             elif not is_running:
                 seen = not_running(self._effects.mirror_id, run)
                 self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
-            elif not self._wait_for_resume():
+            elif not wait_for_resume(self._effects, self._waiting):
                 self._waiting.for_somebody(request, f"{counted(lag, 'offset')} left to copy", SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
         mapped = self._retried(self._effects.mapped_ends)
         after = self._first_positions(state)
-        compared = self._retried(lambda: self._effects.compare(after))
-        _require_equal(compared)
+        compared = self._compare(state, after)
         return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
 
     def _verify_rest(self, state: WaveState) -> Detail:
@@ -197,10 +198,23 @@ class WaveConductor:
             seen = named(f"{name} from offset {other_ends[name].stable:,}" for name in is_open)
             self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
-        compared = self._retried(lambda: self._effects.compare(after))
-        _require_equal(compared)
+        compared = self._compare(state, after)
         # Listed before the comparison: whatever is written behind these ends, the point of no return sees.
         return {**_compared(compared), "other_ends": to_document(other_ends)}
+
+    def _compare(self, state: WaveState, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
+        """Raise CopiesDifferError; of a rollback LateWritesError where somebody wrote to the cluster that was left."""
+        effects = self._effects
+        if state.direction is Direction.ROLLBACK:
+            late = self._retried(lambda: effects.late_writes(state))
+            if late:
+                raise late_writes_error(self._config, state.name, effects.other_alias, effects.origin_alias, late)
+        compared: Compared = self._retried(lambda: effects.compare(after))
+        if not compared.is_equal:
+            raise CopiesDifferError(
+                compared.sentences, effects.origin_alias, effects.other_alias, effects.mirror_file, self._config.path
+            )
+        return compared
 
     def _first_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
         """Return where a rollback begins to compare: the reverse mirror copies what was written since the move only."""
@@ -265,7 +279,7 @@ class WaveConductor:
             is_running = run is not None and not run.is_over
             if not is_running:
                 self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
-            elif not self._wait_for_resume():
+            elif not wait_for_resume(self._effects, self._waiting):
                 self._waiting.for_progress(
                     f"the mirror {self._effects.mirror_id} to copy", f"not copied: {named(behind)}", POLL_S
                 )
@@ -290,70 +304,18 @@ class WaveConductor:
                 self._waiting.for_somebody(request, "; ".join(problems), SLOW_POLL_S)
 
     def _pass_point_of_no_return(self, state: WaveState) -> Detail | Step:
-        """Take all evidence again, and pass on nothing else: what the steps before saw may have changed since."""
-        while True:
-            if not self._await_hand_over():
-                return Step.HAND_OVER
-            evidence = self._take_evidence()
-            reopened = reopening(evidence, state.done)
-            if reopened is not None:
-                self._reports.says(f"{self._wave.name}: {reopened.reason}")
-                if reopened.step is Step.CHECK:
-                    self._retried(self._effects.resume)  # a check finds no topic that is handed over
-                return reopened.step
-            # Its parts were read one after the other. Where a second look finds the same, all of it was so at one moment.
-            if self._take_evidence() == evidence:
-                break
-            self._waiting.for_progress("clusters at rest", "something changed while it was looked at", POLL_S)
+        passed = self._point_of_no_return.passed(state.done)
+        if isinstance(passed, Step):
+            return passed
         since_ms = state.done[Step.STOP_WRITERS]["since_ms"]
-        stopped_s = round((self._clock.now_ms() - since_ms) / 1000, 3)
-        return {**evidence.document(), "writers_stopped_s": stopped_s}
-
-    def _await_hand_over(self) -> bool:
-        """Wait until the mirror has confirmed it. Return False where nobody asks it to hand over any more."""
-        mirror, topics = self._effects.mirror_id, set(self._effects.topics())
-        while True:
-            controls = self._retried(self._effects.controls)
-            if not topics <= controls.moving:
-                return False
-            if topics & controls.paused.keys():
-                self._wait_for_resume()
-            elif topics <= controls.handed_over.keys():
-                return True
-            elif (run := self._retried(self._effects.run)) is None or run.is_over:
-                request = f"keep the mirror {mirror} running: it confirms within seconds that it has handed over"
-                self._waiting.for_somebody(request, not_running(mirror, run), POLL_S)
-            else:
-                self._waiting.for_progress(f"the mirror {mirror} to confirm the hand-over", run.description, POLL_S)
-
-    def _take_evidence(self) -> Evidence:
-        return Evidence(
-            topics=tuple(self._retried(self._effects.listed_topics)),
-            active_groups=tuple(self._retried(self._effects.active_groups)),
-            missing_deny_count=len(self._retried(self._effects.missing_denies)) if self._config.writers.is_denied else 0,
-            groups=self._retried(lambda: self._effects.move_groups(is_applied=False)),
-            origin_ends=self._retried(self._effects.log_ends),
-            other_ends=self._retried(self._effects.other_log_ends),
-            mapped=self._retried(self._effects.mapped_ends),
-        )
-
-    def _wait_for_resume(self) -> bool:
-        """Wait a moment for whoever has paused topics of the wave. Return False where none is paused."""
-        paused = sorted(self._retried(self._effects.controls).paused.keys() & set(self._effects.topics()))
-        if paused:
-            command = f"shallow-mirror resume {self._effects.mirror_file} {' '.join(paused)}"
-            self._waiting.for_somebody(f"resume what was paused: `{command}`", f"paused: {named(paused)}", SLOW_POLL_S)
-        return bool(paused)
+        return {**passed, "writers_stopped_s": round((self._clock.now_ms() - since_ms) / 1000, 3)}
 
     def _prepare_reverse(self, state: WaveState) -> Detail:
         if self._effects.reverse_file is None:
             return {"skipped": "no reverse mirror is named: there is no rollback"}
         passed = state.done[Step.POINT_OF_NO_RETURN]
-        origin_ends = from_document(passed["origin_ends"])
-        now = self._retried(self._effects.log_ends)
-        late = sorted(name for name, log in now.items() if log.end > origin_ends.get(name, 0))
         self._retried(lambda: self._effects.prepare_reverse(from_document(passed["other_ends"])))
-        return {"late_writes": [f"{name} from offset {origin_ends.get(name, 0)} on" for name in late]}
+        return {}
 
     def _start_reverse(self) -> Detail:
         file = self._effects.reverse_file
@@ -381,23 +343,22 @@ class WaveConductor:
 
     def _report(self, state: WaveState) -> Detail:
         passed = state.done[Step.POINT_OF_NO_RETURN]
+        late = self._retried(lambda: self._effects.late_writes(state))
+        if late:
+            left, other = self._effects.origin_alias, self._effects.other_alias
+            self._reports.says(str(late_writes_error(self._config, state.name, left, other, late)))
         return {
             "topics": list(self._effects.topics()),
             "partitions": sum(len(partitions) for partitions in passed["origin_ends"].values()),
             "groups": state.done[Step.COMMIT_GROUPS]["groups"],
             "records_verified": state.done[Step.VERIFY]["records"] + state.done[Step.VERIFY_REST]["records"],
             "writers_stopped_s": passed["writers_stopped_s"],
-            "late_writes": state.done.get(Step.PREPARE_REVERSE, {}).get("late_writes", []),
+            "late_writes": [write.document() for write in late],
         }
 
     def _append(self, event: str, *, step: Step | None = None, detail: Detail | None = None) -> None:
         text = "" if step is None else step.value
         self._owner.append(event=event, wave=self._wave.name, step=text, detail=detail)
-
-
-def _require_equal(compared: Compared) -> None:
-    if not compared.is_equal:
-        raise CopiesDifferError(compared.sentences)
 
 
 def _compared(compared: Compared) -> dict[str, Any]:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.migration.conductor_ports import Outside
+from shallow_mirror.migration.late_settling import Choice
+from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.plan import MigrationPlan, PlannedWave
-from shallow_mirror.migration.state import MigrationState
+from shallow_mirror.migration.sentences import late_writes_command
+from shallow_mirror.migration.session import LateWrites, read_late_writes
+from shallow_mirror.migration.state import MigrationState, WaveState
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.plurals import counted
+
+NO_LATE_WRITES: Mapping[str, LateWrites] = {}
+NO_LATE_LINES: Mapping[str, Sequence[str]] = {}
+_SETTLED = {Choice.CARRY.value: "carried to the other cluster", Choice.QUARANTINE.value: "copied to topics of their own"}
 
 
 class Printed:
@@ -75,7 +84,8 @@ def _wave_lines(wave: PlannedWave) -> list[str]:
     return lines
 
 
-def state_text(state: MigrationState, migration: str) -> str:
+def state_text(state: MigrationState, migration: str, late: Mapping[str, Sequence[str]] = NO_LATE_LINES) -> str:
+    """`late`: what `late_lines` returns."""
     conductor = (
         "no conductor yet"
         if state.conductor is None
@@ -92,6 +102,7 @@ def state_text(state: MigrationState, migration: str) -> str:
         if (waiting := wave.waiting) is not None:
             since = datetime.fromtimestamp(waiting["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
             lines.append(f"    waits since {since}: {waiting['for']} ({waiting['seen']})")
+        lines += [f"  late writes: {line}" for line in late.get(wave.name, ())]
     lines += [
         f"rehearsal {rehearsal['prefix']}: running or killed; `migrate rehearse` or `migrate abort` deletes what is left of it"
         for rehearsal in state.rehearsals
@@ -99,7 +110,28 @@ def state_text(state: MigrationState, migration: str) -> str:
     return "\n".join(lines)
 
 
-def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
+def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, LateWrites]) -> dict[str, list[str]]:
+    """Return, by wave, a line for each late write that was settled, and for each that nobody has settled."""
+    found: dict[str, list[str]] = {}
+    for name, of_wave in late.items():
+        settled = [
+            (LateWrite.of(write), _SETTLED[done["choice"]]) for done in state.waves[name].late_writes for write in done["writes"]
+        ]
+        command = f"no mirror copies that: `{late_writes_command(files.config, name)}`"
+        lines = [f"{write}: {what}" for write, what in (*settled, *((write, command) for write in of_wave.writes))]
+        found[name] = [*lines, *([] if of_wave.problem is None else [f"unknown: {of_wave.problem}"])]
+    return found
+
+
+def _late_document(wave: WaveState, late: LateWrites) -> dict[str, Any]:
+    return {
+        "late_writes": None if late.problem is not None else [write.document() for write in late.writes],
+        "late_writes_problem": late.problem,
+        "settled_late_writes": [{**write, "choice": done["choice"]} for done in wave.late_writes for write in done["writes"]],
+    }
+
+
+def state_document(state: MigrationState, migration: str, late: Mapping[str, LateWrites] = NO_LATE_WRITES) -> dict[str, Any]:
     conductor = state.conductor
     return {
         "migration": migration,
@@ -114,6 +146,7 @@ def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
                 "can_abort": wave.can_abort,
                 "next_step": None if wave.next_step is None else wave.next_step.step.value,
                 "waiting": None if wave.waiting is None else dict(wave.waiting),
+                **_late_document(wave, late.get(wave.name, LateWrites())),
                 "done": [
                     {"step": step.value, "at": wave.done_at[step].isoformat(), **detail} for step, detail in wave.done.items()
                 ],
@@ -124,5 +157,11 @@ def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
     }
 
 
-def show_state(state: MigrationState, migration: str, *, as_json: bool) -> None:
-    print(json.dumps(state_document(state, migration)) if as_json else state_text(state, migration))
+def show_state(state: MigrationState, files: MigrationFiles, *, as_json: bool) -> None:
+    """Print where the migration is, with the late writes that the clusters hold now."""
+    late = read_late_writes(files, state)
+    name = files.config.migration
+    if as_json:
+        print(json.dumps(state_document(state, name, late)))
+    else:
+        print(state_text(state, name, late_lines(files, state, late)))
