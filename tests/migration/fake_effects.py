@@ -62,6 +62,8 @@ class FakeWorld:
     is_open: set[str] = field(default_factory=set)
     """Sides with an open transaction of somebody else."""
     is_mirror_running: bool = True
+    pause_s: float = 0.0
+    """The longest pause of the writers so far."""
     is_hand_over_answered: bool = True
     copied_before_move: int = 0
     """Where the log of east ended when the reverse mirror got its positions."""
@@ -113,6 +115,9 @@ class FakeEffects:
 
     def log_ends(self) -> dict[TopicPartition, LogEnd]:
         return self._ends(self.origin_alias)
+
+    def longest_pause_s(self) -> float:
+        return self._world.pause_s
 
     def other_log_ends(self) -> dict[TopicPartition, LogEnd]:
         return self._ends(self.other_alias)

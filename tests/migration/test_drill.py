@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from tests.support.console_entry import console
 from shallow_mirror.errors import LateWritesError
 from shallow_mirror.migration import view
 from shallow_mirror.migration.conductor_ports import Outside
+from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.session import Options, read_late_writes, read_state, roll_back, run_migration
 from shallow_mirror.migration.state import Phase
-from shallow_mirror.migration.steps import Step
+from shallow_mirror.migration.steps import Direction, Step
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(200)]
 
@@ -72,10 +74,14 @@ def test_a_rollback_with_late_writes_and_a_grown_topic_goes_on_with_the_command_
 ) -> None:
     source, target, group = two_clusters.source.bootstrap, two_clusters.target.bootstrap, f"{topic_name}.group"
     runs.create_topic(source, topic_name)
-    runs.write(source, topic_name, [f"before-{number}" for number in range(20)])
+    now_ms = int(time.time() * 1000)
+    for number, pause_ms in enumerate((60_000, 20_000)):
+        runs.write_stamped(source, topic_name, [(f"before-{number}-{value}", now_ms - pause_ms) for value in range(10)])
     assert len(consume(source, group, topic_name, 1)) == 20
     with scene(tmp_path, two_clusters, [topic_name], [group], reverse={"start": "conductor"}) as made:
         made.start_forward()
+        with closing(Passage(made.files(), made.files().config.waves[0], Direction.MOVE)) as passage:
+            assert passage.longest_pause_s() == 40.0
         first, second = ([f"{name}-{number}" for number in range(5)] for name in ("late", "later"))
         late = Silent({Step.POINT_OF_NO_RETURN: lambda: runs.write(source, topic_name, first)})
         run_migration(made.files(), late, Options(launch=made.launch))

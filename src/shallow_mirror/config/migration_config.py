@@ -16,8 +16,10 @@ from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, validate
 from shallow_mirror.config.mirror_config import MirrorConfig
 from shallow_mirror.config.sections import StorageSettings
-from shallow_mirror.config.values import Interval, Name, Pattern, Principal, Section
+from shallow_mirror.config.values import Interval, IntervalOrAuto, Name, Pattern, Principal, Section
 from shallow_mirror.errors import ConfigError
+
+SHORTEST_QUIET_S = 2.0
 
 
 class WriterSettings(Section):
@@ -25,11 +27,22 @@ class WriterSettings(Section):
 
     stop: Literal["wait", "deny"] = "wait"
     principals: list[Principal] = Field(default=[])
-    quiet: Interval = "2 seconds"
+    quiet: IntervalOrAuto = "auto"
+    longest_quiet: Interval = "1 minute"
 
     @property
     def quiet_s(self) -> float:
-        return values.parse_interval(self.quiet)
+        """Return for how long logs have to be at rest, at least."""
+        quiet_s = values.parse_interval_or_auto(self.quiet)
+        return SHORTEST_QUIET_S if quiet_s is None else quiet_s
+
+    @property
+    def longest_quiet_s(self) -> float | None:
+        """Return for how long at most, where pauses of the writers make it longer; None: they do not.
+
+        Writers that an ACL has stopped do not just pause.
+        """
+        return values.parse_interval(self.longest_quiet) if self.quiet == "auto" and not self.is_denied else None
 
     @property
     def is_denied(self) -> bool:

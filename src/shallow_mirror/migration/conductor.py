@@ -31,6 +31,7 @@ from shallow_mirror.migration.observations import (
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
 from shallow_mirror.migration.point_of_no_return import PointOfNoReturn, wait_for_resume
+from shallow_mirror.migration.quiet_time import QuietTime
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
@@ -232,19 +233,24 @@ class WaveConductor:
         groups = f" and the consumers of groups {', '.join(self._wave.groups)}" if self._wave.groups else ""
         request = f"stop the writers of {named(self._effects.topics())}{groups} at {origin}"
         standstill, before = Standstill(), self._retried(self._effects.log_ends)
-        quiet = self._config.writers.quiet_s
+        shortest_s, bound_s = self._config.writers.quiet_s, self._config.writers.longest_quiet_s
+        measured_s = 0.0 if bound_s is None else self._retried(self._effects.longest_pause_s)
+        needed = QuietTime.of(shortest_s, bound_s, measured_s)
         # Said in any case: a log at rest may be that of a writer that pauses.
-        self._waiting.tell(request, f"{counted(len(before), 'log')} watched")
+        self._waiting.tell(request, f"{counted(len(before), 'log')} watched; {needed.sentence()}")
         while True:
             ends = self._retried(self._effects.log_ends)
             quiet_s = standstill.look(ends, self._clock.monotonic())
-            if quiet_s >= quiet:
+            needed = QuietTime.of(shortest_s, bound_s, max(measured_s, standstill.longest_pause_s))
+            if quiet_s >= needed.seconds:
                 since_ms = self._clock.now_ms() - int(quiet_s * 1000)
-                return {"ends": to_document(ends), "quiet_s": round(quiet_s, 3), "since_ms": since_ms}
+                quiet = {"quiet_s": round(quiet_s, 3), "longest_pause_s": round(needed.longest_pause_s, 3)}
+                return {"ends": to_document(ends), **quiet, "since_ms": since_ms}
             if moved_partitions(before, ends) or open_partitions(ends):
                 self._waiting.for_somebody(request, Standstill.sentence(before, ends), POLL_S)
             else:
-                self._waiting.for_progress(f"logs at rest for {quiet:.0f} s", f"at rest for {quiet_s:.0f} s", POLL_S)
+                seen = f"at rest for {quiet_s:.0f} s; {needed.sentence()}"
+                self._waiting.for_progress("the logs to be at rest for long enough", seen, POLL_S)
             before = ends
 
     def _deny(self, state: WaveState) -> None:
@@ -326,13 +332,14 @@ class WaveConductor:
             run = self._retried(self._effects.reverse_run)
             if run is not None and not run.is_over:
                 return {"run": run.description}
+            seen = "it does not run yet" if run is None else f"{run.description} has ended: its log says why"
             if self._config.reverse.start == "conductor":
                 if started is None:
                     started = self._retried(self._effects.start_reverse)
                     self._reports.says(f"started the reverse mirror: {started}")
-                self._waiting.for_progress("the reverse mirror to take over its tables", str(started), SLOW_POLL_S)
+                self._waiting.for_progress("the reverse mirror to take over its tables", f"{started}; {seen}", SLOW_POLL_S)
             else:
-                self._waiting.for_somebody(f"run `shallow-mirror run {file}` as a service", "it does not run yet", SLOW_POLL_S)
+                self._waiting.for_somebody(f"run `shallow-mirror run {file}` as a service", seen, SLOW_POLL_S)
 
     def _admit_writers(self, state: WaveState) -> Detail:
         denied = state.denied.get(Direction.MOVE, ())

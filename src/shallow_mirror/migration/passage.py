@@ -31,6 +31,7 @@ from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
+from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.types import OffsetRange, TopicPartition
 from shallow_mirror.verify import verify_mirror
@@ -108,6 +109,10 @@ class Passage:
     def log_ends(self) -> LogEnds:
         """Return the log ends of the topics at the origin."""
         return list_log_ends(self._origin, self.topics(), request_deadline())
+
+    def longest_pause_s(self) -> float:
+        """Return how long the writers at the origin pause, by the last batches of the topics."""
+        return read_longest_pause_s(self._origin, self.mirror.source.client, self.log_ends())
 
     def other_log_ends(self) -> LogEnds:
         """Return the log ends of their copies."""
