@@ -180,4 +180,5 @@ def _conduct(
         except WaitsForOutsideError as waiting:
             view.Printed().waits(waiting.outside)
             raise typer.Exit(EXIT_WAITS) from None
-    view.show_state(state, files, as_json=as_json)
+    if view.show_state(state, files, as_json=as_json):
+        raise typer.Exit(EXIT_REFUSED)

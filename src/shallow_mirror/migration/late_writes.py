@@ -132,12 +132,12 @@ def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartitio
         return {}
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     found: dict[TopicPartition, list[Copied]] = {}
-    columns = ["target_topic", "target_partition", "target_start", "target_end", "transactional_id", "micro_batch"]
+    columns = ["target_partition", "target_start", "target_end", "transactional_id", "micro_batch"]
     for topic in topics:
-        for row in offset_map.settled_rows((Comparison("target_topic", "=", topic),), columns=columns).to_pylist():
-            if row["target_start"] is not None and row["target_end"] > row["target_start"]:
-                copied = Copied(row["target_start"], row["target_end"], (row["transactional_id"], row["micro_batch"]))
-                found.setdefault(TopicPartition(topic, row["target_partition"]), []).append(copied)
+        rows = offset_map.settled_rows((Comparison("target_topic", "=", topic),), columns=columns)
+        for partition, start, end, *txn in zip(*(rows.column(name).to_pylist() for name in columns), strict=True):
+            if start is not None and end > start:
+                found.setdefault(TopicPartition(topic, partition), []).append(Copied(start, end, tuple(txn)))
     for undecided in offset_map.unsettled_rows():
         segment = undecided.segment
         if segment.target_start is not None and segment.target_end is not None:

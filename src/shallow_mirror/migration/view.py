@@ -117,7 +117,7 @@ def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, 
         settled = [
             (LateWrite.of(write), _SETTLED[done["choice"]]) for done in state.waves[name].late_writes for write in done["writes"]
         ]
-        command = f"no mirror copies that: `{late_writes_command(files.config, name)}`"
+        command = f"no mirror copies that: `{late_writes_command(files.config, name)} --carry`, or `--quarantine`"
         lines = [f"{write}: {what}" for write, what in (*settled, *((write, command) for write in of_wave.writes))]
         found[name] = [*lines, *([] if of_wave.problem is None else [f"unknown: {of_wave.problem}"])]
     return found
@@ -157,11 +157,12 @@ def state_document(state: MigrationState, migration: str, late: Mapping[str, Lat
     }
 
 
-def show_state(state: MigrationState, files: MigrationFiles, *, as_json: bool) -> None:
-    """Print where the migration is, with the late writes that the clusters hold now."""
+def show_state(state: MigrationState, files: MigrationFiles, *, as_json: bool) -> bool:
+    """Print where the migration is. Return whether the clusters hold late writes now that nobody has settled."""
     late = read_late_writes(files, state)
     name = files.config.migration
     if as_json:
         print(json.dumps(state_document(state, name, late)))
     else:
         print(state_text(state, name, late_lines(files, state, late)))
+    return any(of_wave.writes for of_wave in late.values())
