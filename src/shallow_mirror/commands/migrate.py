@@ -149,6 +149,8 @@ def late_writes(
     files = load_migration(file, "migrate late-writes")
     if carries and quarantines:
         raise ConfigError("--carry and --quarantine exclude each other")
+    if wave is not None:
+        files.wave(wave)
     if not carries and not quarantines:
         state = read_state(files)
         late = read_late_writes(files, state)

@@ -62,8 +62,6 @@ def settle_late_writes(
     """
     state = read_state(files)
     require_sole(state.conductor, options)
-    if wave is not None:
-        files.wave(wave)
     chosen = [each.name for each in files.config.waves if wave in (None, each.name)]
     unfinished = {name: state.waves[name].settling for name in chosen if state.waves[name].settling}
     found = {name: _found(files, state, name) for name in chosen if name not in unfinished}

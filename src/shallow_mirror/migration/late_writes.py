@@ -33,7 +33,7 @@ COUNT_S = 20.0
 _POLL_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LateWrite:
     """Offsets [start, end) of the cluster that was left. `record_count` None: not counted."""
 
@@ -61,7 +61,7 @@ class LateWrite:
 
 
 class Copied(NamedTuple):
-    """Offsets that a mirror wrote in one transaction; None: that need no looking at."""
+    """Offsets that need no look. `txn`: the transaction of the mirror that wrote them; None: they were settled."""
 
     start: int
     end: int
@@ -106,7 +106,11 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         topics = sorted({name.topic for name in passed.ends})
         ends = list_log_ends(cluster, topics, request_deadline())
         moved = {name: log.stable for name, log in ends.items() if log.stable > passed.ends.get(name, 0)}
-        starts = cluster.list_offsets(dict.fromkeys(moved, EARLIEST_TIMESTAMP), _COMMITTED, request_deadline()) if moved else {}
+        starts = (
+            cluster.list_offsets(dict.fromkeys(moved, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED, request_deadline())
+            if moved
+            else {}
+        )
     ranges = {name: OffsetRange(max(passed.ends.get(name, 0), starts[name].offset), end) for name, end in moved.items()}
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
@@ -120,9 +124,6 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         for gap in gaps_of(offsets, [*copies.get(name, ()), *settled.get(name, ())])
     ]
     return list(_read(left.client, gaps)) if gaps else []
-
-
-_COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartition, list[Copied]]:
