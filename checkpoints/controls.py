@@ -52,6 +52,8 @@ class TopicControls:
     """Handed over, confirmed by the mirror: since when, in ms."""
     received: frozenset[str]
     """Ever handed over to this mirror."""
+    returned: frozenset[str] = frozenset()
+    """Handed over once, and taken back; not those that were handed over to this mirror before."""
 
     @property
     def not_copied(self) -> frozenset[str]:
@@ -108,11 +110,14 @@ class Controls:
         moving = {topic: state for topic, state in sorted(states.items()) if state.handed_over_ms is not None}
         is_confirmed = {topic: confirmed.get(topic, -1) > state.handed_over_sequence for topic, state in moving.items()}
         since_ms = {topic: state.handed_over_ms for topic, state in moving.items() if state.handed_over_ms is not None}
+        received = frozenset(row["topic"] for row in rows if row["action"] == "receive")
+        handed = frozenset(row["topic"] for row in rows if row["action"] == "hand-over")
         return TopicControls(
             paused={topic: state.paused_ms for topic, state in sorted(states.items()) if state.paused_ms is not None},
             requested={topic: at_ms for topic, at_ms in since_ms.items() if not is_confirmed[topic]},
             handed_over={topic: at_ms for topic, at_ms in since_ms.items() if is_confirmed[topic]},
-            received=frozenset(row["topic"] for row in rows if row["action"] == "receive"),
+            received=received,
+            returned=handed - moving.keys() - received,
         )
 
     def paused_intervals(self) -> list[PausedInterval]:

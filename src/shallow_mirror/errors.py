@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shallow_mirror.plurals import listed
 from shallow_mirror.types import TopicPartition
 
 _NAMED = 5
@@ -375,17 +376,44 @@ class OlderTablesError(MirrorError):
 
 
 class CopiesDifferError(MirrorError):
-    """A migration found a difference between the clusters in what was copied. `sentences`: what `verify` says of it."""
+    """A migration found a difference between the clusters in what was copied. `sentences`: what `verify` says of it.
 
-    def __init__(self, sentences: Sequence[str]) -> None:
+    `source` and `target`: aliases of the clusters that the sentences call so; a rollback copies from the cluster that it moved
+    to. `mirror_file` and `migration_file`: for the commands that go on.
+    """
+
+    def __init__(
+        self, sentences: Sequence[str], source: str, target: str, mirror_file: str = "CONF", migration_file: str = "FILE"
+    ) -> None:
         self.sentences = tuple(sentences)
+        self.source, self.target = source, target
+        self.mirror_file, self.migration_file = mirror_file, migration_file
         super().__init__(
-            f"the clusters differ, so nothing moves: {'; '.join(self.sentences)}. `shallow-mirror verify CONF` shows all of it; "
-            "`shallow-mirror migrate abort FILE` goes back to where the writers were"
+            f"the clusters differ, so nothing moves (source is {source} here, target is {target}): {'; '.join(self.sentences)}. "
+            f"`shallow-mirror verify {mirror_file}` shows all of it; `shallow-mirror migrate abort {migration_file}` goes back "
+            "to where the writers were"
         )
 
-    def __reduce__(self) -> tuple[type[CopiesDifferError], tuple[tuple[str, ...]]]:
-        return type(self), (self.sentences,)
+    def __reduce__(self) -> Any:
+        return type(self), (self.sentences, self.source, self.target, self.mirror_file, self.migration_file)
+
+
+class LateWritesError(ConfigError):
+    """Records were written to the cluster that a migration has left, behind the point of no return: no mirror copies them.
+
+    `places`: partitions, offsets and numbers of records. `command`: what an operator runs to settle them.
+    """
+
+    def __init__(self, wave: str, cluster: str, other: str, places: Sequence[str], command: str) -> None:
+        self.wave, self.cluster, self.other, self.places, self.command = wave, cluster, other, tuple(places), command
+        super().__init__(
+            f"wave {wave}: somebody wrote to {cluster} after the point of no return, and no mirror copies that: "
+            f"{listed(self.places)}. Stop that writer; then `{command} --carry` copies these records to the topics at "
+            f"{other}, and `{command} --quarantine` to topics of their own there"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.wave, self.cluster, self.other, self.places, self.command)
 
 
 class SparkLostError(MirrorError):

@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror import routing
 from shallow_mirror.broker.admin.group_metadata_store import MAX_NOTE_BYTES, read_group_notes, write_group_note
 from shallow_mirror.checkpoints.best_effort_tables import RepeatedWarnings
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
+from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX, Origin, upstream_of
 from shallow_mirror.sinks.kafka.targets.replication_rings import Ring, RingMirror, find_rings
 
@@ -51,6 +51,7 @@ class CycleDetector:
         self._target_id = target_cluster_id
         self._origins: Sequence[Origin] = ()
         self._exempt: frozenset[str] = frozenset()
+        self._returned: frozenset[str] = frozenset()
         self._since_ms = now_ms()
         self._registered: str | None = None
         self._note_topic: str | None = None
@@ -61,21 +62,43 @@ class CycleDetector:
         self.rings_of_others: tuple[str, ...] = ()
         """Rings of this mirror in which another one has to stop, as sentences. Replaced as a whole."""
 
-    def exempt(self, topics: frozenset[str]) -> None:
-        """Leave out topics that a migration has handed over from one mirror to the other: only one of the two copies them."""
-        self._exempt = topics
+    def exempt(self, topics: frozenset[str], returned: frozenset[str] = frozenset()) -> None:
+        """Leave out topics that a migration has handed over from one mirror to the other: only one of the two copies them.
+
+        `returned`: those that were handed over once and taken back. The other mirror leaves them out for good, so where it
+        copies them, this one has to stop.
+        """
+        self._exempt, self._returned = topics, returned
+
+    def may_copy_again(self, returned: Collection[str]) -> bool:
+        """Return whether topics that were taken back may be copied: not while another mirror brings them back to the source.
+
+        `require_no_ring` raises from then on. Raises RetriableError where the source does not answer.
+        """
+        try:
+            self._read_origins()
+        except ConfigError as error:
+            self._warn_of_unreadable(error)
+            return True
+        self._judge([ring for ring in self._rings(returned) if ring.topic in returned])
+        return self._ending is None
 
     def read_registrations(self) -> None:
         """Read what other mirrors registered in the source. A source that does not list its groups is only logged."""
         try:
-            notes = read_group_notes(self._config.source.client, GROUP_SUFFIX, timeout_s=_REQUEST_S)
+            self._read_origins()
         except (RetriableError, ConfigError) as error:
-            self._repeated.warn(
-                "registrations",
-                f"registrations of other mirrors cannot be read, so cycles through the source are not detected: {error}",
-            )
-            return
+            self._warn_of_unreadable(error)
+
+    def _read_origins(self) -> None:
+        notes = read_group_notes(self._config.source.client, GROUP_SUFFIX, timeout_s=_REQUEST_S)
         self._origins = [origin for texts in notes.values() for origin in _newest(texts)]
+
+    def _warn_of_unreadable(self, error: MirrorError) -> None:
+        self._repeated.warn(
+            "registrations",
+            f"registrations of other mirrors cannot be read, so cycles through the source are not detected: {error}",
+        )
 
     def register(self, routes: Mapping[str, str]) -> None:
         """Register in the target, then check against all registrations. Raises ConfigError. `routes`: targets by source topic.
@@ -104,7 +127,9 @@ class CycleDetector:
 
     def _judge(self, rings: Sequence[Ring]) -> None:
         """Note what rings mean for this mirror: the one whose run began last stops, so that one of them does and not all."""
-        own = [ring.sentence() for ring in rings if ring.other_to_stop is None]
+        back = [ring for ring in rings if ring.topic in self._returned]
+        own = [f"{ring.topic} was taken back from a migration: {ring.sentence()}" for ring in back]
+        own += [ring.sentence() for ring in rings if ring.other_to_stop is None and ring not in back]
         if own:
             self._withdraw()
             self._ending = ConfigError(own)

@@ -288,7 +288,8 @@ class MirrorQuery:
         self.reporter.start_step("looking for new topics and partitions", f", {count} registered so far")
         offsets = SourceOffsets(PlannerConfig.of_mirror(self.config), self.source)
         starts = offsets.start_offsets(positions, deadline, is_start=not self.has_begun)
-        self.cycles.exempt(Controls.open(self.storage.to_read()).read().without_cycle)
+        controls = Controls.open(self.storage.to_read()).read()
+        self.cycles.exempt(controls.without_cycle, controls.returned)
         self.cycles.read_registrations()
         is_included = self.config.topics.is_included
         topics = sorted({source.topic for source in (*starts, *positions) if is_included(source.topic)})

@@ -18,7 +18,7 @@ from typing import Self
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.checkpoints.best_effort_tables import RepeatedWarnings
-from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.controls import Controls, TopicControls
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -101,13 +101,28 @@ class TopicMonitor:
     def _read_controls(self) -> None:
         try:
             controls = self._controls.read()
+            self._cycles.exempt(controls.without_cycle, controls.returned)
+            if not self._may_copy_again(controls):
+                return
             self._apply_paused(controls.not_copied)
-            self._cycles.exempt(controls.without_cycle)
             if controls.requested:
                 # Nothing of them is planned from now on: a plan lists log ends before it reads which topics are paused.
                 self._controls.add("handed-over", sorted(controls.requested))
         except MirrorError as error:
             self._repeated.warn("controls", f"the table controls cannot be read, paused topics stay paused: {error}")
+
+    def _may_copy_again(self, controls: TopicControls) -> bool:
+        """Return False where topics that a migration has taken back must not be copied, or the source does not say so yet.
+
+        The check once a minute would come too late: until then the mirrors of both directions copied in a ring.
+        """
+        again = ((self._paused or frozenset()) & controls.returned) - controls.not_copied
+        try:
+            return not again or self._cycles.may_copy_again(again)
+        except RetriableError as error:
+            topics = ", ".join(sorted(again))
+            self._repeated.warn("returned", f"{topics}: taken back, and not copied until the source answers: {error}")
+            return False
 
     def _apply_paused(self, paused: frozenset[str]) -> None:
         if paused == self._paused:

@@ -37,13 +37,24 @@ def test_a_migration_and_an_operator_do_not_undo_each_other(tmp_path: Path) -> N
         controls.add(action, ["a"])
         assert _topics(controls) == {"handed_over": ["a"]} | ({"paused": ["a"]} if action == "pause" else {})
         assert controls.read().without_cycle == frozenset("a")
+    assert controls.read().returned == frozenset()
     controls.add("take-back", ["a"])
     assert _topics(controls) == {"paused": ["a"]}
+    assert (controls.read().without_cycle, controls.read().returned) == (frozenset(), frozenset("a"))
     controls.add("hand-over", ["a"])
     assert _topics(controls) == {"paused": ["a"], "requested": ["a"]}, "what was confirmed concerns an earlier hand-over"
     controls.add("resume", ["a"])
     assert _topics(controls) == {"requested": ["a"]}
     assert [interval.until_ms for interval in controls.paused_intervals()] == [None]
+
+
+def test_a_topic_that_was_handed_over_to_this_mirror_before_is_not_returned_to_it(tmp_path: Path) -> None:
+    """The other mirror does not copy it any more: a rollback that is aborted lets this one continue."""
+    controls = Controls.open(str(tmp_path))
+    actions: tuple[ControlAction, ...] = ("receive", "hand-over", "handed-over", "take-back")
+    for action in actions:
+        controls.add(action, ["a"])
+    assert (controls.read().without_cycle, controls.read().returned) == (frozenset("a"), frozenset())
 
 
 def _topics(controls: Controls) -> dict[str, list[str]]:

@@ -13,7 +13,9 @@ from shallow_mirror.checkpoints.migration_rows import TAKEN_OVER, MigrationRow
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
 from shallow_mirror.groups.report import Step as GroupStep
 from shallow_mirror.migration.conductor_ports import Outside
+from shallow_mirror.migration.late_writes import LateWrite, Passed
 from shallow_mirror.migration.observations import Compared, LogEnd, MappedEnd, MirrorRun
+from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.types import TopicPartition
 
@@ -38,9 +40,9 @@ class Kill:
             raise KilledError
 
 
-@dataclass(slots=True)
+@dataclass
 class FakeWorld:
-    """`logs` and `ends` of both clusters: how many records each log has, by side. `where`: who writes and reads."""
+    """`logs`: how many records each log has, by side. `writers`, `is_reading`: where they write and read; "": nowhere."""
 
     logs: dict[str, int] = field(default_factory=lambda: {"east": 100, "west": 90})
     writers: str = "east"
@@ -51,6 +53,18 @@ class FakeWorld:
     """By the cluster that the mirror reads: `requested` or `handed over`."""
     reverse_start: int | None = None
     is_reverse_running: bool = False
+    foreign: dict[str, int] = field(default_factory=lambda: {"east": 0, "west": 0})
+    """Records of `logs` that neither the mirror of that side nor the writers wrote."""
+    settled: dict[str, list[int]] = field(default_factory=lambda: {"east": [], "west": []})
+    """Those of `foreign` that were settled."""
+    topics: list[str] = field(default_factory=lambda: ["orders"])
+    paused: set[str] = field(default_factory=set)
+    is_open: set[str] = field(default_factory=set)
+    """Sides with an open transaction of somebody else."""
+    is_mirror_running: bool = True
+    pause_s: float = 0.0
+    """The longest pause of the writers so far."""
+    is_hand_over_answered: bool = True
     copied_before_move: int = 0
     """Where the log of east ended when the reverse mirror got its positions."""
     now_s: float = 0.0
@@ -59,12 +73,13 @@ class FakeWorld:
         self.now_s += seconds
         if self.writers and not self.denied[self.writers]:
             self.logs[self.writers] += 1
-        if self.handed.get("east") != "handed over" and self.reverse_start is None:
-            self.logs["west"] = min(self.logs["east"], self.logs["west"] + 10)
+        if self.handed.get("east") != "handed over" and self.reverse_start is None and not self.paused:
+            copied = self.logs["west"] - self.foreign["west"]
+            self.logs["west"] = min(self.logs["east"], copied + 10) + self.foreign["west"]
         if self.is_reverse_running and self.handed.get("west") != "handed over":
-            self.logs["east"] = self.logs["west"]
+            self.logs["east"] = self.logs["west"] + self.foreign["east"]
         for side, state in list(self.handed.items()):
-            if state == "requested":
+            if state == "requested" and self.is_hand_over_answered:
                 self.handed[side] = "handed over"
 
 
@@ -78,31 +93,41 @@ class FakeEffects:
         self._direction = direction
         self.reverse_file = "reverse.yaml" if direction is Direction.MOVE else None
         self.mirror_id = "m"
+        self.mirror_file = "mirror.yaml"
+        self._topics: tuple[str, ...] = ("orders",)
 
     def topics(self) -> tuple[str, ...]:
-        return ("orders",)
+        return self._topics
+
+    def listed_topics(self) -> tuple[str, ...]:
+        return tuple(self._world.topics)
 
     def use_topics(self, names: Sequence[str]) -> None:
-        assert list(names) == ["orders"]
+        self._topics = tuple(names)
 
     def problems(self) -> list[str]:
-        return []
+        handed = self._world.handed.get(self.origin_alias)
+        return [f"topics were handed over before ({handed})"] if handed else []
 
     def run(self) -> MirrorRun | None:
-        return MirrorRun(description="run 1", is_alive=True, is_over=False)
+        is_running = self._world.is_mirror_running
+        return MirrorRun(description="run 1", is_alive=is_running, is_over=not is_running)
 
     def log_ends(self) -> dict[TopicPartition, LogEnd]:
         return self._ends(self.origin_alias)
+
+    def longest_pause_s(self) -> float:
+        return self._world.pause_s
 
     def other_log_ends(self) -> dict[TopicPartition, LogEnd]:
         return self._ends(self.other_alias)
 
     def _ends(self, side: str) -> dict[TopicPartition, LogEnd]:
         end = self._world.logs[side]
-        return {PARTITION: LogEnd(end, end)}
+        return {PARTITION: LogEnd(end, end - (side in self._world.is_open))}
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
-        end = self._world.logs[self.other_alias]
+        end = self._world.logs[self.other_alias] - self._world.foreign[self.other_alias]
         has_copied = self._direction is Direction.MOVE or end > self._world.copied_before_move
         return {PARTITION: MappedEnd(end, end if has_copied else 0)}
 
@@ -111,7 +136,9 @@ class FakeEffects:
         if self._direction is Direction.ROLLBACK:
             before = after[PARTITION].target_end
             assert before >= self._world.copied_before_move, "records from before the move are in no row of the reverse mirror"
-        return Compared(is_equal=True, sentences=(), seconds=0.0, size_bytes=0, record_count=1)
+        foreign = self._world.foreign[self.other_alias] - len(self._world.settled[self.other_alias])
+        sentences = (f"{foreign} records are not in the map",) if foreign else ()
+        return Compared(is_equal=not foreign, sentences=sentences, seconds=0.0, size_bytes=0, record_count=1)
 
     def active_groups(self) -> dict[str, tuple[str, ...]]:
         return {"billing": ()} if self._world.is_reading == self.origin_alias else {}
@@ -119,8 +146,11 @@ class FakeEffects:
     def move_groups(self, *, is_applied: bool) -> GroupsReport | None:
         self._kill()
         offset = self._world.group[self.origin_alias]
-        assert self._world.is_reading == "", "offsets of a running group were committed"
-        self._world.group[self.other_alias] = offset
+        step = GroupStep.IN_PLACE if self._world.group.get(self.other_alias) == offset else GroupStep.TO_COMMIT
+        if is_applied and step is GroupStep.TO_COMMIT:
+            assert self._world.is_reading == "", "offsets of a running group were committed"
+            self._world.group[self.other_alias] = offset
+            step = GroupStep.COMMITTED
         self._kill()
         partition = GroupPartition(
             group="billing",
@@ -128,7 +158,7 @@ class FakeEffects:
             offset=offset,
             metadata="",
             outcome=Outcome.TRANSLATED,
-            step=GroupStep.COMMITTED,
+            step=step,
         )
         group = Group(name="billing", partitions=(partition,), state="empty")
         return GroupsReport(mirror="m", origin=self.origin_alias, other=self.other_alias, groups=(group,))
@@ -149,9 +179,9 @@ class FakeEffects:
     def controls(self) -> TopicControls:
         state = self._world.handed.get(self.origin_alias)
         return TopicControls(
-            paused={},
-            requested={"orders": 1} if state == "requested" else {},
-            handed_over={"orders": 1} if state == "handed over" else {},
+            paused=dict.fromkeys(self._world.paused, 1),
+            requested=dict.fromkeys(self._topics, 1) if state == "requested" else {},
+            handed_over=dict.fromkeys(self._topics, 1) if state == "handed over" else {},
             received=frozenset(),
         )
 
@@ -164,6 +194,15 @@ class FakeEffects:
         self._kill()
         self._world.handed.pop(self.origin_alias, None)
         self._kill()
+
+    def late_writes(self, wave: WaveState) -> list[LateWrite]:
+        passed = Passed.of(wave)
+        if passed is None:
+            return []
+        side = "east" if passed.direction is Direction.MOVE else "west"
+        end = passed.ends[PARTITION]
+        late = self._world.foreign[side] - len(self._world.settled[side])
+        return [LateWrite(topic_partition=PARTITION, start=end, end=end + late, record_count=late)] if late else []
 
     def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
         self._kill()
@@ -222,6 +261,8 @@ class FakeOperator:
     def __init__(self, world: FakeWorld) -> None:
         self._world = world
         self.stopped_at: list[Step] = []
+        self.requests: list[str] = []
+        self.sentences: list[str] = []
 
     def begun(self, wave: str, step: Step) -> None: ...
 
@@ -229,12 +270,14 @@ class FakeOperator:
 
     def waits(self, outside: Outside) -> None:
         self.stopped_at.append(outside.step)
+        self.requests.append(outside.request)
         if outside.step is Step.STOP_WRITERS:
             self._world.writers = ""
         elif outside.step is Step.STOP_GROUPS:
             self._world.is_reading = ""
 
     def says(self, sentence: str) -> None:
+        self.sentences.append(sentence)
         if "NOW: point the writers" in sentence:
             self._world.writers = sentence.rsplit(" ", 1)[1]
         elif "NOW: start the consumers" in sentence:

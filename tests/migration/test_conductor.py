@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.migration.fake_effects import DENY, FakeEffects, FakeOperator, FakeOwner, FakeWorld, Kill, KilledError
+from tests.migration.fake_effects import DENY, FakeEffects, Kill, KilledError
+from tests.migration.stage import Stage
 
 from shallow_mirror.checkpoints.controls import TopicControls
-from shallow_mirror.config.migration_config import MigrationConfig, ReverseSettings, WaveSettings, WriterSettings
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.migration.conductor import WaveConductor
-from shallow_mirror.migration.conductor_ports import Clock, WaitsForOutsideError
+from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
 from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction, Step
-
-WAVE = WaveSettings(name="all", topics=["orders"], groups=["billing"], reverse="reverse.yaml")
-
-
-class Stage:
-    """A world, the rows of its migration, and conductors one after the other."""
-
-    def __init__(self, *, is_denied: bool = False) -> None:
-        self.world = FakeWorld()
-        self.operator = FakeOperator(self.world)
-        writers = WriterSettings(stop="deny" if is_denied else "wait", principals=["User:shop"] if is_denied else [])
-        self.config = MigrationConfig(
-            migration="m", mirror="m", waves=[WAVE], writers=writers, reverse=ReverseSettings(start="conductor"), tables="t"
-        )
-        self.owner = FakeOwner([], Kill(), lambda: int(self.world.now_s * 1000))
-
-    def conductor(self, direction: Direction, kill: Kill, *, waits: bool = True) -> WaveConductor:
-        self.owner.kill = kill
-        effects = FakeEffects(self.world, direction, kill)
-        clock = Clock(monotonic=lambda: self.world.now_s, sleep=self.world.tick, now_ms=lambda: int(self.world.now_s * 1000))
-        return WaveConductor(self.config, WAVE, self.owner, effects, self.operator, clock, waits=waits)
-
-    def perform(self, direction: Direction, kill: Kill | None = None) -> Phase:
-        conductor = self.conductor(direction, Kill() if kill is None else kill)
-        conductor.begin(direction)
-        conductor.run()
-        return conductor.state().phase
-
-    def abort(self, direction: Direction = Direction.MOVE, kill: Kill | None = None) -> Phase:
-        conductor = self.conductor(direction, Kill() if kill is None else kill)
-        conductor.abort()
-        return conductor.state().phase
 
 
 def effect_count(direction: Direction, *, is_denied: bool) -> int:
@@ -146,7 +115,8 @@ def test_records_written_after_the_writers_had_stopped_are_copied_before_the_poi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage()
-    conductor, effects, late = stage.conductor(Direction.MOVE, Kill()), FakeEffects(stage.world, Direction.MOVE, Kill()), [5]
+    conductor, late = stage.conductor(Direction.MOVE, Kill()), [5]
+    effects: Any = conductor._effects
 
     def controls() -> TopicControls:
         found = FakeEffects.controls(effects)
@@ -154,7 +124,6 @@ def test_records_written_after_the_writers_had_stopped_are_copied_before_the_poi
             stage.world.logs["east"] += late.pop()
         return found
 
-    monkeypatch.setattr(conductor, "_effects", effects)
     monkeypatch.setattr(effects, "controls", controls)
     conductor.begin(Direction.MOVE)
     conductor.run()

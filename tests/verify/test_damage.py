@@ -13,7 +13,7 @@ from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import PRODUCER_ID, TOPIC, Mirrored, at, changed, data_places, flipped, replace
 
 from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.types import Segment, SegmentKind
+from shallow_mirror.types import OffsetRange, Segment, SegmentKind, TopicPartition
 from shallow_mirror.verify import Difference, DifferenceKind, Unchecked, VerifyReport
 
 pytestmark = pytest.mark.thorough
@@ -246,6 +246,17 @@ def test_records_of_another_writer_in_front_of_the_first_copy_are_not_in_the_map
         mirrored.append(numbered(0, 3))
         mirrored.mirror(numbered(0, 10))
         assert differences(mirrored.verify()) == [("not in map", None, None, 0, 3)]
+
+
+@Depth
+def test_batches_of_another_writer_that_are_known_are_no_difference(copied: Mirrored, is_deep: bool) -> None:
+    end, place = copied.target_log.end_offset, TopicPartition(TOPIC, 0)
+    for part in range(2):
+        copied.append(numbered(100 + 5 * part, 5))
+    first = {place: [OffsetRange(end, end + 5)]}
+    assert differences(copied.verify(is_deep=is_deep, known=first)) == [("not in map", None, None, end + 5, end + 10)]
+    both = {place: [OffsetRange(end + 5, end + 10), OffsetRange(end, end + 5)]}
+    assert copied.verify(is_deep=is_deep, known=both).is_equal
 
 
 def test_aborted_and_open_records_on_the_target_are_invisible(copied: Mirrored) -> None:

@@ -65,6 +65,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "migrate rehearse": _MIGRATION,
     "migrate run": _MIGRATION,
     "migrate status": _MIGRATION,
+    "migrate late-writes": _MIGRATION,
     "migrate abort": _MIGRATION,
     "migrate rollback": _MIGRATION,
 }
@@ -125,7 +126,7 @@ def load_migration(path: Path, command: str) -> MigrationFiles:
     from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 
     document, _ = _read(path, command)
-    return MigrationFiles(MigrationConfig.from_document(document, folder=path.resolve().parent))
+    return MigrationFiles(MigrationConfig.from_document(document, folder=path.resolve().parent, path=str(path)))
 
 
 def require_kind(path: Path, command: str) -> None:

@@ -13,6 +13,8 @@ from shallow_mirror.commands.exit_codes import EXIT_REFUSED, EXIT_WAITS
 from shallow_mirror.commands.file_kinds import load_migration
 from shallow_mirror.commands.options import AsJson
 from shallow_mirror.commands.signals import interruptible
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 
 if TYPE_CHECKING:
     from shallow_mirror.config.migration_config import MigrationFiles
@@ -119,12 +121,52 @@ def abort(file: File, takes_over: TakeOver = False) -> None:
 
 @migrate.command("status")
 def status(file: File, as_json: AsJson = False) -> None:
-    """Show where each wave is, and which step comes next."""
+    """Show where each wave is, which step comes next, what it waits for, and what was written to the cluster that it has left."""
     from shallow_mirror.migration import view
     from shallow_mirror.migration.session import read_state
 
     files = load_migration(file, "migrate status")
-    view.show_state(read_state(files), files.config.migration, as_json=as_json)
+    view.show_state(read_state(files), files, as_json=as_json)
+
+
+@migrate.command("late-writes")
+def late_writes(
+    file: File,
+    wave: Annotated[str | None, typer.Option("--wave", metavar="NAME", help="Only of this wave; default: of all.")] = None,
+    carries: Annotated[
+        bool, typer.Option("--carry", help="Copy them to the topics where the writers are now; consumers there read them.")
+    ] = False,
+    quarantines: Annotated[
+        bool, typer.Option("--quarantine", help="Copy them to topics of their own there: __late-writes.<topic>.")
+    ] = False,
+    takes_over: TakeOver = False,
+) -> None:
+    """Settle records that were written, after the point of no return, to the cluster that a wave has left."""
+    from shallow_mirror.migration import view
+    from shallow_mirror.migration.late_settling import Choice, settle_late_writes
+    from shallow_mirror.migration.session import Options, read_late_writes, read_state
+
+    files = load_migration(file, "migrate late-writes")
+    if carries and quarantines:
+        raise ConfigError("--carry and --quarantine exclude each other")
+    if wave is not None:
+        files.wave(wave)
+    if not carries and not quarantines:
+        state = read_state(files)
+        late = read_late_writes(files, state)
+        lines = view.late_lines(files, state, late)
+        chosen = [name for name in late if wave in (None, name)]
+        print("\n".join(f"{name}: {line}" for name in chosen for line in lines[name]) or "no late writes")
+        if any(late[name].writes or late[name].problem for name in chosen):
+            raise typer.Exit(EXIT_REFUSED)
+        return
+    with interruptible(_CONTINUES):
+        choice = Choice.CARRY if carries else Choice.QUARANTINE
+        settled = settle_late_writes(files, view.Printed(), choice, wave, Options(takes_over=takes_over))
+    for each in settled:
+        print(f"wave {each.wave}: {counted(len(each.writes), 'range')} copied to {', '.join(each.topics)} at {each.other}")
+    if not settled:
+        print("no late writes")
 
 
 def _conduct(
@@ -140,4 +182,5 @@ def _conduct(
         except WaitsForOutsideError as waiting:
             view.Printed().waits(waiting.outside)
             raise typer.Exit(EXIT_WAITS) from None
-    view.show_state(state, files.config.migration, as_json=as_json)
+    if view.show_state(state, files, as_json=as_json):
+        raise typer.Exit(EXIT_REFUSED)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from shallow_mirror.broker.admin.acl_entries import ANYBODY
 from shallow_mirror.checkpoints.table_location import TableLocation
@@ -16,8 +16,10 @@ from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, validate
 from shallow_mirror.config.mirror_config import MirrorConfig
 from shallow_mirror.config.sections import StorageSettings
-from shallow_mirror.config.values import Interval, Name, Pattern, Principal, Section
+from shallow_mirror.config.values import Interval, IntervalOrAuto, Name, Pattern, Principal, Section
 from shallow_mirror.errors import ConfigError
+
+SHORTEST_QUIET_S = 2.0
 
 
 class WriterSettings(Section):
@@ -25,11 +27,22 @@ class WriterSettings(Section):
 
     stop: Literal["wait", "deny"] = "wait"
     principals: list[Principal] = Field(default=[])
-    quiet: Interval = "2 seconds"
+    quiet: IntervalOrAuto = "auto"
+    longest_quiet: Interval = "1 minute"
 
     @property
     def quiet_s(self) -> float:
-        return values.parse_interval(self.quiet)
+        """Return for how long logs have to be at rest, at least."""
+        quiet_s = values.parse_interval_or_auto(self.quiet)
+        return SHORTEST_QUIET_S if quiet_s is None else quiet_s
+
+    @property
+    def longest_quiet_s(self) -> float | None:
+        """Return for how long at most, where pauses of the writers make it longer; None: they do not.
+
+        Writers that an ACL has stopped do not just pause.
+        """
+        return values.parse_interval(self.longest_quiet) if self.quiet == "auto" and not self.is_denied else None
 
     @property
     def is_denied(self) -> bool:
@@ -73,6 +86,12 @@ class MigrationConfig(Section):
     reverse: ReverseSettings = ReverseSettings()
     tables: str = Field(min_length=1)
     storage: StorageSettings = StorageSettings()
+    _path: str = PrivateAttr("FILE")
+
+    @property
+    def path(self) -> str:
+        """Return where the settings were read from, for commands in messages."""
+        return self._path
 
     @property
     def table_location(self) -> TableLocation:
@@ -82,13 +101,13 @@ class MigrationConfig(Section):
     def load(cls, path: str | Path) -> MigrationConfig:
         """Return the settings of the migration file `path`. Raise ConfigError with every problem of the file."""
         path = Path(path)
-        return cls.from_document(read_yaml(path, "migration file"), folder=path.resolve().parent)
+        return cls.from_document(read_yaml(path, "migration file"), folder=path.resolve().parent, path=str(path))
 
     @classmethod
-    def from_document(cls, document: object, *, folder: Path) -> MigrationConfig:
+    def from_document(cls, document: object, *, folder: Path, path: str = "FILE") -> MigrationConfig:
         """Return the settings of a parsed migration file. Raise ConfigError with every problem.
 
-        `folder` is what relative paths are relative to.
+        `folder` is what relative paths are relative to. `path`: of the file, for commands in messages.
         """
         config, problems = validate(cls, document, "migration")
         if config is not None:
@@ -101,7 +120,9 @@ class MigrationConfig(Section):
             for wave in config.waves
         ]
         tables, mirror = absolute(config.tables, folder), absolute(config.mirror, folder)
-        return config.model_copy(update={"tables": tables, "mirror": mirror, "waves": waves})
+        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "waves": waves})
+        loaded._path = path
+        return loaded
 
 
 class MigrationFiles:

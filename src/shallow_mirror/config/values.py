@@ -61,6 +61,11 @@ def parse_interval(interval: str) -> float:
     return seconds
 
 
+def parse_interval_or_auto(interval: str) -> float | None:
+    """Return the seconds of an interval; None for "auto". Raise ValueError."""
+    return None if interval == "auto" else parse_interval(interval)
+
+
 def parse_sync(sync: str) -> float | None:
     """Return the seconds between two synchronizations of groups or ACLs; None for "off". Raise ValueError."""
     return None if sync == "off" else parse_duration(sync)
@@ -198,6 +203,9 @@ SyncInterval = Annotated[
     BeforeValidator(_false_as_off),
     BeforeValidator(_number_as_text),
     checked(parse_sync),
+]
+IntervalOrAuto = Annotated[
+    str, Field(examples=["auto", *DURATIONS]), BeforeValidator(_number_as_text), checked(parse_interval_or_auto)
 ]
 KeepOrForever = Annotated[str, Field(examples=["forever", *DURATIONS]), BeforeValidator(_number_as_text), checked(parse_keep)]
 OrOff = BeforeValidator(_false_as_off)

@@ -6,14 +6,13 @@ a conductor that is killed anywhere is continued by the next one, which performs
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
-from shallow_mirror.errors import ConfigError, CopiesDifferError, OutcomeUnknownError, RetriableError
+from shallow_mirror.errors import ConfigError, CopiesDifferError
 from shallow_mirror.groups.report import Outcome
-from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Outside, Owner, Reports, WaitsForOutsideError
+from shallow_mirror.migration.conductor_ports import Clock, Detail, Effects, Owner, Reports
 from shallow_mirror.migration.group_blockers import commit_problems
 from shallow_mirror.migration.observations import (
     Compared,
@@ -31,20 +30,20 @@ from shallow_mirror.migration.observations import (
     to_document,
 )
 from shallow_mirror.migration.passage import acl_document, acl_of
-from shallow_mirror.migration.sentences import abort_problem, not_running, release_sentences
+from shallow_mirror.migration.point_of_no_return import PointOfNoReturn, wait_for_resume
+from shallow_mirror.migration.quiet_time import QuietTime
+from shallow_mirror.migration.sentences import abort_problem, late_writes_error, not_running, release_sentences
 from shallow_mirror.migration.state import ABORTED, ADMITTED, BEGUN, DENYING, DONE, REOPENED, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.migration.waiting import Waiting
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import TopicPartition
-
-_log = logging.getLogger(__name__)
 
 POLL_S = 0.2
 """Pause between two looks while writers are stopped; each is a few requests."""
 SLOW_POLL_S = 1.0
 CLOSE_S = 10.0
 """The mirror has caught up when it copies what the logs hold within this time."""
-SAY_AGAIN_S = 10.0
 
 
 class WaveConductor:
@@ -68,9 +67,9 @@ class WaveConductor:
         self._effects = effects
         self._reports = reports
         self._clock = clock
-        self._waits = waits
-        self._said: tuple[str, str] = ("", "")
-        self._said_at_s = 0.0
+        self._waiting = Waiting(wave.name, owner, reports, clock, waits=waits)
+        self._retried = self._waiting.retried
+        self._point_of_no_return = PointOfNoReturn(config, effects, reports, self._waiting)
 
     def begin(self, direction: Direction) -> None:
         """Begin an attempt, unless one is under way or the wave is where it should be."""
@@ -85,6 +84,7 @@ class WaveConductor:
             topics = state.done.get(Step.CHECK, {}).get("topics")
             if topics is not None:
                 self._effects.use_topics(topics)
+            self._waiting.begin(info.step)
             self._reports.begun(self._wave.name, info.step)
             began_s = self._clock.monotonic()
             reopened = self._perform(info.step, state)
@@ -160,6 +160,7 @@ class WaveConductor:
                 return self._report(state)
 
     def _check(self) -> Detail:
+        self._effects.use_topics(self._retried(self._effects.listed_topics))
         problems = self._retried(self._effects.problems)
         if problems:
             raise ConfigError(problems)
@@ -179,23 +180,42 @@ class WaveConductor:
                 ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
             if is_running and took_s <= CLOSE_S:
                 self._clock.sleep(POLL_S)
-                continue
-            seen = f"{counted(lag, 'offset')} left to copy" if is_running else not_running(self._effects.mirror_id, run)
-            self._wait(Step.CATCH_UP, request if is_running else f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
+            elif not is_running:
+                seen = not_running(self._effects.mirror_id, run)
+                self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
+            elif not wait_for_resume(self._effects, self._waiting):
+                self._waiting.for_somebody(request, f"{counted(lag, 'offset')} left to copy", SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.
         mapped = self._retried(self._effects.mapped_ends)
         after = self._first_positions(state)
-        compared = self._retried(lambda: self._effects.compare(after))
-        _require_equal(compared)
+        compared = self._compare(state, after)
         return {**_compared(compared), "until": mapped_document(not_before(mapped, after))}
 
     def _verify_rest(self, state: WaveState) -> Detail:
+        other = self._effects.other_alias
+        while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
+            seen = named(f"{name} from offset {other_ends[name].stable:,}" for name in is_open)
+            self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
         after = mapped_of(state.done[Step.VERIFY]["until"])
-        compared = self._retried(lambda: self._effects.compare(after))
-        _require_equal(compared)
-        return _compared(compared)
+        compared = self._compare(state, after)
+        # Listed before the comparison: whatever is written behind these ends, the point of no return sees.
+        return {**_compared(compared), "other_ends": to_document(other_ends)}
+
+    def _compare(self, state: WaveState, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
+        """Raise CopiesDifferError; of a rollback LateWritesError where somebody wrote to the cluster that was left."""
+        effects = self._effects
+        if state.direction is Direction.ROLLBACK:
+            late = self._retried(lambda: effects.late_writes(state))
+            if late:
+                raise late_writes_error(self._config, state.name, effects.other_alias, effects.origin_alias, late)
+        compared: Compared = self._retried(lambda: effects.compare(after))
+        if not compared.is_equal:
+            raise CopiesDifferError(
+                compared.sentences, effects.origin_alias, effects.other_alias, effects.mirror_file, self._config.path
+            )
+        return compared
 
     def _first_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
         """Return where a rollback begins to compare: the reverse mirror copies what was written since the move only."""
@@ -213,20 +233,24 @@ class WaveConductor:
         groups = f" and the consumers of groups {', '.join(self._wave.groups)}" if self._wave.groups else ""
         request = f"stop the writers of {named(self._effects.topics())}{groups} at {origin}"
         standstill, before = Standstill(), self._retried(self._effects.log_ends)
+        shortest_s, bound_s = self._config.writers.quiet_s, self._config.writers.longest_quiet_s
+        measured_s = 0.0 if bound_s is None else self._retried(self._effects.longest_pause_s)
+        needed = QuietTime.of(shortest_s, bound_s, measured_s)
         # Said in any case: a log at rest may be that of a writer that pauses.
-        self._say(
-            Outside(wave=self._wave.name, step=Step.STOP_WRITERS, request=request, seen=f"{counted(len(before), 'log')} watched")
-        )
+        self._waiting.tell(request, f"{counted(len(before), 'log')} watched; {needed.sentence()}")
         while True:
             ends = self._retried(self._effects.log_ends)
             quiet_s = standstill.look(ends, self._clock.monotonic())
-            if quiet_s >= self._config.writers.quiet_s:
+            needed = QuietTime.of(shortest_s, bound_s, max(measured_s, standstill.longest_pause_s))
+            if quiet_s >= needed.seconds:
                 since_ms = self._clock.now_ms() - int(quiet_s * 1000)
-                return {"ends": to_document(ends), "quiet_s": round(quiet_s, 3), "since_ms": since_ms}
+                quiet = {"quiet_s": round(quiet_s, 3), "longest_pause_s": round(needed.longest_pause_s, 3)}
+                return {"ends": to_document(ends), **quiet, "since_ms": since_ms}
             if moved_partitions(before, ends) or open_partitions(ends):
-                self._wait(Step.STOP_WRITERS, request, Standstill.sentence(before, ends), POLL_S)
+                self._waiting.for_somebody(request, Standstill.sentence(before, ends), POLL_S)
             else:
-                self._clock.sleep(POLL_S)
+                seen = f"at rest for {quiet_s:.0f} s; {needed.sentence()}"
+                self._waiting.for_progress("the logs to be at rest for long enough", seen, POLL_S)
             before = ends
 
     def _deny(self, state: WaveState) -> None:
@@ -244,7 +268,7 @@ class WaveConductor:
             active = self._retried(self._effects.active_groups)
             if not active:
                 return {}
-            self._wait(Step.STOP_GROUPS, request, f"still with members: {named(active)}", POLL_S)
+            self._waiting.for_somebody(request, f"still with members: {named(active)}", POLL_S)
 
     def _copy_rest(self, state: WaveState) -> Detail | Step:
         stopped = from_document(state.done[Step.STOP_WRITERS]["ends"])
@@ -259,10 +283,12 @@ class WaveConductor:
                 return {}
             run = self._retried(self._effects.run)
             is_running = run is not None and not run.is_over
-            if is_running:
-                self._clock.sleep(POLL_S)
-            else:
-                self._wait(Step.COPY_REST, request, not_running(self._effects.mirror_id, run), POLL_S)
+            if not is_running:
+                self._waiting.for_somebody(request, not_running(self._effects.mirror_id, run), POLL_S)
+            elif not wait_for_resume(self._effects, self._waiting):
+                self._waiting.for_progress(
+                    f"the mirror {self._effects.mirror_id} to copy", f"not copied: {named(behind)}", POLL_S
+                )
 
     def _commit_groups(self) -> Detail | Step:
         while True:
@@ -276,44 +302,26 @@ class WaveConductor:
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
             if all(partition.outcome is Outcome.PENDING for partition in report.partitions if partition.is_left):
-                self._clock.sleep(POLL_S)
-                continue
-            self._wait(Step.COMMIT_GROUPS, f"make these offsets committable at {report.other}", "; ".join(problems), SLOW_POLL_S)
+                self._waiting.for_progress(
+                    "transactions of groups and decisions of the mirror to end", "; ".join(problems), POLL_S
+                )
+            else:
+                request = f"make these offsets committable at {report.other}"
+                self._waiting.for_somebody(request, "; ".join(problems), SLOW_POLL_S)
 
     def _pass_point_of_no_return(self, state: WaveState) -> Detail | Step:
-        """Record the ends of both clusters' logs once nothing can change them."""
-        request = f"keep the mirror {self._effects.mirror_id} running: it confirms within seconds that it has handed over"
-        while not set(self._effects.topics()) <= (controls := self._retried(self._effects.controls)).handed_over.keys():
-            run = self._retried(self._effects.run)
-            if not set(self._effects.topics()) <= controls.moving:
-                return Step.HAND_OVER
-            if run is not None and not run.is_over:
-                self._clock.sleep(POLL_S)
-            else:
-                self._wait(Step.POINT_OF_NO_RETURN, request, not_running(self._effects.mirror_id, run), POLL_S)
-        if self._retried(self._effects.active_groups):
-            return Step.STOP_GROUPS
-        ends = self._retried(self._effects.log_ends)
-        if not_copied(ends, self._retried(self._effects.mapped_ends)) or open_partitions(ends):
-            self._reports.says("records were written after the writers had stopped: they are copied first")
-            return Step.STOP_WRITERS
-        other_ends = self._retried(self._effects.other_log_ends)
+        passed = self._point_of_no_return.passed(state.done)
+        if isinstance(passed, Step):
+            return passed
         since_ms = state.done[Step.STOP_WRITERS]["since_ms"]
-        return {
-            "origin_ends": to_document(ends),
-            "other_ends": to_document(other_ends),
-            "writers_stopped_s": round((self._clock.now_ms() - since_ms) / 1000, 3),
-        }
+        return {**passed, "writers_stopped_s": round((self._clock.now_ms() - since_ms) / 1000, 3)}
 
     def _prepare_reverse(self, state: WaveState) -> Detail:
         if self._effects.reverse_file is None:
             return {"skipped": "no reverse mirror is named: there is no rollback"}
         passed = state.done[Step.POINT_OF_NO_RETURN]
-        origin_ends = from_document(passed["origin_ends"])
-        now = self._retried(self._effects.log_ends)
-        late = sorted(name for name, log in now.items() if log.end > origin_ends.get(name, 0))
         self._retried(lambda: self._effects.prepare_reverse(from_document(passed["other_ends"])))
-        return {"late_writes": [f"{name} from offset {origin_ends.get(name, 0)} on" for name in late]}
+        return {}
 
     def _start_reverse(self) -> Detail:
         file = self._effects.reverse_file
@@ -324,15 +332,14 @@ class WaveConductor:
             run = self._retried(self._effects.reverse_run)
             if run is not None and not run.is_over:
                 return {"run": run.description}
+            seen = "it does not run yet" if run is None else f"{run.description} has ended: its log says why"
             if self._config.reverse.start == "conductor":
                 if started is None:
                     started = self._retried(self._effects.start_reverse)
                     self._reports.says(f"started the reverse mirror: {started}")
-                self._clock.sleep(SLOW_POLL_S)
+                self._waiting.for_progress("the reverse mirror to take over its tables", f"{started}; {seen}", SLOW_POLL_S)
             else:
-                self._wait(
-                    Step.START_REVERSE, f"run `shallow-mirror run {file}` as a service", "it does not run yet", SLOW_POLL_S
-                )
+                self._waiting.for_somebody(f"run `shallow-mirror run {file}` as a service", seen, SLOW_POLL_S)
 
     def _admit_writers(self, state: WaveState) -> Detail:
         denied = state.denied.get(Direction.MOVE, ())
@@ -343,48 +350,22 @@ class WaveConductor:
 
     def _report(self, state: WaveState) -> Detail:
         passed = state.done[Step.POINT_OF_NO_RETURN]
+        late = self._retried(lambda: self._effects.late_writes(state))
+        if late:
+            left, other = self._effects.origin_alias, self._effects.other_alias
+            self._reports.says(str(late_writes_error(self._config, state.name, left, other, late)))
         return {
             "topics": list(self._effects.topics()),
             "partitions": sum(len(partitions) for partitions in passed["origin_ends"].values()),
             "groups": state.done[Step.COMMIT_GROUPS]["groups"],
             "records_verified": state.done[Step.VERIFY]["records"] + state.done[Step.VERIFY_REST]["records"],
             "writers_stopped_s": passed["writers_stopped_s"],
-            "late_writes": state.done.get(Step.PREPARE_REVERSE, {}).get("late_writes", []),
+            "late_writes": [write.document() for write in late],
         }
-
-    def _wait(self, step: Step, request: str, seen: str, pause_s: float) -> None:
-        outside = Outside(wave=self._wave.name, step=step, request=request, seen=seen)
-        if not self._waits:
-            raise WaitsForOutsideError(outside)
-        if (request, step) != self._said or self._clock.monotonic() - self._said_at_s >= SAY_AGAIN_S:
-            self._say(outside)
-            self._owner.rows()  # raises FencedError where another conductor has taken over meanwhile
-        self._clock.sleep(pause_s)
-
-    def _say(self, outside: Outside) -> None:
-        self._said, self._said_at_s = (outside.request, outside.step), self._clock.monotonic()
-        self._reports.waits(outside)
 
     def _append(self, event: str, *, step: Step | None = None, detail: Detail | None = None) -> None:
         text = "" if step is None else step.value
         self._owner.append(event=event, wave=self._wave.name, step=text, detail=detail)
-
-    def _retried(self, effect: Callable[[], Any]) -> Any:
-        """Call `effect` until clusters and tables answer: it may be called again."""
-        last = ""
-        while True:
-            try:
-                return effect()
-            except (RetriableError, OutcomeUnknownError) as error:
-                text = str(error)
-                _log.log(logging.DEBUG if text == last else logging.WARNING, "waiting: %s", text)
-                last = text
-                self._clock.sleep(SLOW_POLL_S)
-
-
-def _require_equal(compared: Compared) -> None:
-    if not compared.is_equal:
-        raise CopiesDifferError(compared.sentences)
 
 
 def _compared(compared: Compared) -> dict[str, Any]:

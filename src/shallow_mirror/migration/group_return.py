@@ -2,7 +2,7 @@
 
 Where a log of the target ended at the point of no return, the maps meet: what lies below was copied there, what lies above was
 written there and copied back. A group that stopped below continues at the record that it read at the target last time, one
-that stopped above at the copy of its next record.
+that stopped above at the copy of its next record. All of a partition that the target got since lies above.
 """
 
 from __future__ import annotations
@@ -38,13 +38,17 @@ def return_groups(
         below, above = split(committed, boundary)
         returned = _evaluated(through_reverse, reverse, above)
         # No record was written behind the boundary, only markers or aborted data: the group has read all that the move copied.
-        without_copies = {(partition.group, partition.topic_partition) for partition in returned if leads_to_no_copy(partition)}
+        without_copies = {
+            (partition.group, partition.topic_partition)
+            for partition in returned
+            if leads_to_no_copy(partition) and partition.topic_partition in boundary
+        }
         below += [
             replace(commit, offset=boundary[commit.topic_partition])
             for commit in above
             if (commit.group, commit.topic_partition) in without_copies
         ]
-        returned = [partition for partition in returned if not leads_to_no_copy(partition)]
+        returned = [partition for partition in returned if (partition.group, partition.topic_partition) not in without_copies]
         evaluated = [*_evaluated(through_move, mirror, below), *returned]
         planned = tuple(through_move.plan_commits(evaluated, is_applied=is_applied))
         groups = _with_equal_offsets(planned, mirror)
@@ -110,9 +114,12 @@ def split(committed: Iterable[Committed], boundary: Mapping[TopicPartition, int]
     """Pure. Return the offsets up to the boundary, and those above it. One that is not known yet counts as below."""
     below: list[Committed] = []
     above: list[Committed] = []
+    moved = {name.topic for name in boundary}
     for commit in committed:
-        end = boundary.get(commit.topic_partition)
-        (above if end is not None and commit.offset is not None and commit.offset > end else below).append(commit)
+        name, offset = commit.topic_partition, commit.offset
+        is_newer = name not in boundary and name.topic in moved  # a partition that was added after the move
+        is_above = offset is not None and (is_newer or offset > boundary.get(name, offset))
+        (above if is_above else below).append(commit)
     return below, above
 
 

@@ -92,15 +92,24 @@ def named(names: Iterable[object]) -> str:
 
 
 class Standstill:
-    """Since when no log end has moved and no transaction is open. Looks are fed in with their times."""
+    """Since when no log end has moved and no transaction is open. Looks are fed in with their times.
+
+    `longest_pause_s`: the longest rest that an append ended.
+    """
 
     def __init__(self) -> None:
         self._ends: LogEnds = {}
         self._since_s: float | None = None
+        self._has_moved = False
+        self.longest_pause_s = 0.0
 
     def look(self, ends: LogEnds, now_s: float) -> float:
         """Return for how long all logs have been at rest; 0.0 where something moved since the last look, or is open."""
-        if self._since_s is None or moved_partitions(self._ends, ends) or open_partitions(ends):
+        is_moved = self._since_s is not None and bool(moved_partitions(self._ends, ends))
+        if is_moved and self._has_moved and self._since_s is not None:
+            self.longest_pause_s = max(self.longest_pause_s, now_s - self._since_s)
+        self._has_moved = self._has_moved or is_moved
+        if self._since_s is None or is_moved or open_partitions(ends):
             self._since_s = now_s
         self._ends = ends
         return now_s - self._since_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,23 +17,24 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.migration.blockers import problems_of
 from shallow_mirror.migration.group_return import return_groups
+from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
+from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
-from shallow_mirror.migration.observations import Compared, LogEnd, LogEnds, MappedEnd, MirrorRun
+from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
 from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.reverse_mirror import register_positions
+from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction
+from shallow_mirror.migration.writer_rhythm import read_longest_pause_s
 from shallow_mirror.operations.status import read_run
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import OffsetRange, TopicPartition
 from shallow_mirror.verify import verify_mirror
-
-_LATEST = -1
 
 
 @dataclass(slots=True)
@@ -48,6 +48,8 @@ class Passage:
     on_progress: Callable[[Any], None] = lambda _: None
     boundary: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of a rollback: where the logs of the target ended at the point of no return of the move."""
+    known_late_writes: Sequence[LateWrite] = ()
+    """Of a rollback: records that somebody wrote to the source after the move, and that were settled."""
     are_writers_denied_at_other: bool = False
     """Of a rollback: the move has created Deny ACLs, which the rollback deletes."""
     launch: Launch = start_process
@@ -84,10 +86,14 @@ class Passage:
     def topics(self) -> tuple[str, ...]:
         """Return the topics of the wave that the origin has; the first answer is kept, so that a wave does not grow."""
         if self._topics is None:
-            listed = self._origin.metadata(None, request_deadline()).topics
-            names = (name for name, topic in listed.items() if topic.error_code == 0 and self.wave.has_topic(name))
-            self._topics = tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
+            self._topics = self.listed_topics()
         return self._topics
+
+    def listed_topics(self) -> tuple[str, ...]:
+        """Return the topics that the origin has now and the patterns of the wave match."""
+        listed = self._origin.metadata(None, request_deadline()).topics
+        names = (name for name, topic in listed.items() if topic.error_code == 0 and self.wave.has_topic(name))
+        return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
 
     def use_topics(self, names: Sequence[str]) -> None:
         """Take the topics that the check of this wave recorded."""
@@ -102,11 +108,15 @@ class Passage:
 
     def log_ends(self) -> LogEnds:
         """Return the log ends of the topics at the origin."""
-        return _log_ends(self._origin, self.topics(), request_deadline())
+        return list_log_ends(self._origin, self.topics(), request_deadline())
+
+    def longest_pause_s(self) -> float:
+        """Return how long the writers at the origin pause, by the last batches of the topics."""
+        return read_longest_pause_s(self._origin, self.mirror.source.client, self.log_ends())
 
     def other_log_ends(self) -> LogEnds:
         """Return the log ends of their copies."""
-        return _log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], request_deadline())
+        return list_log_ends(self._other, [self.target_topic(topic) for topic in self.topics()], request_deadline())
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         """Return the settled positions of the mirror, by partition of the origin."""
@@ -120,7 +130,10 @@ class Passage:
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
         """Verify what was copied behind `after`."""
-        report = verify_mirror(self.mirror, topics=self.topics(), after=after, on_progress=self.on_progress)
+        known: dict[TopicPartition, list[OffsetRange]] = {}
+        for write in self.known_late_writes:
+            known.setdefault(write.topic_partition, []).append(OffsetRange(write.start, write.end))
+        report = verify_mirror(self.mirror, topics=self.topics(), after=after, known=known, on_progress=self.on_progress)
         return Compared(
             is_equal=report.is_equal,
             sentences=report.sentences(),
@@ -182,7 +195,17 @@ class Passage:
             self._controls(self.mirror).add("hand-over", wanted)
 
     def resume(self) -> None:
-        """Undo `hand_over`."""
+        """Undo `hand_over`. Raises ConfigError where the mirror in the other direction may write to the topics already.
+
+        Only a conductor that was suspended, while another one passed the point of no return, gets there.
+        """
+        if self.direction is Direction.MOVE and self.reverse is not None:
+            received = sorted(self._controls(self.reverse).read().received & set(map(self.target_topic, self.topics())))
+            if received:
+                raise ConfigError(
+                    f"{named(received)} were handed over to mirror {self.reverse.mirror}: with {self.mirror.mirror} both would "
+                    f"copy in a ring. The way back is `shallow-mirror migrate rollback {self.files.config.path}`"
+                )
         state = self.controls()
         handed = [topic for topic in self.topics() if topic in state.moving]
         if handed:
@@ -191,6 +214,10 @@ class Passage:
     def problems(self) -> list[str]:
         """Return everything that is in the way of the wave and that waiting does not change."""
         return problems_of(self)
+
+    def late_writes(self, wave: WaveState) -> list[LateWrite]:
+        """Return what was written to the cluster that the wave has left last, and that nobody has settled."""
+        return find_late_writes(self.files, self.wave, wave)
 
     def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:
         """Register `starts`, offsets of the other cluster, as the positions of the reverse mirror."""
@@ -212,6 +239,11 @@ class Passage:
     @property
     def mirror_id(self) -> str:
         return self.mirror.mirror
+
+    @property
+    def mirror_file(self) -> str:
+        """Return the path of the file of the mirror that copies in this direction."""
+        return self.files.config.mirror if self.direction is Direction.MOVE else str(self.wave.reverse)
 
     @property
     def origin(self) -> Cluster:
@@ -252,22 +284,6 @@ def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorR
     if run is None or (since_registration and (run.outcome or "").startswith("migrate")):
         return None
     return MirrorRun(description=f"run {run.run_epoch} on {run.host} (pid {run.pid})", is_alive=run.is_alive, is_over=run.is_over)
-
-
-def _log_ends(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> dict[TopicPartition, LogEnd]:
-    return cluster.retrying("listing log ends", functools.partial(_listed_ends, cluster, tuple(topics)), deadline)
-
-
-def _listed_ends(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> dict[TopicPartition, LogEnd]:
-    listed = cluster.metadata(list(topics), deadline).topics if topics else {}
-    names = [TopicPartition(name, partition) for name, topic in listed.items() for partition in topic.partitions]
-    if not names:
-        return {}
-    timestamps = dict.fromkeys(names, _LATEST)
-    # In this order: a transaction that ends in between makes a log look open for one more look, never closed.
-    stable = cluster.list_offsets(timestamps, IsolationLevel.READ_COMMITTED, deadline)
-    ends = cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, deadline)
-    return {name: LogEnd(ends[name].offset, stable[name].offset) for name in names}
 
 
 def acl_document(acl: Acl) -> dict[str, str]:

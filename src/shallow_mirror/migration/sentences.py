@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
-from shallow_mirror.config.migration_config import WaveSettings
+from shallow_mirror.config.migration_config import MigrationConfig, WaveSettings
+from shallow_mirror.errors import LateWritesError
 from shallow_mirror.migration.observations import MirrorRun
 from shallow_mirror.migration.state import Phase, WaveState
 from shallow_mirror.migration.steps import Direction
@@ -29,6 +31,15 @@ def abort_problem(state: WaveState) -> str:
         f"wave {state.name} has passed the point of no return: writers may have written to the other cluster, and records that "
         f"are only there would be lost. Finish it with `shallow-mirror migrate {_command(state)} FILE`; the way back is {way}"
     )
+
+
+def late_writes_error(config: MigrationConfig, wave: str, left: str, other: str, late: Iterable[object]) -> LateWritesError:
+    """Return what to do about records that were written to `left`, the cluster that the wave has left for `other`."""
+    return LateWritesError(wave, left, other, [str(write) for write in late], late_writes_command(config, wave))
+
+
+def late_writes_command(config: MigrationConfig, wave: str) -> str:
+    return f"shallow-mirror migrate late-writes {shlex.quote(config.path)} --wave {wave}"
 
 
 def nothing_to_abort(waves: Iterable[WaveState]) -> str:

@@ -14,14 +14,15 @@ from shallow_mirror.checkpoints.migration_log import MigrationLog, MigrationOwne
 from shallow_mirror.checkpoints.migration_rows import ENDED
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
-from shallow_mirror.errors import ConfigError, FencedError
+from shallow_mirror.errors import ConfigError, FencedError, MirrorError
 from shallow_mirror.migration.conductor import WaveConductor
 from shallow_mirror.migration.conductor_ports import Clock, Reports
+from shallow_mirror.migration.late_writes import LateWrite, find_late_writes, settled_writes
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.rehearsal.leftovers import remove_all
-from shallow_mirror.migration.sentences import abort_problem, nothing_to_abort
+from shallow_mirror.migration.sentences import abort_problem, late_writes_error, nothing_to_abort
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
 
@@ -51,6 +52,25 @@ def read_state(files: MigrationFiles) -> MigrationState:
     """Return where the migration is. Raises ConfigError, OffsetMapConflictError."""
     log = MigrationLog.open(MirrorStorage(files.config.table_location), files.config.migration)
     return state_of(log.rows(), [wave.name for wave in files.config.waves])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateWrites:
+    """Of one wave. `problem`: why they are not known."""
+
+    writes: Sequence[LateWrite] = ()
+    problem: str | None = None
+
+
+def read_late_writes(files: MigrationFiles, state: MigrationState) -> dict[str, LateWrites]:
+    """Return the late writes of each wave of the file that nobody has settled, by asking the clusters."""
+    found = {}
+    for wave in files.config.waves:
+        try:
+            found[wave.name] = LateWrites(writes=find_late_writes(files, wave, state.waves[wave.name]))
+        except MirrorError as error:
+            found[wave.name] = LateWrites(problem=str(error))
+    return found
 
 
 def run_migration(files: MigrationFiles, reports: Reports, options: Options = Options()) -> MigrationState:
@@ -154,6 +174,7 @@ def _passage(files: MigrationFiles, wave: WaveSettings, state: MigrationState, d
         wave,
         direction,
         boundary=from_document(passed.get("other_ends", {})),
+        known_late_writes=settled_writes(of_wave, Direction.MOVE) if direction is Direction.ROLLBACK else (),
         are_writers_denied_at_other=direction is Direction.ROLLBACK and bool(of_wave.denied.get(Direction.MOVE)),
         launch=options.launch,
     )
@@ -173,6 +194,8 @@ def _require_ready(
             )
         return
     with closing(_passage(files, wave, state, direction, options)) as passage:
+        if direction is Direction.ROLLBACK and (late := passage.late_writes(of_wave)):
+            raise late_writes_error(files.config, wave.name, passage.other_alias, passage.origin_alias, late)
         problems = passage.problems()
     if problems:
         raise ConfigError(problems)

@@ -12,7 +12,11 @@ from shallow_mirror.checkpoints.migration_rows import ENDED, TAKEN_OVER, Migrati
 from shallow_mirror.migration.steps import Direction, Step, StepInfo, is_before_point_of_no_return, reopened, steps_of
 
 BEGUN, DONE, REOPENED, DENYING, ADMITTED, ABORTED = "begun", "done", "reopened", "denying", "admitted", "aborted"
-"""Events of a wave. `detail` of BEGUN has the direction, of DENYING and ADMITTED the ACLs, of DONE what the step found."""
+WAITING = "waiting"
+SETTLING_LATE, SETTLED_LATE = "settling late writes", "settled late writes"
+"""Events of a wave. `detail` of BEGUN has the direction, of DENYING and ADMITTED the ACLs, of DONE what the step found, of
+WAITING what the step waits for, what was seen of it, and since when, of SETTLING_LATE and SETTLED_LATE the direction that was
+passed, how (`choice`), and which late writes."""
 
 
 REHEARSING, REHEARSED = "rehearsing", "rehearsed"
@@ -47,6 +51,12 @@ class WaveState:
     move: Mapping[Step, Mapping[str, Any]] = field(default_factory=dict)
     denied: Mapping[Direction, Sequence[Mapping[str, str]]] = field(default_factory=dict)
     aborts: int = 0
+    waiting: Mapping[str, Any] | None = None
+    """What the open step waits for, and since when; None: it has not said that it waits."""
+    settling: Sequence[Mapping[str, Any]] = ()
+    """Late writes that a command has begun to settle, by its events."""
+    late_writes: Sequence[Mapping[str, Any]] = ()
+    """Late writes that were settled."""
 
     @property
     def direction(self) -> Direction:
@@ -115,6 +125,8 @@ def state_of(rows: Iterable[MigrationRow], names: Sequence[str]) -> MigrationSta
 
 
 def _after(wave: WaveState, row: MigrationRow) -> WaveState:
+    if row.event not in (SETTLING_LATE, SETTLED_LATE):
+        wave = replace(wave, waiting=row.detail if row.event == WAITING else None)
     match row.event:
         case "begun":
             direction = Direction(row.detail["direction"])
@@ -138,6 +150,11 @@ def _after(wave: WaveState, row: MigrationRow) -> WaveState:
         case "admitted":
             direction = Direction(row.detail["direction"])
             return replace(wave, denied={side: acls for side, acls in wave.denied.items() if side is not direction})
+        case "settling late writes":
+            return replace(wave, settling=(*wave.settling, row.detail))
+        case "settled late writes":
+            settling = tuple(each for each in wave.settling if each != row.detail)
+            return replace(wave, settling=settling, late_writes=(*wave.late_writes, row.detail))
         case "aborted":
             phase = Phase.AT_SOURCE if wave.direction is Direction.MOVE else Phase.MOVED
             return replace(wave, phase=phase, done={}, done_at={}, aborts=wave.aborts + 1)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.migration.conductor_ports import Outside
+from shallow_mirror.migration.late_settling import Choice
+from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.plan import MigrationPlan, PlannedWave
-from shallow_mirror.migration.state import MigrationState
+from shallow_mirror.migration.sentences import late_writes_command
+from shallow_mirror.migration.session import LateWrites, read_late_writes
+from shallow_mirror.migration.state import MigrationState, WaveState
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.plurals import counted
+
+NO_LATE_WRITES: Mapping[str, LateWrites] = {}
+NO_LATE_LINES: Mapping[str, Sequence[str]] = {}
+_SETTLED = {Choice.CARRY.value: "carried to the other cluster", Choice.QUARANTINE.value: "copied to topics of their own"}
 
 
 class Printed:
@@ -24,10 +34,14 @@ class Printed:
         self.says(f"{wave}: {step}: done in {detail['seconds']:.1f} s{_found(step, detail)}")
 
     def waits(self, outside: Outside) -> None:
-        self.says(f"{outside.wave}: {outside.step}: WAITS: {outside.request} ({outside.seen})")
+        self.says(f"{outside.wave}: {outside.step}: WAITS: {outside.request} ({outside.seen}{_since(outside.waited_s)})")
 
     def says(self, sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
+
+
+def _since(waited_s: float) -> str:
+    return f"; for {waited_s:.0f} s" if waited_s >= 1 else ""
 
 
 def _found(step: Step, detail: Mapping[str, Any]) -> str:
@@ -70,7 +84,8 @@ def _wave_lines(wave: PlannedWave) -> list[str]:
     return lines
 
 
-def state_text(state: MigrationState, migration: str) -> str:
+def state_text(state: MigrationState, migration: str, late: Mapping[str, Sequence[str]] = NO_LATE_LINES) -> str:
+    """`late`: what `late_lines` returns."""
     conductor = (
         "no conductor yet"
         if state.conductor is None
@@ -84,6 +99,10 @@ def state_text(state: MigrationState, migration: str) -> str:
         if wave.next_step is not None:
             back = "abort goes back" if wave.can_abort else "behind the point of no return"
             lines.append(f"  {wave.next_step.step}: next ({back})")
+        if (waiting := wave.waiting) is not None:
+            since = datetime.fromtimestamp(waiting["since_ms"] / 1000, UTC).isoformat(timespec="seconds")
+            lines.append(f"    waits since {since}: {waiting['for']} ({waiting['seen']})")
+        lines += [f"  late writes: {line}" for line in late.get(wave.name, ())]
     lines += [
         f"rehearsal {rehearsal['prefix']}: running or killed; `migrate rehearse` or `migrate abort` deletes what is left of it"
         for rehearsal in state.rehearsals
@@ -91,7 +110,28 @@ def state_text(state: MigrationState, migration: str) -> str:
     return "\n".join(lines)
 
 
-def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
+def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, LateWrites]) -> dict[str, list[str]]:
+    """Return, by wave, a line for each late write that was settled, and for each that nobody has settled."""
+    found: dict[str, list[str]] = {}
+    for name, of_wave in late.items():
+        settled = [
+            (LateWrite.of(write), _SETTLED[done["choice"]]) for done in state.waves[name].late_writes for write in done["writes"]
+        ]
+        command = f"no mirror copies that: `{late_writes_command(files.config, name)} --carry`, or `--quarantine`"
+        lines = [f"{write}: {what}" for write, what in (*settled, *((write, command) for write in of_wave.writes))]
+        found[name] = [*lines, *([] if of_wave.problem is None else [f"unknown: {of_wave.problem}"])]
+    return found
+
+
+def _late_document(wave: WaveState, late: LateWrites) -> dict[str, Any]:
+    return {
+        "late_writes": None if late.problem is not None else [write.document() for write in late.writes],
+        "late_writes_problem": late.problem,
+        "settled_late_writes": [{**write, "choice": done["choice"]} for done in wave.late_writes for write in done["writes"]],
+    }
+
+
+def state_document(state: MigrationState, migration: str, late: Mapping[str, LateWrites] = NO_LATE_WRITES) -> dict[str, Any]:
     conductor = state.conductor
     return {
         "migration": migration,
@@ -105,6 +145,8 @@ def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
                 "attempt": wave.attempt,
                 "can_abort": wave.can_abort,
                 "next_step": None if wave.next_step is None else wave.next_step.step.value,
+                "waiting": None if wave.waiting is None else dict(wave.waiting),
+                **_late_document(wave, late.get(wave.name, LateWrites())),
                 "done": [
                     {"step": step.value, "at": wave.done_at[step].isoformat(), **detail} for step, detail in wave.done.items()
                 ],
@@ -115,5 +157,12 @@ def state_document(state: MigrationState, migration: str) -> dict[str, Any]:
     }
 
 
-def show_state(state: MigrationState, migration: str, *, as_json: bool) -> None:
-    print(json.dumps(state_document(state, migration)) if as_json else state_text(state, migration))
+def show_state(state: MigrationState, files: MigrationFiles, *, as_json: bool) -> bool:
+    """Print where the migration is. Return whether the clusters hold late writes now that nobody has settled."""
+    late = read_late_writes(files, state)
+    name = files.config.migration
+    if as_json:
+        print(json.dumps(state_document(state, name, late)))
+    else:
+        print(state_text(state, name, late_lines(files, state, late)))
+    return any(of_wave.writes for of_wave in late.values())

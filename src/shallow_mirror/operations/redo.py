@@ -113,13 +113,16 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
     )
 
 
-def redo_config(config: MirrorConfig, request: RedoRequest, tables: str | None = None) -> MirrorConfig:
+def redo_config(
+    config: MirrorConfig, request: RedoRequest, tables: str | None = None, *, is_handed_over: bool = False
+) -> MirrorConfig:
     """Return the config of the mirror that copies the range. `tables`: a folder for its map, where the mirror's is in a catalog.
 
-    Where the mirror would write a source topic to the target topic, the source is asked whether it has that topic.
+    Where the mirror would write a source topic to the target topic, the source is asked whether it has that topic; not where
+    `is_handed_over`: then the mirror writes to none of its target topics.
     Raises ConfigError for an invalid request, RetriableError.
     """
-    problems = _problems(config, request)
+    problems = [] if is_handed_over else _problems(config, request)
     if tables is None and schema_of(config.tables) is not None:
         problems.append("the tables of this mirror are in a catalog: give --tables FOLDER for the offset map of the copied range")
     if problems:

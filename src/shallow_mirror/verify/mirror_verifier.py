@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
@@ -19,7 +21,7 @@ from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.checkpoints.verify_log import VerifiedRange, VerifyIdentity, VerifyLog, interrupted_verification
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.types import SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.clusters import ClusterReader, TopicView
 from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
@@ -70,9 +72,11 @@ class MirrorVerifier:
         on_progress: OnProgress,
         clock: Callable[[], float],
         after: Mapping[TopicPartition, tuple[int, int]] | None = None,
+        known: Mapping[TopicPartition, Sequence[OffsetRange]] | None = None,
     ) -> None:
         self._config = config
         self._after = after or {}
+        self._known = known or {}
         self._map = offset_map
         self._options = options
         self._quarantine = quarantine
@@ -138,6 +142,9 @@ class MirrorVerifier:
         fields: dict[str, Any] = {"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep}
         if self._after:
             fields["after"] = {str(name): offsets for name, offsets in sorted(self._after.items())}
+        if self._known:
+            ranges = sorted(self._known.items())
+            fields["known"] = {str(name): [(offsets.start, offsets.end) for offsets in known] for name, known in ranges}
         scope = json.dumps(fields)
         interrupted = None if from_start else interrupted_verification(tables, scope)
         for verified in [] if interrupted is None else interrupted[1]:
@@ -209,7 +216,7 @@ class MirrorVerifier:
             source_reopened=source_reopened,
             target_reopened=target_reopened,
             rows=pair.rows,
-            elsewhere=pair.elsewhere,
+            elsewhere=_with_known(pair.elsewhere, self._known.get(pair.target.topic_partition, ())),
             is_deep=self._options.is_deep or (view is not None and view.is_stamped_by_broker),
         )
 
@@ -276,6 +283,16 @@ def _topic_partitions(
         for source, position in positions.items()
         if topics is None or source.topic in topics
     }
+
+
+def _with_known(elsewhere: tuple[Longs, Longs], known: Sequence[OffsetRange]) -> tuple[Longs, Longs]:
+    """Return the target offsets that other rows name, with those of others that are known."""
+    if not known:
+        return elsewhere
+    starts = np.concatenate((elsewhere[0], [offsets.start for offsets in known])).astype(np.int64)
+    ends = np.concatenate((elsewhere[1], [offsets.end for offsets in known])).astype(np.int64)
+    order = np.argsort(starts, kind="stable")
+    return starts[order], ends[order]
 
 
 def _difference(pair: PartitionPair, kind: DifferenceKind, reason: str, **where: int) -> Difference:

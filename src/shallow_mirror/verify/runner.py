@@ -24,7 +24,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.clusters import ClusterReader
 from shallow_mirror.verify.coverage import SourceExtent, coverage, read_source_extent
@@ -42,6 +42,7 @@ def verify_mirror(
     *,
     topics: Sequence[str] | None = None,
     after: Mapping[TopicPartition, tuple[int, int]] | None = None,
+    known: Mapping[TopicPartition, Sequence[OffsetRange]] | None = None,
     is_deep: bool = False,
     from_start: bool = False,
     on_progress: OnProgress = ignore_progress,
@@ -53,8 +54,8 @@ def verify_mirror(
     """Compare what both clusters hold through the offset map, as far as it is settled.
 
     `topics`: source topics, all by default. `after`: by source partition, the source offset where a row of the map ends, and the
-    target offset, from which on is compared; everything of partitions that it lacks. `is_deep`: open every
-    batch. A verification of the same topics and depth that was interrupted is continued, unless `from_start`. `range_bytes` by
+    target offset, from which on is compared; everything of partitions that it lacks. `known`: by target partition, whole batches
+    of others that are no difference. `is_deep`: open every batch. A verification of the same topics and depth that was interrupted is continued, unless `from_start`. `range_bytes` by
     default RANGE_FETCHES times `read.fetch_bytes`.
     `spark`: for tables in a catalog, the session that has it. Differences are in the report. Without `after`, the report is not
     equal either where something that the file includes could not be compared. Raises ConfigError (no map,
@@ -76,7 +77,7 @@ def verify_mirror(
         ) as target,
     ):
         quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
-        verifier = MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock, after or {})
+        verifier = MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock, after, known)
         # Read before the map is: what the map lacks of it then is not covered.
         extent = None if after else _source_extent(config, offset_map, source, target, topics, clock)
         report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)

@@ -1,0 +1,116 @@
+"""Driver: the two ways on for late writes: copied to the topics where the writers are now, or to topics of their own beside them.
+
+Each range is copied exactly once, as `redo` does it. What is to be copied is in the table before: a command that is killed is
+continued by the next one with the same ranges.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shallow_mirror import routing
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.migration_config import MigrationFiles
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration.conductor_ports import Reports
+from shallow_mirror.migration.late_writes import LateWrite, Passed, copying_mirror, find_late_writes
+from shallow_mirror.migration.session import Options, owned, read_state, require_sole
+from shallow_mirror.migration.state import SETTLED_LATE, SETTLING_LATE, MigrationState, WaveState, state_of
+from shallow_mirror.migration.steps import Direction
+from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
+
+QUARANTINE_PREFIX = f"{routing.INTERNAL_PREFIX}late-writes."
+"""No mirror copies topics with such names, whatever patterns it has: a copy of them in the other direction would be a ring."""
+
+
+class Choice(enum.StrEnum):
+    CARRY = "carry"
+    QUARANTINE = "quarantine"
+
+
+Copy = Callable[[MirrorConfig, RedoRequest], Any]
+
+
+def copy_range(config: MirrorConfig, request: RedoRequest) -> None:
+    redo(redo_config(config, request, is_handed_over=True), request)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """Late writes that were copied, and into which topics at the cluster `other`."""
+
+    wave: str
+    other: str
+    topics: Sequence[str]
+    writes: Sequence[LateWrite]
+
+
+def settle_late_writes(
+    files: MigrationFiles,
+    reports: Reports,
+    choice: Choice,
+    wave: str | None = None,
+    options: Options = Options(),  # noqa: B008
+    copy: Copy = copy_range,
+) -> list[Settled]:
+    """Copy the late writes of all waves, or of `wave`. Safe to call again after any error.
+
+    Raises ConfigError before anything is done, and as `redo`.
+    """
+    state = read_state(files)
+    require_sole(state.conductor, options)
+    chosen = [each.name for each in files.config.waves if wave in (None, each.name)]
+    unfinished = {name: state.waves[name].settling for name in chosen if state.waves[name].settling}
+    found = {name: _found(files, state, name) for name in chosen if name not in unfinished}
+    if not unfinished and not any(found.values()):
+        return []
+    if choice is Choice.QUARANTINE:
+        _require_names(files, state, found)
+    settled = []
+    with owned(files, state, options) as owner:
+        for name, writes in found.items():
+            passed = Passed.of(state.waves[name])
+            if writes and passed is not None:
+                documents = [write.document() for write in writes]
+                detail: dict[str, Any] = {"direction": passed.direction.value, "choice": choice.value, "writes": documents}
+                owner.append(event=SETTLING_LATE, wave=name, detail=detail)
+        for name in chosen:
+            now = state_of(owner.rows(), [each.name for each in files.config.waves]).waves[name]
+            for begun in now.settling:
+                settled.append(_copy(files, now, begun, reports, copy))
+                owner.append(event=SETTLED_LATE, wave=name, detail=begun)
+    return settled
+
+
+def _found(files: MigrationFiles, state: MigrationState, name: str) -> list[LateWrite]:
+    return find_late_writes(files, files.wave(name), state.waves[name])
+
+
+def _target(mirror: MirrorConfig, topic: str, choice: Choice) -> str:
+    target = routing.target_topic_name(mirror.topics.target_name, mirror.source.alias, topic)
+    return QUARANTINE_PREFIX + target if choice is Choice.QUARANTINE else target
+
+
+def _require_names(files: MigrationFiles, state: MigrationState, found: Mapping[str, Sequence[LateWrite]]) -> None:
+    for name, writes in found.items():
+        passed = Passed.of(state.waves[name])
+        for topic in sorted({write.topic_partition.topic for write in writes}) if passed is not None else ():
+            assert passed is not None
+            target = _target(copying_mirror(files, files.wave(name), passed.direction), topic, Choice.QUARANTINE)
+            if len(target) > routing.MAX_TOPIC_NAME_LENGTH:
+                raise ConfigError(f"{target} is longer than a topic's name may be: give --carry")
+
+
+def _copy(files: MigrationFiles, wave: WaveState, detail: Any, reports: Reports, copy: Copy) -> Settled:
+    mirror = copying_mirror(files, files.wave(wave.name), Direction(detail["direction"]))
+    topics, writes = [], [LateWrite.of(document) for document in detail["writes"]]
+    for write in writes:
+        topic = write.topic_partition.topic
+        target = _target(mirror, topic, Choice(detail["choice"]))
+        copy(mirror, RedoRequest(write.topic_partition, write.start, write.end, target))
+        reports.says(f"{wave.name}: {write} copied to {target} at {mirror.target.alias}")
+        topics.append(target)
+    return Settled(wave=wave.name, other=mirror.target.alias, topics=tuple(dict.fromkeys(topics)), writes=tuple(writes))

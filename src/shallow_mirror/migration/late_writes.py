@@ -1,0 +1,185 @@
+"""Driver: records that somebody wrote to the cluster that was left, after the point of no return.
+
+No mirror copies them: the one that did has handed its topics over. Where a reverse mirror writes to that cluster, they lie
+between its copies: where its map names no copy, and the log holds more than the marker of a transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.clients.batch_client import BatchConsumer
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.config import EARLIEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.migration.log_ends import list_log_ends
+from shallow_mirror.migration.observations import from_document
+from shallow_mirror.migration.request_deadline import request_deadline
+from shallow_mirror.migration.state import WaveState
+from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.plurals import counted
+from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
+
+COUNT_S = 20.0
+"""So long records are counted; of what is left then, only offsets are known."""
+_POLL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateWrite:
+    """Offsets [start, end) of the cluster that was left. `record_count` None: not counted."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    record_count: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        name = self.topic_partition
+        where = {"topic": name.topic, "partition": name.partition}
+        return {**where, "start": self.start, "end": self.end, "record_count": self.record_count}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> LateWrite:
+        name = TopicPartition(document["topic"], document["partition"])
+        values = {field: document[field] for field in ("start", "end", "record_count")}
+        return cls(topic_partition=name, **values)
+
+    def __str__(self) -> str:
+        """Return the place and the number of records, for sentences."""
+        count = "" if self.record_count is None else f" ({counted(self.record_count, 'record')})"
+        offsets = f"offset {self.start:,}" if self.end - self.start == 1 else f"offsets {self.start:,} to {self.end - 1:,}"
+        return f"{self.topic_partition} {offsets}{count}"
+
+
+class Copied(NamedTuple):
+    """Offsets that need no look. `txn`: the transaction of the mirror that wrote them; None: they were settled."""
+
+    start: int
+    end: int
+    txn: object
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The point of no return that a wave has passed last: in which direction, and where the logs of the cluster that was left
+    ended."""
+
+    direction: Direction
+    ends: Mapping[TopicPartition, int]
+
+    @classmethod
+    def of(cls, wave: WaveState) -> Passed | None:
+        """Return None where the wave is before its first one."""
+        is_back = wave.direction is Direction.ROLLBACK and Step.POINT_OF_NO_RETURN in wave.done
+        found = (wave.done if is_back else wave.move).get(Step.POINT_OF_NO_RETURN)
+        if found is None:
+            return None
+        return cls(Direction.ROLLBACK if is_back else Direction.MOVE, from_document(found["origin_ends"]))
+
+
+def copying_mirror(files: MigrationFiles, wave: WaveSettings, direction: Direction) -> MirrorConfig:
+    """Return the mirror that copied in a direction, from the cluster that was left."""
+    return files.mirror if direction is Direction.MOVE else files.reverses[wave.name]
+
+
+def settled_writes(wave: WaveState, direction: Direction) -> list[LateWrite]:
+    """Return the late writes that somebody has carried or put into quarantine."""
+    return [LateWrite.of(write) for done in wave.late_writes if done["direction"] == direction.value for write in done["writes"]]
+
+
+def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveState) -> list[LateWrite]:
+    """Return those that nobody has settled. Raises RetriableError, ConfigError, OutcomeUnknownError."""
+    passed = Passed.of(wave)
+    if passed is None:
+        return []
+    left = copying_mirror(files, settings, passed.direction).source
+    with closing(Cluster(left.client)) as cluster:
+        topics = sorted({name.topic for name in passed.ends})
+        ends = list_log_ends(cluster, topics, request_deadline())
+        moved = {name: log.stable for name, log in ends.items() if log.stable > passed.ends.get(name, 0)}
+        starts = (
+            cluster.list_offsets(dict.fromkeys(moved, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED, request_deadline())
+            if moved
+            else {}
+        )
+    ranges = {name: OffsetRange(max(passed.ends.get(name, 0), starts[name].offset), end) for name, end in moved.items()}
+    # The map is read after the log ends: so it has rows for all copies that they cover.
+    reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
+    copies = {} if reverse is None or not ranges else copies_of(reverse, topics)
+    settled: dict[TopicPartition, list[Copied]] = {}
+    for write in settled_writes(wave, passed.direction):
+        settled.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
+    gaps = [
+        (name, gap)
+        for name, offsets in sorted(ranges.items())
+        for gap in gaps_of(offsets, [*copies.get(name, ()), *settled.get(name, ())])
+    ]
+    return list(_read(left.client, gaps)) if gaps else []
+
+
+def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartition, list[Copied]]:
+    """Return the copies that a mirror has written to target topics, also those of an unsettled decision."""
+    storage = MirrorStorage(config.table_location)
+    if storage.offset_map.snapshot() is None:
+        return {}
+    offset_map = OffsetMap.open(storage, mirror=config.mirror)
+    found: dict[TopicPartition, list[Copied]] = {}
+    columns = ["target_partition", "target_start", "target_end", "transactional_id", "micro_batch"]
+    for topic in topics:
+        rows = offset_map.settled_rows((Comparison("target_topic", "=", topic),), columns=columns)
+        for partition, start, end, *txn in zip(*(rows.column(name).to_pylist() for name in columns), strict=True):
+            if start is not None and end > start:
+                found.setdefault(TopicPartition(topic, partition), []).append(Copied(start, end, tuple(txn)))
+    for undecided in offset_map.unsettled_rows():
+        segment = undecided.segment
+        if segment.target_start is not None and segment.target_end is not None:
+            copied = Copied(segment.target_start, segment.target_end, undecided.txn)
+            found.setdefault(segment.target.topic_partition, []).append(copied)
+    return found
+
+
+def gaps_of(offsets: OffsetRange, copies: Iterable[Copied]) -> list[OffsetRange]:
+    """Pure. Return what no copy covers, without the marker that follows the copies of each transaction."""
+    gaps, at, before = [], offsets.start, None
+    for copied in sorted(copies, key=lambda each: (each.start, each.end)):
+        start = min(copied.start, offsets.end)
+        is_marker = before is not None and start - at == 1 and copied.txn != before
+        if start > at and not is_marker:
+            gaps.append(OffsetRange(at, start))
+        at = max(at, copied.end)
+        before = copied.txn
+    is_marker = before is not None and offsets.end - at == 1
+    if at < offsets.end and not is_marker:
+        gaps.append(OffsetRange(at, offsets.end))
+    return gaps
+
+
+def _read(client: ClientConfig, gaps: Sequence[tuple[TopicPartition, OffsetRange]]) -> Iterator[LateWrite]:
+    """Yield the records of the gaps that a reader of committed records sees: markers and aborted data are no late writes."""
+    give_up_at_s = time.monotonic() + COUNT_S
+    with BatchConsumer(client) as consumer:
+        for name, gap in gaps:
+            if time.monotonic() > give_up_at_s:
+                yield LateWrite(topic_partition=name, start=gap.start, end=gap.end)
+                continue
+            start: int | None = None
+            end, count = gap.start, 0
+            consumer.assign({name: gap.start})
+            while consumer.position(name) < gap.end and time.monotonic() <= give_up_at_s:
+                for batch in consumer.poll_batches(_POLL_BYTES, 500):
+                    if batch.last_offset >= gap.start and batch.base_offset < gap.end:
+                        start = batch.base_offset if start is None else start
+                        end, count = batch.last_offset + 1, count + batch.record_count
+            if consumer.position(name) < gap.end:
+                yield LateWrite(topic_partition=name, start=gap.start, end=gap.end)
+            elif start is not None:
+                yield LateWrite(topic_partition=name, start=start, end=end, record_count=count)

@@ -1,0 +1,79 @@
+"""The step behind which a wave cannot be aborted: it takes all evidence again, and passes on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shallow_mirror.config.migration_config import MigrationConfig
+from shallow_mirror.migration.conductor_ports import Detail, Effects, Reports
+from shallow_mirror.migration.evidence import Evidence, reopening
+from shallow_mirror.migration.observations import named
+from shallow_mirror.migration.sentences import not_running
+from shallow_mirror.migration.steps import Step
+from shallow_mirror.migration.waiting import Waiting
+
+POLL_S = 0.2
+RESUME_POLL_S = 1.0
+
+
+class PointOfNoReturn:
+    """Of one wave in one direction."""
+
+    def __init__(self, config: MigrationConfig, effects: Effects, reports: Reports, waiting: Waiting) -> None:
+        self._config, self._effects, self._reports, self._waiting = config, effects, reports, waiting
+        self._retried = waiting.retried
+
+    def passed(self, done: Mapping[Step, Detail]) -> Detail | Step:
+        """Return the evidence on which the wave has passed; or the step that has to be done again."""
+        while True:
+            if not self._await_hand_over():
+                return Step.HAND_OVER
+            evidence = self._take_evidence()
+            reopened = reopening(evidence, done)
+            if reopened is not None:
+                self._reports.says(reopened.reason)
+                if reopened.step is Step.CHECK:
+                    self._retried(self._effects.resume)  # a check finds no topic that is handed over
+                return reopened.step
+            # Its parts were read one after the other. Where a second look finds the same, all of it was so at one moment.
+            if self._take_evidence() == evidence:
+                return evidence.document()
+            self._waiting.for_progress("clusters at rest", "something changed while it was looked at", POLL_S)
+
+    def _await_hand_over(self) -> bool:
+        """Wait until the mirror has confirmed it. Return False where nobody asks it to hand over any more."""
+        mirror, topics = self._effects.mirror_id, set(self._effects.topics())
+        while True:
+            controls = self._retried(self._effects.controls)
+            if not topics <= controls.moving:
+                return False
+            if topics & controls.paused.keys():
+                wait_for_resume(self._effects, self._waiting)
+            elif topics <= controls.handed_over.keys():
+                return True
+            elif (run := self._retried(self._effects.run)) is None or run.is_over:
+                request = f"keep the mirror {mirror} running: it confirms within seconds that it has handed over"
+                self._waiting.for_somebody(request, not_running(mirror, run), POLL_S)
+            else:
+                self._waiting.for_progress(f"the mirror {mirror} to confirm the hand-over", run.description, POLL_S)
+
+    def _take_evidence(self) -> Evidence:
+        effects, retried = self._effects, self._retried
+        return Evidence(
+            topics=tuple(retried(effects.listed_topics)),
+            active_groups=tuple(retried(effects.active_groups)),
+            missing_deny_count=len(retried(effects.missing_denies)) if self._config.writers.is_denied else 0,
+            groups=retried(lambda: effects.move_groups(is_applied=False)),
+            origin_ends=retried(effects.log_ends),
+            other_ends=retried(effects.other_log_ends),
+            mapped=retried(effects.mapped_ends),
+        )
+
+
+def wait_for_resume(effects: Effects, waiting: Waiting) -> bool:
+    """Wait a moment for whoever has paused topics of the wave. Return False where none is paused."""
+    paused = sorted(waiting.retried(effects.controls).paused.keys() & set(effects.topics()))
+    if paused:
+        command = f"shallow-mirror resume {effects.mirror_file} {' '.join(paused)}"
+        waiting.for_somebody(f"resume what was paused: `{command}`", f"paused: {named(paused)}", RESUME_POLL_S)
+    return bool(paused)

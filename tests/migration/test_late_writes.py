@@ -1,0 +1,159 @@
+"""Late writes: where they lie between the copies of a reverse mirror, and how they are settled exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.migration_log import MigrationLog
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.migration import late_settling, view
+from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX, Choice, settle_late_writes
+from shallow_mirror.migration.late_writes import Copied, LateWrite, Passed, gaps_of, settled_writes
+from shallow_mirror.migration.session import LateWrites, read_state
+from shallow_mirror.migration.state import BEGUN, DONE
+from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.operations.redo import RedoRequest
+from shallow_mirror.types import OffsetRange, TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("copies", "gaps"),
+    [
+        pytest.param([], [(20, 40)], id="no copies"),
+        pytest.param([(20, 39, 1)], [], id="copies and their marker"),
+        pytest.param([(20, 29, 1), (30, 39, 2)], [], id="two transactions with a marker each"),
+        pytest.param([(20, 29, 1), (30, 40, 1)], [(29, 30)], id="a record within the copies of a transaction"),
+        pytest.param([(20, 29, 1), (31, 39, 2)], [(29, 31)], id="a record beside a marker"),
+        pytest.param([(21, 39, 1)], [(20, 21)], id="a record before the first copy"),
+        pytest.param([(20, 38, 1)], [(38, 40)], id="a record behind the last marker"),
+        pytest.param([(20, 29, 1), (30, 31, None), (32, 39, 2)], [(31, 32)], id="a record behind a settled one"),
+        pytest.param([(20, 25, None), (25, 39, 2)], [], id="settled ones and copies"),
+        pytest.param([(10, 30, 1), (25, 60, 1)], [], id="copies that reach further on both sides"),
+        pytest.param([(50, 60, 1)], [(20, 40)], id="copies behind the range"),
+    ],
+)
+def test_offsets_that_no_copy_covers_are_looked_at_but_for_the_marker_of_each_transaction(
+    copies: list[tuple[int, int, int | None]], gaps: list[tuple[int, int]]
+) -> None:
+    found = gaps_of(OffsetRange(20, 40), [Copied(*copied) for copied in copies])
+    assert [(gap.start, gap.end) for gap in found] == gaps
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> MigrationFiles:
+    """Return a migration whose wave has passed its point of no return."""
+    for name, source, target in (("mirror", "east", "west"), ("reverse", "west", "east")):
+        document = {
+            "mirror": name,
+            "source": {"alias": source, "client": {"bootstrap.servers": "127.0.0.1:1"}},
+            "target": {"alias": target, "client": {"bootstrap.servers": "127.0.0.1:1"}},
+            "topics": {"include": ["orders"]},
+            "tables": name,
+        }
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    wave = {"name": "all", "topics": ["orders"], "reverse": "reverse.yaml"}
+    migration = {"migration": "m", "mirror": "mirror.yaml", "waves": [wave], "tables": "migration"}
+    (tmp_path / "migration.yaml").write_text(yaml.safe_dump(migration), encoding="utf-8")
+    files = MigrationFiles(MigrationConfig.load(tmp_path / "migration.yaml"))
+    log = MigrationLog.open(MirrorStorage(files.config.table_location), "m")
+    owner = log.take_over(RunIdentity.of_this_process(), files.fingerprint, lambda: 0)
+    owner.append(event=BEGUN, wave="all", detail={"direction": "move"})
+    ends = {"origin_ends": {"orders": {"0": 20}}, "other_ends": {"orders": {"0": 22}}}
+    owner.append(event=DONE, wave="all", step=Step.POINT_OF_NO_RETURN.value, detail=ends)
+    return files
+
+
+class Said:
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def begun(self, wave: str, step: Step) -> None: ...
+    def done(self, wave: str, step: Step, detail: Any) -> None: ...
+    def waits(self, outside: Any) -> None: ...
+    def says(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+class Copies:
+    """Copies of ranges; the process ends at the copy number `fails_at`."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self._fails_at = fails_at
+        self.made: list[tuple[str, RedoRequest]] = []
+
+    def __call__(self, config: MirrorConfig, request: RedoRequest) -> None:
+        if len(self.made) == self._fails_at:
+            raise RetriableError("BROKER_NOT_AVAILABLE", "the target does not answer")
+        self.made.append((config.mirror, request))
+
+
+def at_source(monkeypatch: pytest.MonkeyPatch, *writes: LateWrite) -> None:
+    """Let the source hold these late writes, but for what was settled."""
+
+    def find(files: MigrationFiles, settings: Any, wave: Any) -> list[LateWrite]:
+        passed = Passed.of(wave)
+        assert passed is not None
+        return [write for write in writes if write not in settled_writes(wave, passed.direction)]
+
+    monkeypatch.setattr(late_settling, "find_late_writes", find)
+
+
+FIRST, SECOND, THIRD = (LateWrite(topic_partition=ORDERS, start=start, end=start + 5, record_count=5) for start in (20, 30, 40))
+
+
+@pytest.mark.parametrize(("choice", "topic"), [(Choice.CARRY, "orders"), (Choice.QUARANTINE, "__late-writes.orders")])
+def test_late_writes_are_copied_once_to_the_topic_of_the_choice(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch, choice: Choice, topic: str
+) -> None:
+    at_source(monkeypatch, FIRST, SECOND)
+    copies = Copies()
+    (settled,) = settle_late_writes(files, Said(), choice, copy=copies)
+    assert copies.made == [("mirror", RedoRequest(ORDERS, write.start, write.end, topic)) for write in (FIRST, SECOND)]
+    assert (settled.topics, settled.other) == ((topic,), "west")
+    assert settle_late_writes(files, Said(), choice, copy=copies) == []
+    assert len(copies.made) == 2
+    state = read_state(files)
+    assert settled_writes(state.waves["all"], Direction.MOVE) == [FIRST, SECOND]
+    (lines,) = view.late_lines(files, state, {"all": LateWrites()}).values()
+    assert lines[0].startswith("orders-0 offsets 20 to 24 (5 records): c")
+
+
+def test_a_command_that_ended_in_between_is_continued_with_its_ranges_and_its_choice(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The range that ends the log may have grown since: with its new end it would be another copy, and records be repeated."""
+    at_source(monkeypatch, FIRST, SECOND)
+    ended = Copies(fails_at=1)
+    with pytest.raises(RetriableError):
+        settle_late_writes(files, Said(), Choice.CARRY, copy=ended)
+    at_source(monkeypatch, FIRST, LateWrite(topic_partition=ORDERS, start=30, end=50, record_count=20), THIRD)
+    copies = Copies()
+    settle_late_writes(files, Said(), Choice.QUARANTINE, copy=copies)
+    assert [(made.start, made.end, made.target_topic) for _, made in copies.made] == [(20, 25, "orders"), (30, 35, "orders")]
+
+
+def test_a_topic_whose_quarantine_would_have_too_long_a_name_is_refused(
+    files: MigrationFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = TopicPartition("o" * (249 - len(QUARANTINE_PREFIX) + 1), 0)
+    at_source(monkeypatch, LateWrite(topic_partition=name, start=0, end=1))
+    with pytest.raises(ConfigError, match="longer than a topic's name may be: give --carry"):
+        settle_late_writes(files, Said(), Choice.QUARANTINE, copy=Copies())
+    copies = Copies()
+    settle_late_writes(files, Said(), Choice.CARRY, copy=copies)
+    assert [made.target_topic for _, made in copies.made] == [name.topic]
+
+
+def test_the_document_of_a_late_write_is_read_back() -> None:
+    assert LateWrite.of(FIRST.document()) == FIRST
+    assert str(LateWrite(topic_partition=ORDERS, start=7, end=8)) == "orders-0 offset 7"

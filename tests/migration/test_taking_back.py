@@ -1,0 +1,37 @@
+"""A conductor that was suspended does not take back topics that the reverse mirror may write to by now."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.test_migration_file import written
+
+from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.steps import Direction
+
+
+def test_topics_that_the_reverse_mirror_has_received_are_not_taken_back_from_it(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    ours, theirs = Controls.open(files.mirror.tables), Controls.open(files.reverses["all"].tables)
+    with closing(Passage(files, files.config.waves[0], Direction.MOVE)) as passage:
+        passage.use_topics(["orders"])
+        ours.add("hand-over", ["orders"])
+        passage.resume()
+        assert not ours.read().moving
+        ours.add("hand-over", ["orders"])
+        ours.add("handed-over", ["orders"])
+        theirs.add("receive", ["orders"])
+        with pytest.raises(
+            ConfigError, match=r"orders were handed over to mirror .* in a ring. The way back is `shallow-mirror mig"
+        ):
+            passage.resume()
+        assert ours.read().moving == {"orders"}
+    with closing(Passage(files, files.config.waves[0], Direction.ROLLBACK)) as passage:
+        passage.use_topics(["orders"])
+        theirs.add("hand-over", ["orders"])
+        passage.resume()
+        assert not theirs.read().moving, "a rollback that is aborted"

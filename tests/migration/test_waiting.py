@@ -1,0 +1,104 @@
+"""No wait of a conductor is silent: it says what it waits for and since when, and `status` shows it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.migration.fake_effects import FakeWorld
+from tests.migration.stage import Stage
+
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.migration import view
+from shallow_mirror.migration.state import Phase, state_of
+from shallow_mirror.migration.steps import Direction, Step
+
+LONG_S = 65.0
+
+
+class EndsWaitError(Exception):
+    pass
+
+
+def wait_long(stage: Stage, obstacle: Callable[[FakeWorld], None]) -> None:
+    """Let a conductor meet an obstacle, until it has waited LONG_S at one step."""
+    obstacle(stage.world)
+    give_up_at_s = stage.world.now_s + LONG_S
+    tick = stage.world.tick
+
+    def ticking(seconds: float) -> None:
+        tick(seconds)
+        if stage.world.now_s > give_up_at_s:
+            raise EndsWaitError
+
+    stage.world.tick = ticking  # type: ignore[method-assign]
+    with pytest.raises(EndsWaitError):
+        stage.perform(Direction.MOVE)
+
+
+def stop_mirror(world: FakeWorld) -> None:
+    world.is_mirror_running = False
+
+
+def pause(world: FakeWorld) -> None:
+    world.paused.add("orders")
+
+
+def leave_hand_over_unanswered(world: FakeWorld) -> None:
+    world.is_hand_over_answered = False
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "step", "awaited"),
+    [
+        (stop_mirror, Step.CATCH_UP, "start the mirror m"),
+        (pause, Step.CATCH_UP, "resume what was paused: `shallow-mirror resume mirror.yaml orders`"),
+        (leave_hand_over_unanswered, Step.POINT_OF_NO_RETURN, "the mirror m to confirm the hand-over"),
+    ],
+)
+def test_each_wait_is_said_at_intervals_logged_and_shown_by_status(
+    obstacle: Callable[[FakeWorld], None], step: Step, awaited: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    with caplog.at_level(logging.INFO, logger="shallow_mirror.migration.waiting"):
+        wait_long(stage, obstacle)
+    said = [text for text in (*stage.operator.requests, *stage.operator.sentences) if awaited in text]
+    assert 4 <= len(said) <= 7, said
+    assert sum(awaited in record.message for record in caplog.records) == len(said)
+    rows = [row for row in stage.owner.rows_so_far if row.event == "waiting" and row.detail["for"] == awaited]
+    assert [row.step for row in rows] == [step], "one row for each wait"
+    state = state_of(stage.owner.rows(), ["all"])
+    assert f": {awaited} (" in view.state_text(state, "m")
+    assert view.state_document(state, "m")["waves"][0]["waiting"]["since_ms"] < stage.world.now_s * 1000 - 50_000
+
+
+def test_a_cluster_that_does_not_answer_is_named_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    conductor = stage.conductor(Direction.MOVE, stage.owner.kill)
+
+    def log_ends() -> Any:
+        if stage.world.now_s < 30:
+            raise RetriableError("LEADER_NOT_AVAILABLE", "orders-0 has no leader")
+        return look()
+
+    look = conductor._effects.log_ends
+    monkeypatch.setattr(conductor._effects, "log_ends", log_ends)
+    conductor.begin(Direction.MOVE)
+    conductor.run()
+    assert conductor.state().phase is Phase.MOVED
+    said = [sentence for sentence in stage.operator.sentences if "waits for clusters and tables to answer" in sentence]
+    assert len(said) == 2
+    assert "orders-0 has no leader" in said[0]
+    rows = [row.detail["for"] for row in stage.owner.rows_so_far if row.event == "waiting"]
+    assert rows.count("clusters and tables to answer") == 1
+
+
+def test_a_wait_that_is_over_is_not_shown_any_more() -> None:
+    stage = Stage()
+    stage.perform(Direction.MOVE)
+    assert any(row.event == "waiting" for row in stage.owner.rows_so_far)
+    state = state_of(stage.owner.rows(), ["all"])
+    assert state.waves["all"].waiting is None
+    assert "waits since" not in view.state_text(state, "m")
