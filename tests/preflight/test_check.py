@@ -27,7 +27,7 @@ from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicRe
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
-ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch", "EndTxn", "Heartbeat"}
+ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch", "ListGroups", "EndTxn", "Heartbeat"}
 """The last two are of a producer and a member that nobody is."""
 
 
@@ -352,10 +352,12 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     _grant(planned, "source", {Operation.DESCRIBE}, set())
     _grant(planned, "target", {Operation.DESCRIBE}, set())
     assert sentences(planned.check(), Level.STOPS) == [
-        "source topic new: is not permitted: grant Read",
-        "source topic orders: is not permitted: grant Read",
-        "target topic new: is not permitted: grant Read, Write, Create, DescribeConfigs",
-        "target topic orders: is not permitted: grant Read, Write",
+        *(f"source topic {topic}: TOPIC_AUTHORIZATION_FAILED: grant Read on topic {topic}" for topic in ("new", "orders")),
+        *(
+            f"target topic {topic}: TOPIC_AUTHORIZATION_FAILED: grant {operation} on topic {topic}"
+            for topic, operations in (("new", "Write Read Create DescribeConfigs"), ("orders", "Write Read"))
+            for operation in operations.split()
+        ),
     ]
     _grant(planned, "source", {Operation.READ}, set())
     _grant(planned, "target", {Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})
@@ -424,10 +426,11 @@ def test_a_mirror_that_would_feed_itself_is_a_wrong_mirror_file(planned: Planned
         Planned(planned.folder, planned.source, planned.source).check()
 
 
-def test_no_topic_at_all_is_worth_a_look(planned: Planned) -> None:
+def test_a_preflight_that_has_nothing_to_look_at_is_not_fine(planned: Planned) -> None:
     report = planned.check(topics={"include": ["nothing"]})
-    assert sentences(report, Level.DOUBT)[-1] == "cluster east: no topic matches topics.include: the mirror would wait for one"
-    assert report.is_fine
+    (stop,) = sentences(report, Level.STOPS)
+    assert stop.startswith("cluster east: no topic of the source matches nothing (topics.include), so nothing is copied")
+    assert not report.is_fine
 
 
 def test_partitions_without_a_leader_are_not_known(planned: Planned) -> None:
