@@ -15,6 +15,7 @@ import pytest
 from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
 from tests.preflight.conftest import OPEN, Planned
+from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.admin.acls import Operation
@@ -22,6 +23,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.mirror import Mirror
 
 
@@ -111,6 +113,14 @@ def internal_name(planned: Planned) -> Mapping[str, Any]:
 def one_cluster(planned: Planned) -> Mapping[str, Any]:
     planned.source.create_topic("orders")
     return {"target": {"client": {"bootstrap.servers": planned.source.bootstrap}}}
+
+
+def mirrored_back(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    aliases = {"source": {"alias": "west"}, "target": {"alias": "east"}}
+    back = runs.config(planned.folder, planned.target.bootstrap, planned.source.bootstrap, ["orders"], mirror="back", **aliases)
+    CycleDetector(back, source_cluster_id="west-id", target_cluster_id="east-id").register({"orders": "orders"})
+    return {}
 
 
 def newer_target(planned: Planned) -> Mapping[str, Any]:
@@ -217,6 +227,7 @@ CASES = {
     "a name that becomes too long": refused(name_too_long_when_renamed, "has 250 characters, brokers allow 249"),
     "an internal name": refused(internal_name, "names that begin with __ are internal"),
     "one cluster twice": refused(one_cluster, "source east and target west are one cluster, and topics.target_name"),
+    "a mirror in the other direction": refused(mirrored_back, "source topic orders is a copy of orders made by mirror back"),
     "more replicas in sync than there are": refused(
         target_with(**{"min.insync.replicas": "2"}), "has min.insync.replicas=2, more than its 1 replicas: nothing can be written"
     ),
