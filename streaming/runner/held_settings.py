@@ -19,9 +19,9 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.sinks.kafka.targets.refusing_settings import BEFORE_COMPACTION, is_passed, settings_before_compaction
-from shallow_mirror.sinks.kafka.targets.source_ends import source_ends
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.kafka.targets.refusing_settings import BEFORE_COMPACTION, is_passed
+from shallow_mirror.sinks.kafka.targets.source_ends import before_compaction
 from shallow_mirror.sinks.kafka.targets.topic_config_sync import settings_of
 from shallow_mirror.types import SourcePartition
 
@@ -47,9 +47,10 @@ class HeldSettings:
         """
         adjusted, created = dict(specs), []
         for topic, spec in specs.items():
-            before = {} if self._config.topics.is_preserved(topic) else settings_before_compaction(spec.configs)
-            ends = self._ends(topic) if before else {}
-            if not any(ends.values()):
+            if self._config.topics.is_preserved(topic):
+                continue
+            before, ends = before_compaction(self._source, topic, spec.configs, self._deadline())
+            if not before:
                 continue
             adjusted[topic] = replace(spec, configs={**spec.configs, **before})
             created.append(
@@ -65,12 +66,8 @@ class HeldSettings:
         self._record(created)
         return adjusted
 
-    def _ends(self, topic: str) -> dict[SourcePartition, int]:
-        deadline = Deadline.after_ms(self._source.config.request_timeout_ms, time.monotonic)
-        ends = source_ends(self._source, topic, deadline)
-        if ends is None:
-            raise RetriableError("LEADER_NOT_AVAILABLE", f"a partition of source topic {topic} has no leader that answers")
-        return ends
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._source.config.request_timeout_ms, time.monotonic)
 
     def release(self, source: Cluster, target: Cluster, deadline: Deadline) -> list[str]:
         """Set what the map has passed, as it is at the source now. Return a sentence for each topic where that failed.

@@ -230,6 +230,15 @@ def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Pla
     assert topic_of(planned.check(), "orders").target.document()["created_with"]["compression.type"] == "producer"
 
 
+def test_the_copy_of_a_compacted_topic_that_holds_records_is_described_as_it_is_created_at_first(planned: Planned) -> None:
+    configs: dict[str, Any] = {"cleanup.policy": "compact"}
+    planned.source.create_topic("orders", 1, **configs)
+    planned.source.seed(("orders", 0), batch(0, 5))
+    created_with = topic_of(planned.check(), "orders").target.created_with
+    assert created_with is not None
+    assert (created_with["cleanup.policy"], created_with["retention.ms"]) == ("delete", "-1")
+
+
 def test_a_missing_target_topic_that_is_not_created_stops_the_mirror(planned: Planned) -> None:
     planned.source.create_topic("orders", 3)
     report = planned.check(topics={"create": False})

@@ -13,10 +13,11 @@ from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.targets.source_ends import before_compaction
 from shallow_mirror.sinks.kafka.targets.target_checks import collision_problems, replica_problem
 from shallow_mirror.types import TargetPartition
 
@@ -155,6 +156,8 @@ class TargetPlans:
             return _unknown_plan(target, exists=False)
         is_preserved = self._config.topics.is_preserved(source)
         created_with = target_topic_policy.configs_of_new(of_source, is_preserved=is_preserved)
+        if not is_preserved:
+            created_with |= self._before_compaction(source, created_with)
         default = self._target.defaults.get("default.replication.factor")
         return TargetPlan(
             topic=target,
@@ -164,6 +167,12 @@ class TargetPlans:
             created_with=created_with,
             settings={**_inherited(self._target.defaults), **created_with},
         )
+
+    def _before_compaction(self, source: str, created_with: Mapping[str, str]) -> dict[str, str]:
+        try:
+            return before_compaction(self._source, source, created_with, self._deadline())[0]
+        except RetriableError:
+            return {}  # a partition without a leader is reported with its topic
 
     def _bounded_replicas(self) -> int | None:
         return target_topic_policy.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
