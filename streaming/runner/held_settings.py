@@ -79,6 +79,7 @@ class HeldSettings:
             return []
         positions = OffsetMap.open(self._storage.to_read(), mirror=self._config.mirror).positions()
         passed = {topic: row for topic, row in held.items() if is_passed(_ends_of(row), positions)}
+        passed = _existing(passed, source, target, deadline)
         if not passed:
             return []
         names = sorted({name for row in passed.values() for name in row.held_settings})
@@ -117,6 +118,19 @@ class HeldSettings:
             assert self._held is not None, "read above"
             self._held.update({row.source_topic: row for row in rows})
             self._held = {topic: row for topic, row in self._held.items() if row.held_settings}
+
+
+def _existing(rows: Mapping[str, CreatedTopic], source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, CreatedTopic]:
+    """Return the rows of topics that both clusters have: one that was deleted must not keep the others waiting."""
+    if not rows:
+        return {}
+    of_source = source.metadata(sorted(rows), deadline).topics
+    of_target = target.metadata(sorted(row.target_topic for row in rows.values()), deadline).topics
+    return {
+        topic: row
+        for topic, row in rows.items()
+        if not of_source[topic].error_code and not of_target[row.target_topic].error_code
+    }
 
 
 def _ends_of(row: CreatedTopic) -> dict[SourcePartition, int]:

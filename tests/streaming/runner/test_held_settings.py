@@ -133,6 +133,14 @@ def test_the_copy_of_an_empty_or_preserved_topic_is_compacted_from_the_beginning
     assert list(copy.folder.iterdir()) == []
 
 
+def test_a_copy_that_was_deleted_keeps_no_other_topic_waiting(copy: Copy) -> None:
+    held = copy.run()
+    copy.create(held)
+    copy.offset = 5
+    copy.target.delete_topic("orders")
+    assert copy.release(held) == []
+
+
 def test_a_source_that_is_not_compacted_any_more_is_followed_as_it_is_now(copy: Copy) -> None:
     held = copy.run()
     copy.create(held)
