@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror
+from shallow_mirror.preflight import run as preflight_run
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -237,6 +239,29 @@ def test_the_copy_of_a_compacted_topic_that_holds_records_is_described_as_it_is_
     created_with = topic_of(planned.check(), "orders").target.created_with
     assert created_with is not None
     assert (created_with["cleanup.policy"], created_with["retention.ms"]) == ("delete", "-1")
+
+
+@pytest.mark.parametrize("is_mirrored", [True, False])
+def test_a_target_topic_that_another_application_writes_to_is_a_warning(
+    planned: Planned, is_mirrored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_run, "run_status", lambda *_: SimpleNamespace(is_alive=False))
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5))
+    config = planned.config()
+    if is_mirrored:
+        mirrored_up_to(planned, config, "orders", 0)
+
+    def write_there(_progress: PreflightProgress) -> None:
+        if planned.target.log("orders").end_offset == 0:
+            planned.target.seed(("orders", 0), batch(0, 5))
+
+    report = preflight_mirror(config, on_progress=write_there)
+    assert any(
+        "target topic orders: grew while it was checked: another application writes to it (MirrorMaker 2" in doubt
+        for doubt in sentences(report, Level.DOUBT)
+    )
+    assert report.is_fine
 
 
 def test_a_missing_target_topic_that_is_not_created_stops_the_mirror(planned: Planned) -> None:

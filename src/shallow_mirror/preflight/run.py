@@ -20,6 +20,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.operations.status import run_status
 from shallow_mirror.preflight.clusters import (
     broker_problems,
     read_broker_settings,
@@ -102,6 +103,8 @@ class _Topics:
     backlogs: Mapping[SourcePartition, OffsetRange]
     unmirrored: Mapping[str, int]
     """Partitions of target topics that exist and that this mirror has not copied to, by name."""
+    mirrored: Mapping[str, int]
+    """Of those that it has copied to."""
 
 
 class _Preflight:
@@ -126,7 +129,8 @@ class _Preflight:
         offset_map = self._open_map()
         self._check_slots(offset_map)
         topics = self._check_topics(offset_map, ())
-        written = self._written_offsets(topics)
+        watched = {**topics.unmirrored, **(topics.mirrored if self._is_mirror_over(offset_map) else {})}
+        written = self._written_offsets(watched)
         reader = SampleReader(
             self._source,
             self._config.read.isolation_level,
@@ -135,7 +139,7 @@ class _Preflight:
             clock=self._clock,
         )
         reports = self._sample_topics(topics, reader, on_progress)
-        self._findings += _of_other_writers(written, self._written_offsets(topics))
+        self._findings += _of_other_writers(written, self._written_offsets(watched), topics.unmirrored)
         paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
         return PreflightReport(
             mirror=self._config.mirror,
@@ -164,13 +168,19 @@ class _Preflight:
         guard.require_no_cycles(listing.topic_ids)
         mirrored = {source.topic: position.target for source, position in positions.items()}
         partitions = self._partition_counts(listing, mirrored)
-        plans, unmirrored = self._plan_targets(partitions, mirrored)
+        plans, targets = self._plan_targets(partitions, mirrored)
         offsets = {source: position.offset for source, position in positions.items()}
         backlogs, problems = plan_backlogs(planner, listing, offsets, self._deadline)
         self._findings += problems
         preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
         self._findings += preserved.findings(plans, positions, backlogs)
-        return _Topics(partition_counts=partitions, plans=plans, backlogs=backlogs, unmirrored=unmirrored)
+        return _Topics(
+            partition_counts=partitions,
+            plans=plans,
+            backlogs=backlogs,
+            unmirrored=targets.existing_partitions(plans, is_mirrored=False),
+            mirrored=targets.existing_partitions(plans, is_mirrored=True),
+        )
 
     def _without_cycle(self, offset_map: OffsetMap | None) -> frozenset[str]:
         return frozenset() if offset_map is None else Controls.open(self._storage).read().without_cycle
@@ -184,8 +194,13 @@ class _Preflight:
         self._schema_uses = () if schema_ids is None else self._check_schemas(schema_ids)
         return reports
 
-    def _written_offsets(self, topics: _Topics) -> dict[str, int]:
-        return written_offsets(self._target, topics.unmirrored, self._deadline())
+    def _is_mirror_over(self, offset_map: OffsetMap | None) -> bool:
+        """Return whether nothing of this mirror writes now, as far as this host can tell."""
+        recorded = None if offset_map is None else offset_map.recorded()
+        return recorded is not None and run_status(self._storage.best_effort_tables(), recorded).is_alive is False
+
+    def _written_offsets(self, partition_counts: Mapping[str, int]) -> dict[str, int]:
+        return written_offsets(self._target, partition_counts, self._deadline())
 
     def _check_schemas(self, schema_ids: SchemaIdSampler) -> tuple[SchemaUse, ...]:
         with open_registries(self._config) as (source, target):
@@ -241,8 +256,7 @@ class _Preflight:
 
     def _plan_targets(
         self, partitions: Mapping[str, int], mirrored: Mapping[str, TargetPartition]
-    ) -> tuple[dict[str, TargetPlan], dict[str, int]]:
-        """Return the plans, and the partitions of existing targets that this mirror has not copied to."""
+    ) -> tuple[dict[str, TargetPlan], TargetPlans]:
         target = TargetCluster(
             cluster=self._target,
             broker_count=len(self._of_target.brokers),
@@ -255,7 +269,7 @@ class _Preflight:
         of_target = request_permissions(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
         self._findings += source_right_problems(of_source, plans)
         self._findings += target_right_problems(of_target, plans)
-        return plans, targets.unmirrored(plans)
+        return plans, targets
 
     def _mirror_pace(self, offset_map: OffsetMap | None) -> Pace | None:
         recorded = None if offset_map is None else offset_map.recorded()
@@ -269,11 +283,11 @@ def _cluster_report(alias: str, metadata: ClusterMetadata) -> ClusterReport:
     return ClusterReport(alias=alias, cluster_id=metadata.cluster_id, broker_count=len(metadata.brokers))
 
 
-def _of_other_writers(before: Mapping[str, int], now: Mapping[str, int]) -> Iterator[Finding]:
+def _of_other_writers(before: Mapping[str, int], now: Mapping[str, int], unmirrored: Collection[str]) -> Iterator[Finding]:
     for topic, offsets in sorted(now.items()):
         if offsets > before[topic]:
             yield Finding(Level.DOUBT, f"target topic {topic}", IS_WRITTEN_BY_OTHERS)
-        elif offsets:
+        elif offsets and topic in unmirrored:
             yield Finding(Level.DOUBT, f"target topic {topic}", WRITTEN_BY_OTHERS)
 
 

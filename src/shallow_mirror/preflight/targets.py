@@ -72,15 +72,15 @@ class TargetPlans:
         self._deadline = deadline
         self.findings: list[Finding] = []
 
-    def unmirrored(self, plans: Mapping[str, TargetPlan]) -> dict[str, int]:
-        """Return the number of partitions of target topics that exist and that this mirror has not written to.
+    def existing_partitions(self, plans: Mapping[str, TargetPlan], *, is_mirrored: bool) -> dict[str, int]:
+        """Return the number of partitions of target topics that exist: those that this mirror has copied to, or the others.
 
         Preserved topics have rules of their own (`preserved_topics.py`).
         """
         return {
-            plan.topic: plan.partition_count
+            plan.topic: plan.partition_count - plan.added_partitions
             for source, plan in plans.items()
-            if plan.exists and source not in self._mirrored and not self._config.topics.is_preserved(source)
+            if plan.exists and (source in self._mirrored) is is_mirrored and not self._config.topics.is_preserved(source)
         }
 
     def plan(self, topics: Mapping[str, int]) -> dict[str, TargetPlan]:
