@@ -300,8 +300,8 @@ def test_a_transaction_timeout_above_a_brokers_cap_stops_the_mirror(planned: Pla
     planned.target.broker_configs["transaction.max.timeout.ms"] = "59999"
     (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop == (
-        "cluster west, broker 1: has transaction.max.timeout.ms=59999: lower write.transaction_timeout_ms (60000) to it, or "
-        "raise it"
+        "cluster west, broker 1: has transaction.max.timeout.ms=59999: write.transaction_timeout_ms: 60000 is above "
+        "transaction.max.timeout.ms of the target's brokers: lower it, or raise that"
     )
 
 

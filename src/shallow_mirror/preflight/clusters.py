@@ -8,7 +8,7 @@ from shallow_mirror.broker.admin.acls import Operation, Permissions, missing_slo
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
 from shallow_mirror.broker.produce.receipts import read_receipts
-from shallow_mirror.broker.produce.transactions import describe_txn
+from shallow_mirror.broker.produce.transactions import describe_txn, timeout_problem
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError, RetriableError
@@ -112,8 +112,7 @@ def timeout_problems(
     for node_id, broker_settings in settings.items():
         max_timeout = broker_settings.get(_MAX_TIMEOUT)
         if max_timeout is not None and int(max_timeout) < transaction_timeout_ms:
-            lower = f"lower write.transaction_timeout_ms ({transaction_timeout_ms}) to it, or raise it"
-            what = f"has {_MAX_TIMEOUT}={max_timeout}: {lower}"
+            what = f"has {_MAX_TIMEOUT}={max_timeout}: {timeout_problem(transaction_timeout_ms)}"
             yield Finding(Level.STOPS, f"cluster {alias}, broker {node_id}", what)
     for node_id, reason in refused.items():
         what = f"{_MAX_TIMEOUT} and the defaults of new topics are not known: {reason}"
