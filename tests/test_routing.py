@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +27,17 @@ def test_patterns_match_whole_names_and_exclusions_win(topic: str, included: boo
 def test_internal_topics_never_match(topic: str) -> None:
     assert routing.is_included(topic, [".*"], []) is not topic.startswith("__")
     assert not routing.is_included(topic, [".*"], [], is_internal=True)
+
+
+@pytest.mark.parametrize("topic", ["migrate-rehearsal-0123abcd.orders", "east.migrate-rehearsal-0123abcd.orders"])
+def test_topics_of_a_rehearsal_match_only_patterns_that_name_it(topic: str) -> None:
+    assert not routing.is_included(topic, [".*", "migrate-rehearsal-.*", re.escape("migrate-rehearsal-ffffffff.orders")], [])
+    assert routing.is_included(topic, [re.escape(topic)], [])
+
+
+@pytest.mark.parametrize("topic", ["migrate-rehearsal-plan", "migrate-rehearsal-0123abc.orders"])
+def test_a_name_like_that_of_a_rehearsal_is_that_of_any_topic(topic: str) -> None:
+    assert routing.is_included(topic, [".*"], [])
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,10 @@ class BrokerTooOldError(ConfigError):
     """A broker is older than the oldest supported release, or does not offer a request that only some operations need."""
 
 
+class NotABrokerError(ConfigError):
+    """An address is that of a KRaft controller, which serves no clients."""
+
+
 class CorruptBatchError(MirrorError):
     """Bytes differ from what their producer sent, or are not a record batch.
 

@@ -9,6 +9,10 @@ from typing import TypeVar
 
 INTERNAL_PREFIX = "__"
 
+REHEARSAL_PREFIX = "migrate-rehearsal-"
+"""Begins the names of the topics, groups and mirrors of a rehearsal of a migration, before eight hexadecimal digits."""
+_OF_REHEARSAL = re.compile(rf"{REHEARSAL_PREFIX}[0-9a-f]{{8}}\.")
+
 MAX_TOPIC_NAME_LENGTH = 249
 _LEGAL_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _FIELDS = frozenset({"topic", "source"})
@@ -20,9 +24,13 @@ def is_included(topic: str, include: Sequence[str], exclude: Sequence[str], *, i
     """Return whether the patterns select a topic. They match whole names; an exclusion wins.
 
     Internal topics never match: those that brokers mark as internal, and by convention all that begin with two underscores.
+    Topics of a rehearsal, and their copies, match only patterns that contain the name of that rehearsal: those of its mirrors.
     """
     if is_internal or topic.startswith(INTERNAL_PREFIX):
         return False
+    rehearsal = _OF_REHEARSAL.search(topic)
+    if rehearsal is not None:
+        include = [pattern for pattern in include if re.escape(rehearsal[0]) in pattern]
     return any(re.fullmatch(pattern, topic) for pattern in include) and not any(
         re.fullmatch(pattern, topic) for pattern in exclude
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.acls import Operation, missing_slot_permissions, request_permissions
+from shallow_mirror.broker.admin.acls import Operation, Permissions, missing_slot_permissions, request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.config import MirrorConfig
@@ -17,6 +17,8 @@ from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_top
 ON_SOURCE_TOPICS = {Operation.READ: "Fetch"}
 ON_TARGET_TOPICS = {Operation.WRITE: "Produce", Operation.READ: "TxnOffsetCommit"}
 """What every micro-batch needs: by operation, the request that would be rejected without it."""
+TO_CREATE = {Operation.CREATE: "CreateTopics", Operation.DESCRIBE_CONFIGS: "DescribeConfigs"}
+TO_ADD_PARTITIONS = {Operation.ALTER: "CreatePartitions"}
 
 
 def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
@@ -27,22 +29,28 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
     unauthorized = unauthorized_topics(source, config.topics.include, (), topics, deadline)
-    target_topics = {routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics}
+    targets = sorted({routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics})
+    of_source, of_target = (
+        request_permissions(cluster, names, deadline) if names else Permissions(None, {})
+        for cluster, names in ((source, topics), (target, targets))
+    )
     of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
     problems = [
         *(f"source topic {name}: {grant}" for name, grant in unauthorized.items()),
-        *(f"source topic {problem}" for problem in _missing(source, topics, ON_SOURCE_TOPICS, deadline)),
-        *(f"target topic {problem}" for problem in _missing(target, sorted(target_topics), ON_TARGET_TOPICS, deadline)),
+        *(f"source topic {name}: {grant}" for name in topics for grant in missing_on_topic(of_source, name, ON_SOURCE_TOPICS)),
+        *(f"target topic {name}: {grant}" for name in targets for grant in missing_on_topic(of_target, name, ON_TARGET_TOPICS)),
         *(f"{config.target_cluster_name}: {problem}" for problem in of_slots),
     ]
     if problems:
         raise ConfigError(problems)
 
 
-def _missing(cluster: Cluster, topics: Sequence[str], needed: Mapping[Operation, str], deadline: Deadline) -> Iterator[str]:
-    if not topics:
-        return
-    rights = request_permissions(cluster, topics, deadline)
-    for topic in topics:
-        for operation in rights.missing_on(topic, needed):
-            yield f"{topic}: {refusal(TOPIC_AUTHORIZATION_FAILED, needed[operation], topic=topic)}"
+def missing_on_topic(permissions: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[str]:
+    """Yield what to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
+
+    A topic may also be created with a permission on the cluster.
+    """
+    may_create_any: Sequence[Operation] = [Operation.CREATE] if Operation.CREATE in (permissions.cluster or ()) else []
+    for operation in permissions.missing_on(topic, needed):
+        if operation not in may_create_any:
+            yield refusal(TOPIC_AUTHORIZATION_FAILED, needed[operation], topic=topic)

@@ -12,6 +12,7 @@ from typing import Any
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
@@ -36,6 +37,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
+from shallow_mirror.sinks.kafka.targets.target_checks import warn_of_others
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
@@ -48,6 +50,7 @@ from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.ended_preservation import EndedPreservation
+from shallow_mirror.streaming.runner.held_settings import HeldSettings
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
@@ -87,11 +90,13 @@ class MirrorQuery:
     stamping: LogAppendTimeTopics = field(init=False)
     guard_times: GuardTimes | None = field(default=None, init=False)
     has_begun: bool = field(default=False, init=False)
+    held: HeldSettings = field(init=False)
 
     def __post_init__(self) -> None:
         self.slot_time = SlotTime(self.config.write.slots)
         self.copied = CopiedBytes(self.config.topics.bytes_per_second)
         self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
+        self.held = HeldSettings(self.config, self.source, self.storage, self.owner.run_epoch)
 
     def recover_and_run(self, spark: Any) -> None:
         """Do one attempt: resolve what the last one left open, then mirror until the query ends."""
@@ -158,6 +163,7 @@ class MirrorQuery:
             route=self.cycles.target_topic_name,
             announce=self.cycles.register,
             stamping=self.stamping,
+            adjust_new=self.held.hold,
         )
 
     def _registrar(self, registration: planner_state.RegistrationFiles, targets: TargetTopics) -> PartitionRegistrar:
@@ -274,6 +280,8 @@ class MirrorQuery:
             Controls.open(self.storage),
             paused_path,
             cycles=self.cycles,
+            held=self.held,
+            positions=lambda: OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror).positions(),
             report=self.reporter.record_problem,
         )
 
@@ -302,6 +310,8 @@ class MirrorQuery:
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
         targets.leave_former({name: topic.topic_id for name, topic in listed.items()})
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        new = {source.topic for source in starts} - mirrored
+        warn_of_others(self.target, targets.partition_counts(new), deadline)
         known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
         if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
             self.reporter.start_step("accounting for what preserved topics hold", "")

@@ -19,6 +19,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.checkpoints.best_effort_tables import RepeatedWarnings
 from shallow_mirror.checkpoints.controls import Controls, TopicControls
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -28,6 +29,8 @@ from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.held_settings import HeldSettings
+from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ _HIDDEN = "may no longer be described by the mirror's user, so no new records ar
 _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
+_REMEDY_OF_HELD = "Grant AlterConfigs on it, or set it on the target topic manually"
 _REMEDY = "Set it on the target topic manually, or set topics.configs: create"
 
 
@@ -61,8 +65,13 @@ class TopicMonitor:
         paused_path: Path,
         *,
         cycles: CycleDetector,
+        held: HeldSettings,
+        positions: Callable[[], Mapping[SourcePartition, Position]],
         report: Callable[[Problem], None],
     ) -> None:
+        """`positions`: returns the settled ones of the offset map; for any thread."""
+        self._held = held
+        self._positions = positions
         self._config = config
         self._targets = targets
         self._mirrored = frozenset(mirrored)
@@ -79,6 +88,10 @@ class TopicMonitor:
     def __enter__(self) -> Self:
         """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
         self._apply_paused(self._controls.read().not_copied)
+        if self._config.topics.configs != "off":
+            # A target that refuses what its source takes by now would end the query before the first look of the thread.
+            with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
+                self._set_topics(source, target, self._follower(source, target))
         self._thread.start()
         return self
 
@@ -90,13 +103,17 @@ class TopicMonitor:
         every_s, check_at = max(_LEAST_S, self._config.topics.discovery_s), 0.0
         controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if self._config.table_location.is_read_by_spark else CONTROLS_EVERY_S
         with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
-            follower = TopicConfigSync(source, target, self._targets) if self._config.topics.configs == "sync" else None
+            follower = self._follower(source, target)
             while not self._stop.wait(controls_s):
                 self._read_controls()
                 self._cycles.check_while_running(self._targets.names())
                 if time.monotonic() >= check_at:
-                    self._check_topics(source, follower)
+                    self._check_topics(source, target, follower)
                     check_at = time.monotonic() + every_s
+
+    def _follower(self, source: Cluster, target: Cluster) -> TopicConfigSync | None:
+        is_wanted = self._config.topics.configs == "sync"
+        return TopicConfigSync(source, target, self._targets, self._positions) if is_wanted else None
 
     def _read_controls(self) -> None:
         try:
@@ -134,8 +151,20 @@ class TopicMonitor:
         for topic in sorted(before - paused):
             _log.info("topic %s is resumed", topic)
 
-    def _check_topics(self, source: Cluster, follower: TopicConfigSync | None) -> None:
-        deadline = Deadline.after_ms(_CHECK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(_CHECK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
+
+    def _set_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+        """Set what may be set before the query begins. What fails is reported by the thread."""
+        try:
+            self._held.release(source, target, self._deadline())
+            if follower is not None:
+                follower.sync((), self._deadline())
+        except MirrorError as error:
+            _log.info("settings of target topics were not compared: %s", error)
+
+    def _check_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+        deadline = self._deadline()
         deleted: tuple[str, ...] = ()
         problems: dict[str, str] = {}
         try:
@@ -144,6 +173,7 @@ class TopicMonitor:
             deleted = missing.gone
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
             problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
+            problems |= dict.fromkeys(self._held.release(source, target, deadline), _REMEDY_OF_HELD)
             if follower is not None:
                 problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden}, deadline), _REMEDY)
         except RetriableError as error:

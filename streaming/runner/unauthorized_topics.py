@@ -36,8 +36,11 @@ def require_authorized_topics(
     if unauthorized:
         raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
     if not listed and not mirrored:
-        _log.warning(
-            "no topic of the source matches %s yet; a topic that the client's user may not describe is not listed "
-            "(docs/reference/acls.md)",
-            ", ".join(include),
-        )
+        _log.warning("%s", nothing_matches(include))
+
+
+def nothing_matches(include: Sequence[str]) -> str:
+    return (
+        f"no topic of the source matches {', '.join(include)} (topics.include), so nothing is copied before one does; a topic "
+        "that the client's user may not describe is not listed: grant Read on it (docs/reference/acls.md)"
+    )

@@ -25,7 +25,9 @@ class ClusterState:
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.logs: dict[Place, PartitionLog] = {}
         self.groups = Groups()
-        self.transactions = Transactions(self.logs, self.groups, now_ms)
+        self.transactions = Transactions(
+            self.logs, self.groups, now_ms, lambda: int(self.broker_configs["transaction.max.timeout.ms"])
+        )
         self.coordinator_nodes = {GROUP: 1, TXN: 1}
         self.coordinators_exist = True
         self.is_newest = True

@@ -81,10 +81,19 @@ class Groups:
 
 
 class Transactions:
-    """`markers_held`: decided transactions stay prepared until `write_markers` is called, as on a slow cluster."""
+    """`markers_held`: decided transactions stay prepared until `write_markers` is called, as on a slow cluster.
 
-    def __init__(self, logs: Mapping[Place, PartitionLog], groups: Groups, now_ms: Callable[[], int]) -> None:
-        self._logs, self._groups, self._now_ms = logs, groups, now_ms
+    `max_timeout_ms` returns transaction.max.timeout.ms of the brokers.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[Place, PartitionLog],
+        groups: Groups,
+        now_ms: Callable[[], int],
+        max_timeout_ms: Callable[[], int],
+    ) -> None:
+        self._logs, self._groups, self._now_ms, self._max_timeout_ms = logs, groups, now_ms, max_timeout_ms
         self._producer_ids = itertools.count(1000)
         self.txns: dict[str, Txn] = {}
         self.markers_held = False
@@ -97,7 +106,7 @@ class Transactions:
             return next(self._producer_ids), 0
         if not transactional_id or (producer_id < 0) != (producer_epoch < 0):
             raise RefusedError(42)
-        if not 0 < timeout_ms <= MAX_TIMEOUT_MS:
+        if not 0 < timeout_ms <= self._max_timeout_ms():
             raise RefusedError(50)
         txn = self.txns.get(transactional_id)
         if txn is None:

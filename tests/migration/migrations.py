@@ -33,6 +33,8 @@ class Scene:
     topics: Sequence[str]
     groups: Sequence[str]
     gate: Gate
+    include: Sequence[str] = ()
+    """Patterns of the mirror beside the topics that move."""
     mirrors: list[MirrorProcess] = field(default_factory=list)
 
     @property
@@ -52,7 +54,7 @@ class Scene:
 
     def write(self, **changes: Any) -> None:
         """Write all files; `changes` are merged into the migration file."""
-        forward = runs.document(self.source, self.target, self.topics, tables="forward")
+        forward = runs.document(self.source, self.target, [*self.topics, *self.include], tables="forward")
         backward = runs.document(self.target, self.source, self.topics, tables="backward")
         for document, (source, target) in ((forward, ("east", "west")), (backward, ("west", "east"))):
             document["source"]["alias"], document["target"]["alias"] = source, target
@@ -88,9 +90,11 @@ class Scene:
 
 
 @contextmanager
-def scene(folder: Path, clusters: Any, topics: Sequence[str], groups: Sequence[str], **changes: Any) -> Iterator[Scene]:
+def scene(
+    folder: Path, clusters: Any, topics: Sequence[str], groups: Sequence[str], include: Sequence[str] = (), **changes: Any
+) -> Iterator[Scene]:
     with Gate(folder) as gate:
-        made = Scene(folder, clusters.source.bootstrap, clusters.target.bootstrap, topics, groups, gate)
+        made = Scene(folder, clusters.source.bootstrap, clusters.target.bootstrap, topics, groups, gate, include)
         made.write(**changes)
         try:
             yield made

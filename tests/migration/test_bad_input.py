@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Consumer, TopicPartition
 from tests.groups.group_runs import consume, member
 from tests.migration.migrations import Scene, scene
 from tests.support import mirror_runs as runs
@@ -78,9 +80,22 @@ def test_everything_in_the_way_is_named_before_anything_is_written(two_clusters:
         assert "has no authorizer" in refused("run")
         change(made.file, waves=[wave(f"({topic}|{other})", group, reverse=None)], writers={"quiet": "500 ms"})
 
+        change(made.file, waves=[wave(f"({topic}|{other})", group)])
+        change(made.reverse_file, topics={"include": [topic, other]})
+        runs.set_topic(source, topic, {"compression.type": "lz4"})
+        assert f"target topic {topic}: has compression.type=lz4" in refused("run")
+        runs.set_topic(source, topic, {"compression.type": "producer"})
+        with closing(Consumer({"bootstrap.servers": source, "group.id": group, "log_level": 0})) as consumer:
+            consumer.commit(offsets=[TopicPartition(other, 0, 500)], asynchronous=False)
+            assert f"offset 500 of {other}-0, whose log ends at 2" in refused("run")
+            consumer.commit(offsets=[TopicPartition(other, 0, 2)], asynchronous=False)
+        change(made.file, waves=[wave(f"({topic}|{other})", group, reverse=None)])
+
         planned = console("migrate", "plan", str(made.file), "--json")
         assert planned.code == 0, planned.stderr
-        assert json.loads(planned.lines[0])["waves"][0]["downtime_s"] > 0
+        (plan,) = json.loads(planned.lines[0])["waves"]
+        assert plan["downtime_s"] > 0
+        assert all(step["seconds"] > 0 for step in plan["steps"] if step["step"] == "verify")
 
         log = MigrationLog.open(MirrorStorage(made.files().config.table_location), "drill")
         log.take_over(RunIdentity.of_this_process(), "f", lambda: 0)

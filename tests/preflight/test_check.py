@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,10 +25,11 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror
+from shallow_mirror.preflight import run as preflight_run
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
-ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch", "EndTxn", "Heartbeat"}
+ASKED_ONLY = {"ApiVersions", "Metadata", "ListOffsets", "DescribeConfigs", "Fetch", "ListGroups", "EndTxn", "Heartbeat"}
 """The last two are of a producer and a member that nobody is."""
 
 
@@ -230,6 +232,38 @@ def test_a_missing_target_topic_is_described_as_it_would_be_created(planned: Pla
     assert topic_of(planned.check(), "orders").target.document()["created_with"]["compression.type"] == "producer"
 
 
+def test_the_copy_of_a_compacted_topic_that_holds_records_is_described_as_it_is_created_at_first(planned: Planned) -> None:
+    configs: dict[str, Any] = {"cleanup.policy": "compact"}
+    planned.source.create_topic("orders", 1, **configs)
+    planned.source.seed(("orders", 0), batch(0, 5))
+    created_with = topic_of(planned.check(), "orders").target.created_with
+    assert created_with is not None
+    assert (created_with["cleanup.policy"], created_with["retention.ms"]) == ("delete", "-1")
+
+
+@pytest.mark.parametrize("is_mirrored", [True, False])
+def test_a_target_topic_that_another_application_writes_to_is_a_warning(
+    planned: Planned, is_mirrored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_run, "run_status", lambda *_: SimpleNamespace(is_alive=False))
+    planned.topic("orders")
+    planned.source.seed(("orders", 0), batch(0, 5))
+    config = planned.config()
+    if is_mirrored:
+        mirrored_up_to(planned, config, "orders", 0)
+
+    def write_there(_progress: PreflightProgress) -> None:
+        if planned.target.log("orders").end_offset == 0:
+            planned.target.seed(("orders", 0), batch(0, 5))
+
+    report = preflight_mirror(config, on_progress=write_there)
+    assert any(
+        "target topic orders: grew while it was checked: another application writes to it (MirrorMaker 2" in doubt
+        for doubt in sentences(report, Level.DOUBT)
+    )
+    assert report.is_fine
+
+
 def test_a_missing_target_topic_that_is_not_created_stops_the_mirror(planned: Planned) -> None:
     planned.source.create_topic("orders", 3)
     report = planned.check(topics={"create": False})
@@ -266,8 +300,8 @@ def test_a_transaction_timeout_above_a_brokers_cap_stops_the_mirror(planned: Pla
     planned.target.broker_configs["transaction.max.timeout.ms"] = "59999"
     (stop,) = sentences(planned.check(), Level.STOPS)
     assert stop == (
-        "cluster west, broker 1: has transaction.max.timeout.ms=59999: lower write.transaction_timeout_ms (60000) to it, or "
-        "raise it"
+        "cluster west, broker 1: has transaction.max.timeout.ms=59999: write.transaction_timeout_ms: 60000 is above "
+        "transaction.max.timeout.ms of the target's brokers: lower it, or raise that"
     )
 
 
@@ -352,10 +386,12 @@ def test_rights_that_are_missing_are_named(planned: Planned) -> None:
     _grant(planned, "source", {Operation.DESCRIBE}, set())
     _grant(planned, "target", {Operation.DESCRIBE}, set())
     assert sentences(planned.check(), Level.STOPS) == [
-        "source topic new: is not permitted: grant Read",
-        "source topic orders: is not permitted: grant Read",
-        "target topic new: is not permitted: grant Read, Write, Create, DescribeConfigs",
-        "target topic orders: is not permitted: grant Read, Write",
+        *(f"source topic {topic}: TOPIC_AUTHORIZATION_FAILED: grant Read on topic {topic}" for topic in ("new", "orders")),
+        *(
+            f"target topic {topic}: TOPIC_AUTHORIZATION_FAILED: grant {operation} on topic {topic}"
+            for topic, operations in (("new", "Write Read Create DescribeConfigs"), ("orders", "Write Read"))
+            for operation in operations.split()
+        ),
     ]
     _grant(planned, "source", {Operation.READ}, set())
     _grant(planned, "target", {Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS}, {Operation.CREATE})
@@ -424,10 +460,11 @@ def test_a_mirror_that_would_feed_itself_is_a_wrong_mirror_file(planned: Planned
         Planned(planned.folder, planned.source, planned.source).check()
 
 
-def test_no_topic_at_all_is_worth_a_look(planned: Planned) -> None:
+def test_a_preflight_that_has_nothing_to_look_at_is_not_fine(planned: Planned) -> None:
     report = planned.check(topics={"include": ["nothing"]})
-    assert sentences(report, Level.DOUBT)[-1] == "cluster east: no topic matches topics.include: the mirror would wait for one"
-    assert report.is_fine
+    (stop,) = sentences(report, Level.STOPS)
+    assert stop.startswith("cluster east: no topic of the source matches nothing (topics.include), so nothing is copied")
+    assert not report.is_fine
 
 
 def test_partitions_without_a_leader_are_not_known(planned: Planned) -> None:

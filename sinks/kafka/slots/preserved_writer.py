@@ -292,7 +292,8 @@ class PreservedWriter:
                 if self._job.target_of(sent.part.source) == refused.topic_partition:
                     batch = queue[number]
                     assert isinstance(batch, memoryview)
-                    return explain_refusal(refused, batch, sent.part.source.topic_partition, queue.offset(number), 0)
+                    source, offset = sent.part.source.topic_partition, queue.offset(number)
+                    return explain_refusal(refused, batch, source, offset, 0, is_preserved=True)
         return refused
 
 

@@ -6,7 +6,6 @@ Sentences lack their beginning, "target topic X", so that topics with the same p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.plurals import counted
@@ -43,34 +42,6 @@ def configs_of_new(source: Mapping[str, str], *, is_preserved: bool = False) -> 
     copied = {name: source[name] for name in COPIED if name in source}
     forced = {**FORCED, **(FORCED_WHERE_PRESERVED if is_preserved else {})}
     return {**copied, **forced, **dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS))}
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChanges:
-    """What `topics.configs: sync` sets on a target topic, and why it leaves the rest as it is."""
-
-    changes: Mapping[str, str]
-    left: tuple[str, ...]
-
-
-def following(source: Mapping[str, str], settings: Mapping[str, str]) -> ConfigChanges:
-    """Return what to set on a target topic, given the settings of both topics.
-
-    Nothing is set that could make the target refuse what is still to be copied: it may be older than the source's settings.
-    """
-    changes = {name: value for name, value in FORCED.items() if settings.get(name) != value}
-    changes |= {name: source[name] for name in COPIED if name in source and settings.get(name) != source[name]}
-    left = []
-    if "max.message.bytes" in changes and int(changes["max.message.bytes"]) < int(settings.get("max.message.bytes", 0)):
-        del changes["max.message.bytes"]
-    policies = (set(configs.get("cleanup.policy", "delete").split(",")) for configs in (source, settings))
-    if "compact" in next(policies) - next(policies):
-        del changes["cleanup.policy"]
-        left.append(
-            f"does not become cleanup.policy={source['cleanup.policy']} automatically: the broker would reject records without a "
-            "key that are still to be copied. Set it once the mirror has no lag there"
-        )
-    return ConfigChanges(changes, tuple(left))
 
 
 def bounded_replicas(replication_factor: int | None, brokers: int) -> int | None:
@@ -215,7 +186,8 @@ def _cleaning_doubts(settings: Mapping[str, str], source: Mapping[str, str]) -> 
         )
     if "compact" in source_policy - policy:
         doubts.append(
-            "is not compacted, the source topic is: it keeps records that compaction removes there. Set cleanup.policy=compact"
+            "is not compacted, the source topic is: it keeps records that compaction removes there. Set cleanup.policy=compact "
+            "once the mirror has no lag there: records without a key are rejected then"
         )
     keeps, source_keeps = (_retention_ms(configs) for configs in (settings, source))
     if "delete" in policy and keeps < (source_keeps if "delete" in source_policy else NO_LIMIT_MS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
+from shallow_mirror.sinks.kafka.targets.target_checks import collision_problems, replica_problem
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.types import BatchLimits, SourcePartition, TopicPartition
 
@@ -81,6 +82,14 @@ class TargetTopics:
         """Of the target topics, by source topic. From any thread."""
         return {source: route.target_topic for source, route in dict(self._routes).items()}
 
+    def partition_counts(self, sources: Iterable[str]) -> dict[str, int]:
+        """Return how many partitions the target topics of these source topics have, without preserved ones, by target topic."""
+        return {
+            route.target_topic: self._partitions[source]
+            for source in sources
+            if (route := self._routes.get(source)) is not None and not route.is_preserved
+        }
+
     def leave_former(self, topic_ids: Mapping[str, str]) -> None:
         """Let topics that were created again at the source have other target topics than before. `topic_ids`: as they are now.
 
@@ -111,6 +120,9 @@ class TargetTopics:
         self._require_same_targets(names, existing)
         missing = {source: target for source, target in names.items() if self._config.topics.create and target not in existing}
         if missing:
+            collisions = collision_problems(self._target, missing.values(), deadline)
+            if collisions:
+                raise ConfigError([f"target topic {name} {problem}" for name, problem in collisions.items()])
             self._create_missing(missing, topics, deadline)
         grown = {
             target: topics[source] for source, target in names.items() if self._has_grown(source, topics, existing.get(target))
@@ -139,6 +151,10 @@ class TargetTopics:
             )
         ]
         problems += self._preserving_problems(names, settings, deadline)
+        for target, metadata in sorted(existing.items()):
+            replica_count = min((partition.replica_count for partition in metadata.partitions.values()), default=None)
+            if (problem := replica_problem(self._target, settings[target], replica_count, deadline)) is not None:
+                problems.append(f"target topic {target} {problem}")
         if problems:
             raise ConfigError(problems)
         for target in sorted(existing):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr
 
+from shallow_mirror import routing
 from shallow_mirror.broker.admin.acl_entries import ANYBODY
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config import values
@@ -68,7 +68,7 @@ class WaveSettings(Section):
     )
 
     def has_topic(self, topic: str) -> bool:
-        return any(re.fullmatch(pattern, topic) for pattern in self.topics)
+        return routing.is_included(topic, self.topics, ())
 
     @property
     def group_pattern(self) -> str:

@@ -24,7 +24,6 @@ from shallow_mirror.migration.group_blockers import plan_problems, spanning_prob
 from shallow_mirror.migration.observations import LogEnds, MappedEnd, named
 from shallow_mirror.migration.permissions import (
     TO_READ,
-    TO_WRITE,
     UserView,
     missing_on_groups,
     missing_on_topics,
@@ -32,11 +31,8 @@ from shallow_mirror.migration.permissions import (
     missing_to_list,
 )
 from shallow_mirror.migration.request_deadline import request_deadline
-from shallow_mirror.migration.reverse_mirror import reverse_positions
+from shallow_mirror.migration.reverse_blockers import reverse_problems
 from shallow_mirror.migration.steps import Direction
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
-from shallow_mirror.streaming.runner.acl_check import require_acls
 from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
@@ -63,6 +59,7 @@ class Passage(Protocol):
     def topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
     def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
+    def log_ends(self) -> LogEnds: ...
     def other_log_ends(self) -> LogEnds: ...
     def controls(self) -> TopicControls: ...
     def group_offsets(self) -> Mapping[str, set[str]]: ...
@@ -80,7 +77,7 @@ def problems_of(passage: Passage) -> list[str]:
     except ConfigError as error:
         return [*problems, *(f"mirror {passage.mirror.mirror}: {problem}" for problem in error.problems)]
     problems += _map_problems(passage, mapped)
-    for check in (_control_problems, _group_problems, _permission_problems, _deny_problems, _reverse_problems):
+    for check in (_control_problems, _group_problems, _permission_problems, _deny_problems, reverse_problems):
         try:
             problems += check(passage)
         except ConfigError as error:
@@ -182,7 +179,9 @@ def _group_problems(passage: Passage) -> Iterator[str]:
     yield from spanning_problems(topics_of, wave.has_topic, passage.mirror.topics.is_included)
     report = passage.move_groups(is_applied=False)
     if report is not None:
-        yield from plan_problems(report)
+        # The ends are listed after the offsets were read: a log that grows meanwhile makes no offset one beyond its end.
+        ends = {name: log.end for name, log in passage.log_ends().items()}
+        yield from plan_problems(report, ends)
 
 
 def _permission_problems(passage: Passage) -> Iterator[str]:
@@ -236,28 +235,3 @@ def _deny_problems(passage: Passage) -> Iterator[str]:
             user = client.value("sasl.username") if client.uses_sasl else ""
             if f"User:{user}" in writers.principals:
                 yield f"writers.principals: User:{user} is the user of mirror {config.mirror}, which has to write on"
-
-
-def _reverse_problems(passage: Passage) -> Iterator[str]:
-    config, wave = passage.reverse, passage.wave
-    if config is None or passage.direction is Direction.ROLLBACK:
-        return
-    where = f"waves: {wave.name}: reverse"
-    preserved = [topic for topic in passage.topics() if passage.mirror.topics.is_preserved(topic)]
-    if preserved:
-        yield f"{where}: {named(preserved)} keep their offsets (topics.offsets: preserved) and have no way back: leave it out"
-    listed = passage.other.metadata(None, request_deadline()).topics
-    included = {name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name)}
-    wanted = {passage.target_topic(topic) for topic in passage.topics()}
-    if included != wanted:
-        differing = sorted(included ^ wanted)
-        yield f"{where}: has to copy exactly the topics of the wave, and differs in {named(differing)} (topics.include)"
-    present = reverse_positions(config)
-    if present:
-        yield f"{where}: mirror {config.mirror} has run already: it needs another mirror id and tables to begin at the move"
-        return
-    with closing(Cluster(config.source.client)) as source, closing(Cluster(config.target.client)) as target:
-        view = UserView(target, f"{where}: {config.target_cluster_name}")
-        yield from missing_on_topics(view, passage.topics(), TO_WRITE, "needed to copy back")
-        require_acls(config, source, target, request_deadline())
-        refuse_used_ids(target, transactional_ids(config.mirror, id_count(config.write.slots)), request_deadline())

@@ -13,17 +13,16 @@ HAND_OVER_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """`backlog_s`: None where no pace is known. `read_s`: for reading once what both clusters hold; None likewise.
-
-    `micro_batch_s`: of the last micro-batches. `compare_s` and `groups_s`: of a comparison of nothing and of a translation
-    without a commit, done for this plan. `trigger_s` and `quiet_s` are settings.
-    """
-
     backlog_s: float | None
-    read_s: float | None
+    """None where no pace is known."""
+    verify_s: float | None
+    """For comparing what both clusters hold, by a comparison of the last of it; None where nothing could be compared."""
     micro_batch_s: float | None
+    """Of the last micro-batches."""
     compare_s: float
+    """For a comparison of nothing, done for this plan."""
     groups_s: float
+    """For a translation without a commit, done for this plan."""
     trigger_s: float
     quiet_s: float
 
@@ -42,7 +41,7 @@ def step_times(measured: Measured) -> Mapping[Step, StepTime]:
     rest = measured.compare_s + measured.groups_s
     return {
         Step.CATCH_UP: _by_pace(measured.backlog_s, "backlog by the pace of the mirror, or of reading"),
-        Step.VERIFY: _by_pace(measured.read_s, "what both clusters hold, by the pace of reading"),
+        Step.VERIFY: _by_pace(measured.verify_s, "what both clusters hold, by a comparison of the last of it for this plan"),
         Step.STOP_WRITERS: StepTime(seconds=measured.quiet_s, basis="writers.quiet, after the last record"),
         Step.STOP_GROUPS: StepTime(seconds=0.0, basis="they stop with the writers"),
         Step.COPY_REST: StepTime(seconds=copying, basis="trigger, and the last micro-batches"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.migration.observations import named
+from shallow_mirror.types import TopicPartition
 
 
 def commit_problems(report: GroupsReport) -> list[str]:
@@ -18,8 +19,11 @@ def commit_problems(report: GroupsReport) -> list[str]:
     return problems
 
 
-def plan_problems(report: GroupsReport) -> list[str]:
-    """Return what no waiting changes: everything but offsets that the mirror has yet to reach."""
+def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int]) -> list[str]:
+    """Return what no waiting changes: everything but offsets that the mirror has yet to reach.
+
+    `ends`: of the logs at the origin, listed after the offsets of the report were read.
+    """
     problems = []
     for group in report.groups:
         if group.clients:
@@ -27,6 +31,17 @@ def plan_problems(report: GroupsReport) -> list[str]:
         bad = [partition for partition in group.partitions if _is_bad(partition)]
         if bad:
             problems.append(f"group {group.name}: " + named(_sentence(partition) for partition in bad))
+        beyond = [partition for partition in group.partitions if _is_beyond(partition, ends)]
+        if beyond:
+            places = named(
+                f"offset {partition.offset:,} of {name}, whose log ends at {ends[name]:,}"
+                for partition in beyond
+                for name in (partition.topic_partition,)
+            )
+            problems.append(
+                f"group {group.name} has committed {places} at {report.origin}: no record has that offset, so there is none to "
+                "continue at. Stop its consumers and reset these offsets there (kafka-consumer-groups.sh --reset-offsets)"
+            )
     return problems
 
 
@@ -42,6 +57,11 @@ def spanning_problems(
                 f"group {group} reads {named(others)} as well, which this wave does not move: all topics of a group move together"
             )
     return problems
+
+
+def _is_beyond(partition: GroupPartition, ends: Mapping[TopicPartition, int]) -> bool:
+    end = ends.get(partition.topic_partition)
+    return end is not None and partition.offset is not None and partition.offset > end
 
 
 def _is_bad(partition: GroupPartition) -> bool:

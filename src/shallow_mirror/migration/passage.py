@@ -135,7 +135,8 @@ class Passage:
             known.setdefault(write.topic_partition, []).append(OffsetRange(write.start, write.end))
         report = verify_mirror(self.mirror, topics=self.topics(), after=after, known=known, on_progress=self.on_progress)
         return Compared(
-            is_equal=report.is_equal,
+            # What is covered is known from the positions and log ends. A topic whose records have all expired can be moved.
+            is_equal=not report.difference_counts,
             sentences=report.sentences(),
             seconds=report.seconds,
             size_bytes=report.source_bytes + report.target_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,15 @@ from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.migration.blockers import notes_of
+from shallow_mirror.migration.comparison_sample import MappedRow, choose_sample, comparison_s
 from shallow_mirror.migration.estimate import Measured, StepTime, downtime_s, step_times
 from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.state import Phase, state_of
 from shallow_mirror.migration.steps import MOVE, Direction, Step
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
-from shallow_mirror.preflight.findings import Level
+from shallow_mirror.types import TopicPartition
 
 SAMPLE_BYTES = 1 << 20
 """Bytes that are read of each partition to measure the pace of reading."""
@@ -152,20 +154,24 @@ def _outside(template: str, passage: Passage, wave: WaveSettings) -> str:
 
 
 def _measure(passage: Passage, clock: Callable[[], float]) -> tuple[Measured, list[str]]:
-    """Return what was measured, and what a preflight of these topics found in the way."""
+    """Return what was measured, and what a preflight and a comparison of these topics found in the way."""
     config = passage.mirror.model_copy(
         update={"topics": passage.mirror.topics.model_copy(update={"include": list(passage.wave.topics)})}
     )
     report = preflight_mirror(config, sample_bytes=SAMPLE_BYTES)
-    problems = [f"{finding.subject}: {finding.what}" for finding in report.findings if finding.level is Level.STOPS]
+    problems = report.stops()
+    if config.write.on_refused == "stop":
+        problems += report.refusals()
     pace = report.paces[0] if report.paces else None
-    reading = report.paces[-1] if report.paces else None
-    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
-    held_bytes = sum(offset_map.settled_rows(columns=["size_bytes"]).column("size_bytes").to_pylist())
+    sample = choose_sample(_mapped_rows(passage))
+    compared = passage.compare(sample.after)
+    if not compared.is_equal:
+        problems += [f"the clusters differ: {sentence}" for sentence in compared.sentences]
     mapped = passage.mapped_ends()
     began = clock()
     passage.compare(mapped)
-    compared = clock()
+    compare_s = clock() - began
+    began = clock()
     passage.move_groups(is_applied=False)
     return (
         Measured(
@@ -174,15 +180,29 @@ def _measure(passage: Passage, clock: Callable[[], float]) -> tuple[Measured, li
             else None
             if pace is None
             else pace.seconds_for(report.backlog.size_bytes),
-            read_s=None if reading is None else 2 * reading.seconds_for(held_bytes),
+            verify_s=comparison_s(sample, compared.seconds, compare_s),
             micro_batch_s=_micro_batch_s(passage),
-            compare_s=compared - began,
-            groups_s=clock() - compared,
+            compare_s=compare_s,
+            groups_s=clock() - began,
             trigger_s=config.trigger_s,
             quiet_s=passage.files.config.writers.quiet_s,
         ),
         problems,
     )
+
+
+def _mapped_rows(passage: Passage) -> Iterator[MappedRow]:
+    """Yield the settled rows of the topics as they are now; of older ones of the same names nothing is compared."""
+    offset_map = OffsetMap.open(MirrorStorage(passage.mirror.table_location), mirror=passage.mirror.mirror)
+    listed = passage.origin.metadata(list(passage.topics()), request_deadline()).topics
+    ids = {name: topic.topic_id for name, topic in listed.items()}
+    columns = ["source_topic", "source_topic_id", "source_partition", "source_start", "source_end", "target_end", "size_bytes"]
+    for piece in offset_map.settled_pieces(columns=columns):
+        for topic, topic_id, partition, start, end, target_end, size_bytes in zip(
+            *(piece.column(name).to_pylist() for name in columns), strict=True
+        ):
+            if ids.get(topic) == topic_id:
+                yield MappedRow(TopicPartition(topic, partition), start, end, target_end, size_bytes or 0)
 
 
 def _micro_batch_s(passage: Passage) -> float | None:

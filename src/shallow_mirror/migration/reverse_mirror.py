@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shallow_mirror import routing
 from shallow_mirror.checkpoints.controls import Controls
@@ -12,6 +12,7 @@ from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration.observations import named
 from shallow_mirror.operations.operator_session import open_operator_session
 from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
@@ -29,12 +30,26 @@ def reverse_positions(config: MirrorConfig) -> dict[TopicPartition, int]:
     return {source.topic_partition: position.offset for source, position in positions.items()}
 
 
+def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | None:
+    """Return why the mirror cannot copy back behind the records that its target topics hold; None where it can."""
+    preserved = sorted(topic for topic in topics if config.topics.is_preserved(topic))
+    if not preserved:
+        return None
+    return (
+        f"{named(preserved)} would keep their offsets, but what comes back is appended behind the records that are there: remove "
+        "topics.offsets from the file of the reverse mirror"
+    )
+
+
 def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
     """Register `starts` as the first positions of the mirror, and let it write to the topics that were handed over to it.
 
     Takes over its map for that, unless all of them are there. Raises ConfigError where it has other positions already.
     """
     topics = sorted({name.topic for name in starts})
+    preserving = preserving_problem(config, topics)
+    if preserving is not None:
+        raise ConfigError(f"reverse mirror {config.mirror}: {preserving}")
     present = reverse_positions(config)
     differing = sorted(name for name, start in starts.items() if present.get(name, start) < start)
     if differing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shallow_mirror.preflight.report import PreflightReport, TopicReport
-from shallow_mirror.preflight.run import DEFAULT_SAMPLE_BYTES, preflight_mirror
+from shallow_mirror.preflight.run import DEFAULT_SAMPLE_BYTES, preflight_mirror, start_problems
 from shallow_mirror.preflight.sampling import PreflightProgress
 
-__all__ = ["DEFAULT_SAMPLE_BYTES", "PreflightProgress", "PreflightReport", "TopicReport", "preflight_mirror"]
+__all__ = ["DEFAULT_SAMPLE_BYTES", "PreflightProgress", "PreflightReport", "TopicReport", "preflight_mirror", "start_problems"]

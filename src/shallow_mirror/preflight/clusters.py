@@ -8,14 +8,20 @@ from shallow_mirror.broker.admin.acls import Operation, Permissions, missing_slo
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
 from shallow_mirror.broker.produce.receipts import read_receipts
-from shallow_mirror.broker.produce.transactions import describe_txn
+from shallow_mirror.broker.produce.transactions import describe_txn, timeout_problem
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError, RetriableError
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids, require_known_receipts
-from shallow_mirror.streaming.runner.acl_check import ON_SOURCE_TOPICS, ON_TARGET_TOPICS
+from shallow_mirror.streaming.runner.acl_check import (
+    ON_SOURCE_TOPICS,
+    ON_TARGET_TOPICS,
+    TO_ADD_PARTITIONS,
+    TO_CREATE,
+    missing_on_topic,
+)
 
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 
@@ -106,8 +112,7 @@ def timeout_problems(
     for node_id, broker_settings in settings.items():
         max_timeout = broker_settings.get(_MAX_TIMEOUT)
         if max_timeout is not None and int(max_timeout) < transaction_timeout_ms:
-            lower = f"lower write.transaction_timeout_ms ({transaction_timeout_ms}) to it, or raise it"
-            what = f"has {_MAX_TIMEOUT}={max_timeout}: {lower}"
+            what = f"has {_MAX_TIMEOUT}={max_timeout}: {timeout_problem(transaction_timeout_ms)}"
             yield Finding(Level.STOPS, f"cluster {alias}, broker {node_id}", what)
     for node_id, reason in refused.items():
         what = f"{_MAX_TIMEOUT} and the defaults of new topics are not known: {reason}"
@@ -117,22 +122,16 @@ def timeout_problems(
 def source_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
     """Pure."""
     for source in plans:
-        yield from _missing_rights(f"source topic {source}", rights.missing_on(source, ON_SOURCE_TOPICS))
+        yield from _missing_rights("source", rights, source, ON_SOURCE_TOPICS)
 
 
 def target_right_problems(rights: Permissions, plans: Mapping[str, TargetPlan]) -> Iterator[Finding]:
-    """Pure. `rights` on the target's topics, existing or not. A right to create may be of the topic or of the cluster."""
+    """Pure. `rights` on the target's topics, existing or not."""
     for plan in plans.values():
-        needed = set(ON_TARGET_TOPICS)
-        if plan.created_with is not None:
-            needed.add(Operation.DESCRIBE_CONFIGS)
-            if Operation.CREATE not in (rights.cluster or ()):
-                needed.add(Operation.CREATE)
-        if plan.added_partitions:
-            needed.add(Operation.ALTER)
-        yield from _missing_rights(f"target topic {plan.topic}", rights.missing_on(plan.topic, sorted(needed)))
+        to_create = TO_CREATE if plan.created_with is not None else {}
+        to_grow = TO_ADD_PARTITIONS if plan.added_partitions else {}
+        yield from _missing_rights("target", rights, plan.topic, {**ON_TARGET_TOPICS, **to_create, **to_grow})
 
 
-def _missing_rights(subject: str, missing: Sequence[Operation]) -> Iterator[Finding]:
-    if missing:
-        yield Finding(Level.STOPS, subject, f"is not permitted: grant {', '.join(str(operation) for operation in missing)}")
+def _missing_rights(side: str, rights: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[Finding]:
+    return (Finding(Level.STOPS, f"{side} topic {topic}", grant) for grant in missing_on_topic(rights, topic, needed))

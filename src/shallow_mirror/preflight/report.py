@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.estimate import Backlog, Pace, PartitionSample, backlog_of
-from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.findings import Finding, Level, sentences
 from shallow_mirror.preflight.schema_check import SchemaUse
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.verdict_counts import TopicCounts
@@ -75,6 +76,19 @@ class PreflightReport:
         """Whether no batch that was read would be refused, and nothing would stop the mirror."""
         is_stopped = any(finding.level is Level.STOPS for finding in self.findings)
         return not is_stopped and not any(topic.counts.refusals for topic in self.topics)
+
+    def stops(self) -> list[str]:
+        """Return a sentence for each finding that would stop the mirror."""
+        return sentences(finding for finding in self.findings if finding.level is Level.STOPS)
+
+    def refusals(self) -> list[str]:
+        """Return a sentence for each rule by which batches would be refused."""
+        return [
+            f"source topic {topic.topic}: {counted(count.amount.batch_count, 'batch')} would be refused, the first at offset "
+            f"{count.base_offset} of {count.topic_partition}: {rule}. {count.remedy}"
+            for topic in self.topics
+            for rule, count in topic.counts.refusals.items()
+        ]
 
     @property
     def backlog(self) -> Backlog:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from shallow_mirror.broker.admin.acls import request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.broker.cluster.connectivity import reach
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.operations.status import run_status
 from shallow_mirror.preflight.clusters import (
     broker_problems,
     read_broker_settings,
@@ -28,7 +30,7 @@ from shallow_mirror.preflight.clusters import (
     timeout_problems,
 )
 from shallow_mirror.preflight.estimate import Pace, mirror_pace, reading_pace
-from shallow_mirror.preflight.findings import Finding, Level
+from shallow_mirror.preflight.findings import Finding, Level, sentences
 from shallow_mirror.preflight.preserved_topics import PreservedTopics
 from shallow_mirror.preflight.report import ClusterReport, PreflightReport, TopicReport
 from shallow_mirror.preflight.sample_reader import PATIENCE_MS, SampleReader
@@ -37,12 +39,17 @@ from shallow_mirror.preflight.schema_check import SchemaCheck, SchemaUse, regist
 from shallow_mirror.preflight.schema_ids import SchemaIdSampler
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
 from shallow_mirror.schemas.registry import open_registries
+from shallow_mirror.sinks.kafka.targets.target_checks import (
+    IS_WRITTEN_BY_OTHERS,
+    WRITTEN_BY_OTHERS,
+    written_offsets,
+)
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
-from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
-from shallow_mirror.types import SourcePartition, TargetPartition
+from shallow_mirror.streaming.runner.unauthorized_topics import nothing_matches, unauthorized_topics
+from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
 
 DEFAULT_SAMPLE_BYTES = 64 << 20
 
@@ -64,10 +71,40 @@ def preflight_mirror(
     mirror file, another mirror's map, brokers without a supported version), OffsetMapConflictError, RetriableError (a cluster
     does not answer).
     """
+    with _opened(config, spark, clock) as preflight:
+        return preflight.run(sample_bytes, on_progress)
+
+
+def start_problems(
+    config: MirrorConfig, handed_over: Collection[str], *, clock: Callable[[], float] = time.monotonic
+) -> list[str]:
+    """Return a sentence for everything that would keep a mirror from starting, without reading a batch.
+
+    `handed_over`: topics that a migration will have handed over from another mirror, which copies them to here. Raises as
+    `preflight_mirror`.
+    """
+    with _opened(config, None, clock) as preflight:
+        return sentences(finding for finding in preflight.check(handed_over) if finding.level is Level.STOPS)
+
+
+@contextmanager
+def _opened(config: MirrorConfig, spark: Any, clock: Callable[[], float]) -> Iterator[_Preflight]:
     source, target = Cluster(config.source.client, clock=clock), Cluster(config.target.client, clock=clock)
     with closing(source), closing(target):
-        storage = MirrorStorage(config.table_location, spark)
-        return _Preflight(config, storage, source, target, clock).run(sample_bytes, on_progress)
+        yield _Preflight(config, MirrorStorage(config.table_location, spark), source, target, clock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Topics:
+    """What would be mirrored, by source topic and by partition."""
+
+    partition_counts: Mapping[str, int]
+    plans: Mapping[str, TargetPlan]
+    backlogs: Mapping[SourcePartition, OffsetRange]
+    unmirrored: Mapping[str, int]
+    """Partitions of target topics that exist and that this mirror has not copied to, by name."""
+    mirrored: Mapping[str, int]
+    """Of those that it has copied to."""
 
 
 class _Preflight:
@@ -79,11 +116,21 @@ class _Preflight:
         self._findings: list[Finding] = []
         self._schema_uses: tuple[SchemaUse, ...] = ()
 
+    def check(self, handed_over: Collection[str]) -> Sequence[Finding]:
+        self._read_clusters()
+        offset_map = self._open_map()
+        self._check_slots(offset_map)
+        self._check_topics(offset_map, handed_over)
+        return self._findings
+
     def run(self, sample_bytes: int | None, on_progress: OnProgress) -> PreflightReport:
         began = self._clock()
         self._read_clusters()
         offset_map = self._open_map()
         self._check_slots(offset_map)
+        topics = self._check_topics(offset_map, ())
+        watched = {**topics.unmirrored, **(topics.mirrored if self._is_mirror_over(offset_map) else {})}
+        written = self._written_offsets(watched)
         reader = SampleReader(
             self._source,
             self._config.read.isolation_level,
@@ -91,7 +138,8 @@ class _Preflight:
             sample_bytes=sample_bytes,
             clock=self._clock,
         )
-        topics = self._sample_topics({} if offset_map is None else offset_map.positions(), reader, on_progress)
+        reports = self._sample_topics(topics, reader, on_progress)
+        self._findings += _of_other_writers(written, self._written_offsets(watched), topics.unmirrored)
         paces = (self._mirror_pace(offset_map), reading_pace(reader.read_bytes, reader.seconds))
         return PreflightReport(
             mirror=self._config.mirror,
@@ -101,36 +149,58 @@ class _Preflight:
             target=_cluster_report(self._config.target.alias, self._of_target),
             has_map=offset_map is not None,
             coalesce_bytes=self._config.write.coalesce_bytes,
-            topics=topics,
+            topics=reports,
             findings=tuple(self._findings),
             paces=tuple(pace for pace in paces if pace is not None),
             schema_uses=self._schema_uses,
         )
 
-    def _sample_topics(
-        self, positions: Mapping[SourcePartition, Position], reader: SampleReader, on_progress: OnProgress
-    ) -> tuple[TopicReport, ...]:
+    def _check_topics(self, offset_map: OffsetMap | None, handed_over: Collection[str]) -> _Topics:
+        positions = {} if offset_map is None else offset_map.positions()
         planner = SourceOffsets(PlannerConfig.of_mirror(self._config), self._source)
         listing = planner.log_ends(self._deadline())
         listing.require_answers()
         guard = CycleDetector(
             self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id
         )
+        guard.exempt(self._without_cycle(offset_map).union(handed_over))
+        guard.read_registrations()
         guard.require_no_cycles(listing.topic_ids)
         mirrored = {source.topic: position.target for source, position in positions.items()}
         partitions = self._partition_counts(listing, mirrored)
-        plans = self._plan_targets(partitions, mirrored)
+        plans, targets = self._plan_targets(partitions, mirrored)
         offsets = {source: position.offset for source, position in positions.items()}
         backlogs, problems = plan_backlogs(planner, listing, offsets, self._deadline)
         self._findings += problems
         preserved = PreservedTopics(self._config, self._source, self._target, self._deadline)
         self._findings += preserved.findings(plans, positions, backlogs)
+        return _Topics(
+            partition_counts=partitions,
+            plans=plans,
+            backlogs=backlogs,
+            unmirrored=targets.existing_partitions(plans, is_mirrored=False),
+            mirrored=targets.existing_partitions(plans, is_mirrored=True),
+        )
+
+    def _without_cycle(self, offset_map: OffsetMap | None) -> frozenset[str]:
+        return frozenset() if offset_map is None else Controls.open(self._storage).read().without_cycle
+
+    def _sample_topics(self, topics: _Topics, reader: SampleReader, on_progress: OnProgress) -> tuple[TopicReport, ...]:
         schema_ids = SchemaIdSampler() if self._config.schemas.has_registries else None
-        sampler = TopicSampler(self._config, reader, backlogs, on_progress, schema_ids)
-        topics = tuple(sampler.sample(topic, partitions[topic], plan) for topic, plan in plans.items())
-        self._findings += [*sampler.findings, *sampler.library_problems(), *registry_topic_findings(partitions)]
+        counts = topics.partition_counts
+        sampler = TopicSampler(self._config, reader, topics.backlogs, on_progress, schema_ids)
+        reports = tuple(sampler.sample(topic, counts[topic], plan) for topic, plan in topics.plans.items())
+        self._findings += [*sampler.findings, *sampler.library_problems(), *registry_topic_findings(counts)]
         self._schema_uses = () if schema_ids is None else self._check_schemas(schema_ids)
-        return topics
+        return reports
+
+    def _is_mirror_over(self, offset_map: OffsetMap | None) -> bool:
+        """Return whether nothing of this mirror writes now, as far as this host can tell."""
+        recorded = None if offset_map is None else offset_map.recorded()
+        return recorded is not None and run_status(self._storage.best_effort_tables(), recorded).is_alive is False
+
+    def _written_offsets(self, partition_counts: Mapping[str, int]) -> dict[str, int]:
+        return written_offsets(self._target, partition_counts, self._deadline())
 
     def _check_schemas(self, schema_ids: SchemaIdSampler) -> tuple[SchemaUse, ...]:
         with open_registries(self._config) as (source, target):
@@ -176,15 +246,17 @@ class _Preflight:
         hidden = unauthorized_topics(self._source, self._config.topics.include, mirrored, names, self._deadline())
         self._findings += [Finding(Level.STOPS, f"source topic {name}", what) for name, what in hidden.items()]
         if not names:
-            what = "no topic matches topics.include: the mirror would wait for one"
-            self._findings.append(Finding(Level.DOUBT, f"cluster {self._config.source.alias}", what))
+            what = nothing_matches(self._config.topics.include)
+            self._findings.append(Finding(Level.STOPS, f"cluster {self._config.source.alias}", what))
             return {}
         listed = self._source.metadata(names, self._deadline()).topics
         partitions = {name: len(listed[name].partitions) for name in names}
         self._findings += _leaderless(listing, partitions)
         return partitions
 
-    def _plan_targets(self, partitions: Mapping[str, int], mirrored: Mapping[str, TargetPartition]) -> dict[str, TargetPlan]:
+    def _plan_targets(
+        self, partitions: Mapping[str, int], mirrored: Mapping[str, TargetPartition]
+    ) -> tuple[dict[str, TargetPlan], TargetPlans]:
         target = TargetCluster(
             cluster=self._target,
             broker_count=len(self._of_target.brokers),
@@ -197,7 +269,7 @@ class _Preflight:
         of_target = request_permissions(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
         self._findings += source_right_problems(of_source, plans)
         self._findings += target_right_problems(of_target, plans)
-        return plans
+        return plans, targets
 
     def _mirror_pace(self, offset_map: OffsetMap | None) -> Pace | None:
         recorded = None if offset_map is None else offset_map.recorded()
@@ -209,6 +281,14 @@ class _Preflight:
 
 def _cluster_report(alias: str, metadata: ClusterMetadata) -> ClusterReport:
     return ClusterReport(alias=alias, cluster_id=metadata.cluster_id, broker_count=len(metadata.brokers))
+
+
+def _of_other_writers(before: Mapping[str, int], now: Mapping[str, int], unmirrored: Collection[str]) -> Iterator[Finding]:
+    for topic, offsets in sorted(now.items()):
+        if offsets > before[topic]:
+            yield Finding(Level.DOUBT, f"target topic {topic}", IS_WRITTEN_BY_OTHERS)
+        elif offsets and topic in unmirrored:
+            yield Finding(Level.DOUBT, f"target topic {topic}", WRITTEN_BY_OTHERS)
 
 
 def _leaderless(listing: LogEnds, partitions: Mapping[str, int]) -> Iterator[Finding]:

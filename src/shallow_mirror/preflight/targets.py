@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -10,13 +10,15 @@ from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
-from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.targets.source_ends import before_compaction
+from shallow_mirror.sinks.kafka.targets.target_checks import collision_problems, replica_problem
 from shallow_mirror.types import TargetPartition
 
 
@@ -70,6 +72,17 @@ class TargetPlans:
         self._deadline = deadline
         self.findings: list[Finding] = []
 
+    def existing_partitions(self, plans: Mapping[str, TargetPlan], *, is_mirrored: bool) -> dict[str, int]:
+        """Return the number of partitions of target topics that exist: those that this mirror has copied to, or the others.
+
+        Preserved topics have rules of their own (`preserved_topics.py`).
+        """
+        return {
+            plan.topic: plan.partition_count - plan.added_partitions
+            for source, plan in plans.items()
+            if plan.exists and (source in self._mirrored) is is_mirrored and not self._config.topics.is_preserved(source)
+        }
+
     def plan(self, topics: Mapping[str, int]) -> dict[str, TargetPlan]:
         """`topics`: number of partitions by source topic. Raises RetriableError."""
         names = {source: self._name_of(source) for source in topics}
@@ -77,6 +90,8 @@ class TargetPlans:
         existing = {name: metadata for name, metadata in listed.items() if metadata.error_code == 0}
         self._settings = _settings_of(self._target.cluster, sorted(existing), self._deadline)
         self._source_settings = _settings_of(self._source, sorted(topics), self._deadline)
+        missing = [target for target in names.values() if listed[target].error_code == UNKNOWN_TOPIC_OR_PARTITION]
+        self._collisions = collision_problems(self._target.cluster, missing, self._deadline())
         plans = {}
         for source, target in sorted(names.items()):
             code = listed[target].error_code
@@ -87,7 +102,7 @@ class TargetPlans:
                 plans[source] = self._plan_existing(source, topics[source], existing[target])
             else:
                 plans[source] = self._plan_missing(source, topics[source], target)
-            self.findings += self._replica_problems(plans[source])
+            self._check_replicas(plans[source])
         return plans
 
     def _name_of(self, source: str) -> str:
@@ -132,12 +147,17 @@ class TargetPlans:
         if not self._config.topics.create:
             self._add_finding(Level.STOPS, target, target_topic_policy.missing_problem(source, partitions))
             return _unknown_plan(target, exists=False)
+        if target in self._collisions:
+            self._add_finding(Level.STOPS, target, self._collisions[target])
+            return _unknown_plan(target, exists=False)
         of_source = {} if self._config.topics.configs == "off" else self._source_settings[source]
         if isinstance(of_source, ConfigError):
             self._add_finding(Level.STOPS, target, f"cannot be created like {source}: {of_source}")
             return _unknown_plan(target, exists=False)
         is_preserved = self._config.topics.is_preserved(source)
         created_with = target_topic_policy.configs_of_new(of_source, is_preserved=is_preserved)
+        if not is_preserved:
+            created_with |= self._before_compaction(source, created_with)
         default = self._target.defaults.get("default.replication.factor")
         return TargetPlan(
             topic=target,
@@ -148,20 +168,23 @@ class TargetPlans:
             settings={**_inherited(self._target.defaults), **created_with},
         )
 
+    def _before_compaction(self, source: str, created_with: Mapping[str, str]) -> dict[str, str]:
+        try:
+            return before_compaction(self._source, source, created_with, self._deadline())[0]
+        except RetriableError:
+            return {}  # a partition without a leader is reported with its topic
+
     def _bounded_replicas(self) -> int | None:
         return target_topic_policy.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
 
-    def _replica_problems(self, plan: TargetPlan) -> Iterator[Finding]:
-        replicas, least = plan.replication_factor, int(plan.settings.get("min.insync.replicas", 1))
-        if replicas is None:
-            return
-        if not plan.exists and replicas > self._target.broker_count:
+    def _check_replicas(self, plan: TargetPlan) -> None:
+        replicas = plan.replication_factor
+        if not plan.exists and replicas is not None and replicas > self._target.broker_count:
             brokers = counted(self._target.broker_count, "broker")
             what = f"would be created with {counted(replicas, 'replica')}; the target has {brokers}. "
-            yield Finding(Level.STOPS, f"target topic {plan.topic}", f"{what}Set topics.replication_factor")
-        if least > replicas:
-            what = f"has min.insync.replicas={least}, more than its {replicas} replicas: nothing can be written to it"
-            yield Finding(Level.STOPS, f"target topic {plan.topic}", what)
+            self._add_finding(Level.STOPS, plan.topic, f"{what}Set topics.replication_factor")
+        problem = replica_problem(self._target.cluster, plan.settings, replicas, self._deadline())
+        self._add_finding(Level.STOPS, plan.topic, *([] if problem is None else [problem]))
 
 
 def _settings_of(

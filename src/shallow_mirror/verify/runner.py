@@ -53,10 +53,10 @@ def verify_mirror(
 ) -> VerifyReport:
     """Compare what both clusters hold through the offset map, as far as it is settled.
 
-    `topics`: source topics, all by default. `after`: by source partition, the source offset where a row of the map ends, and the
-    target offset, from which on is compared; everything of partitions that it lacks. `known`: by target partition, whole batches
-    of others that are no difference. `is_deep`: open every batch. A verification of the same topics and depth that was interrupted is continued, unless `from_start`. `range_bytes` by
-    default RANGE_FETCHES times `read.fetch_bytes`.
+    `topics`: source topics, all by default. `after`: by source partition, the source offset where a row of the map ends, and
+    the target offset, from which on is compared; everything of partitions that it lacks. `known`: by target partition, whole
+    batches of others that are no difference. `is_deep`: open every batch. A verification of the same topics and depth that was
+    interrupted is continued, unless `from_start`. `range_bytes` by default RANGE_FETCHES times `read.fetch_bytes`.
     `spark`: for tables in a catalog, the session that has it. Differences are in the report. Without `after`, the report is not
     equal either where something that the file includes could not be compared. Raises ConfigError (no map,
     another mirror's clusters, a missing permission), RetriableError (a cluster does not answer), BatchRefusedError (a batch is

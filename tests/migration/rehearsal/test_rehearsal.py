@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from tests.migration.migrations import left_of_rehearsals, running_application
+from tests.support import mirror_runs as runs
 
+from shallow_mirror import routing
 from shallow_mirror.migration.rehearsal.rehearsal import rehearse
 from shallow_mirror.migration.session import Options, read_state, run_migration
 from shallow_mirror.migration.state import Phase
@@ -22,11 +24,13 @@ def test_a_rehearsal_leaves_nothing_behind_and_its_time_is_that_of_the_move(
     two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    opened = running_application(tmp_path, two_clusters, topic_name, PARTITIONS, reverse={"start": "conductor"})
+    every = [f"{routing.REHEARSAL_PREFIX}.*"]
+    opened = running_application(tmp_path, two_clusters, topic_name, PARTITIONS, include=every, reverse={"start": "conductor"})
     with opened as (made, application, operator):
         options = Options(launch=made.launch)
         report = rehearse(made.files(), operator, options=options)
         assert list(report.left) == []
+        assert {topic for topic, _ in runs.positions(made.files().mirror)} == {topic_name}
         assert left_of_rehearsals(source) == left_of_rehearsals(target) == []
         assert set(report.seconds) == {Direction.MOVE, Direction.ROLLBACK}
         assert len(report.groups) == 3

@@ -45,7 +45,10 @@ def test_a_topic_that_was_taken_back_is_planned_only_where_no_other_mirror_bring
     config: Any = SimpleNamespace()
     targets: Any = SimpleNamespace()
     given: Any = cycles
-    monitor = TopicMonitor(config, targets, (), controls, paused_path, cycles=given, report=lambda _: None)
+    held: Any = SimpleNamespace()
+    monitor = TopicMonitor(
+        config, targets, (), controls, paused_path, cycles=given, held=held, positions=dict, report=lambda _: None
+    )
     controls.add("hand-over", ["orders"])
     monitor._read_controls()
     assert planner_state.read_paused_topics(paused_path) == {"orders"}

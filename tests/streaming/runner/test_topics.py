@@ -16,7 +16,7 @@ from tests.support.mirror_runs import Running, catch_up, config, create_topic, r
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import BatchRefusedError, ConfigError
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.verify import verify_mirror
@@ -60,12 +60,15 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
     two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, target, topic = two_clusters.source.bootstrap, two_clusters.target.bootstrap, topic_name
-    later, gone = f"{topic}.later", f"{topic}.gone"
+    later, gone, compacted = f"{topic}.later", f"{topic}.gone", f"{topic}.compacted"
     create_topic(source, topic, 2, {"retention.ms": "86400000"})
     create_topic(source, gone)
     write(source, topic, ["before"])
     write(source, gone, ["kept"])
-    topics = {"configs": "sync", "discovery": "1 second", "start": {gone: "earliest"}}
+    create_topic(source, compacted)
+    write(source, compacted, ["without a key"])
+    runs.set_topic(source, compacted, {"cleanup.policy": "compact"})
+    topics = {"configs": "sync", "discovery": "1 second", "start": {gone: "earliest", compacted: "earliest"}}
     settings = config(tmp_path, source, target, [f"{topic}.*"], topics=topics, read={"start": "latest"})
     with Running(settings, spark) as mirror, load(source, topic, 2):
         mirror.wait_for("the first copies", lambda: runs.positions(settings).get((topic, 1), 0) > 20)
@@ -88,6 +91,8 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
             ),
         )
 
+        mirror.wait_for("compaction", lambda: runs.topic_settings(target, compacted)["cleanup.policy"] == "compact")
+
         def is_reported() -> bool:
             note = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
             return note is not None and note.gone == (gone,)
@@ -97,6 +102,7 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
     assert runs.is_settled(settings)
     assert f"source topic {gone} was deleted: its copies stay on the target" in caplog.text
     assert read_values(target, gone) == ["kept"]
+    assert read_values(target, compacted) == ["without a key"]
     assert [read_values(target, topic, partition) for partition in range(2, 6)] == [[f"grown {n}"] for n in range(2, 6)]
     assert read_values(target, later, 2) == ["new"]
     runs.add_partitions(source, topic, 7)
@@ -107,6 +113,43 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
     assert "before" not in read_values(target, topic)
     report = verify_mirror(settings, topics=[topic, later])
     assert report.is_equal, report.sentences()
+
+
+def test_records_without_a_key_are_copied_before_a_copy_is_compacted_and_by_the_remedy_where_it_is(
+    two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    new, existing, preserved = (f"{topic_name}.{name}" for name in ("new", "existing", "preserved"))
+    for topic in (new, existing, preserved):
+        create_topic(source, topic)
+        write(source, topic, ["without a key"])
+        runs.set_topic(source, topic, {"cleanup.policy": "compact", "retention.ms": "86400000"})
+    create_topic(target, existing, 1, {"cleanup.policy": "compact"})
+
+    settings = config(tmp_path, source, target, [new], tables="new")
+    catch_up(settings, spark)
+    assert read_values(target, new) == ["without a key"]
+    assert runs.topic_settings(target, new)["retention.ms"] == "-1"
+    catch_up(settings, spark)
+    of_new = runs.topic_settings(target, new)
+    assert (of_new["cleanup.policy"], of_new["retention.ms"]) == ("compact", "86400000")
+    runs.set_topic(target, new, {"cleanup.policy": "delete"})
+    catch_up(settings, spark)
+    assert runs.topic_settings(target, new)["cleanup.policy"] == "delete", "an operator has the last word"
+
+    for topic, offsets in ((existing, "translated"), (preserved, "preserved")):
+
+        def of_topic(offsets: str, topic: str = topic) -> MirrorConfig:
+            return config(tmp_path, source, target, [topic], tables=topic, topics={"offsets": {".*": offsets}})
+
+        with pytest.raises(BatchRefusedError) as refused:
+            catch_up(of_topic(offsets), spark)
+        remedy = "Set cleanup.policy=delete and retention.ms=-1 on the target topic and start again"
+        assert remedy in str(refused.value)
+        assert ("use topics.offsets: translated for it" in str(refused.value)) is (offsets == "preserved")
+        runs.set_topic(target, topic, {"cleanup.policy": "delete", "retention.ms": "-1"})
+        catch_up(of_topic("translated"), spark)
+        assert read_values(target, topic) == ["without a key"]
 
 
 def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hold_up_a_start(

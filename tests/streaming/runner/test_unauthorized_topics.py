@@ -38,7 +38,7 @@ def test_a_topic_that_is_named_and_hidden_is_refused_with_the_right(fake: Strict
 def test_what_does_not_exist_yet_is_only_reported(fake: StrictCluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     ask(fake, ["later", "any.*"], [])
-    assert "no topic of the source matches later, any.* yet" in caplog.text
+    assert "no topic of the source matches later, any.* (topics.include)" in caplog.text
     assert fake.asked("Metadata") == 1
     ask(fake, ["any.*"], ["any-1"])
     assert fake.asked("Metadata") == 1

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, RetriableError
+from shallow_mirror.errors import BrokerTooOldError, NotABrokerError, RetriableError
 
 REACH_MS = 10_000
 
@@ -34,11 +34,11 @@ def reach(cluster: Cluster, where: str, deadline: Deadline) -> ClusterMetadata:
 
 @contextmanager
 def named_cluster(where: str) -> Iterator[None]:
-    """Name the cluster in the BrokerTooOldError of a broker, which knows its own address only."""
+    """Name the cluster in the error of a broker or controller, which knows its own address only."""
     try:
         yield
-    except BrokerTooOldError as error:
-        raise BrokerTooOldError([f"{where}: {problem}" for problem in error.problems]) from error
+    except (BrokerTooOldError, NotABrokerError) as error:
+        raise type(error)([f"{where}: {problem}" for problem in error.problems]) from error
 
 
 def _problem_and_remedy(error_name: str) -> tuple[str, str]:

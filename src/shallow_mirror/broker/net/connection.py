@@ -70,6 +70,8 @@ class Connection:
         self.fetches_by_topic_id = False
         self.has_leader_fetch = False
         """Whether the broker speaks the version of Fetch that only a leader answers."""
+        self.caps_min_insync_replicas = False
+        """Whether the broker takes min.insync.replicas above the number of replicas for that number (Kafka 3.7, KAFKA-15583)."""
         self._explained_until = 0
         self._explain: Callable[[RetriableError], MirrorError | None] = lambda _: None
         self._path: PathLog | None = None

@@ -72,7 +72,7 @@ from kafka.protocol.sasl import (
 
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
+from shallow_mirror.errors import BrokerTooOldError, ConfigError, NotABrokerError, RetriableError
 from shallow_mirror.version import __version__
 from shallow_mirror.wire.protocol import fetch
 
@@ -104,7 +104,11 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "Heartbeat": (HeartbeatRequest, HeartbeatResponse, 4),
     "OffsetCommit": (OffsetCommitRequest, OffsetCommitResponse, 8),
 }
-_HOT_PATH = ((0, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
+_PRODUCE = 0
+_PRODUCE_SINCE_3_7 = 10
+_BROKER_REGISTRATION = 62
+"""With which brokers register at a controller: only nodes that are controllers offer it, and those alone offer no Metadata."""
+_HOT_PATH = ((_PRODUCE, "Produce", 9), (fetch.API_KEY, "Fetch", fetch.API_VERSION))
 _SINCE = {
     "DescribeAcls": "2.8",
     "DescribeClientQuotas": "2.8",
@@ -199,6 +203,11 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
     if answer.error_code:
         raise BrokerTooOldError(f"broker {peer} {_TOO_OLD}: it does not answer ApiVersions 3")
     offered = {api_key.api_key: (api_key.min_version, api_key.max_version) for api_key in answer.api_keys}
+    if _BROKER_REGISTRATION in offered and MetadataRequest.API_KEY not in offered:
+        raise NotABrokerError(
+            f"{peer} is the address of a KRaft controller, not of a broker: set bootstrap.servers to the listeners of brokers "
+            "(in their server.properties: advertised.listeners, not controller.quorum.*)"
+        )
     wanted = [(request.API_KEY, api, version) for api, (request, _, version) in _USED.items() if api not in _OFFERED_BY_ALL]
     too_old: list[str] = []
     too_new: list[str] = []
@@ -219,6 +228,7 @@ def check_versions(connection: Connection, deadline: Deadline) -> None:
     if too_old:
         raise BrokerTooOldError(f"broker {peer} {_TOO_OLD}; it offers {', '.join(too_old)}")
     connection.missing_apis = frozenset(missing)
+    connection.caps_min_insync_replicas = offered[_PRODUCE][1] >= _PRODUCE_SINCE_3_7
     low, high = offered[fetch.API_KEY]
     connection.fetches_by_topic_id = high >= fetch.API_VERSION_BY_ID
     connection.has_leader_fetch = low <= fetch.API_VERSION_OF_LEADER

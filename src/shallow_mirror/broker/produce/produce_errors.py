@@ -52,27 +52,42 @@ def produce_error(topic_partition: TopicPartition, position: int, code: int, mes
 
 
 def explain_refusal(
-    refused: ProduceRefusedError, sent: memoryview, source: TopicPartition, base_offset: int, pos: int
+    refused: ProduceRefusedError,
+    sent: memoryview,
+    source: TopicPartition,
+    base_offset: int,
+    pos: int,
+    *,
+    is_preserved: bool = False,
 ) -> CorruptBatchError | BatchRefusedError:
     """Return the refusal in the source's terms: which batch, and whether it was damaged before the target saw it.
 
-    `sent` is the whole batch, before or after it was restamped: a patched CRC fails where the one before it did.
+    `is_preserved`: it was sent with its offset. `sent` is the whole batch, before or after it was restamped: a patched CRC fails
+    where the one before it did.
     """
     if not verify_crc(sent):
         return CorruptBatchError(source, base_offset, pos, "its CRC does not match its payload")
     rule = f"the target answered {refused.error_name} for {refused.topic_partition}: {refused.message}"
-    return BatchRefusedError(source, base_offset, rule, _REMEDIES.get(refused.error_name, _ANY_REMEDY))
+    remedies = {**_REMEDIES, **(_REMEDIES_WHERE_PRESERVED if is_preserved else {})}
+    return BatchRefusedError(source, base_offset, rule, remedies.get(refused.error_name, _ANY_REMEDY))
 
 
 _ANY_REMEDY = "Look at the settings of the target topic, then start again"
 
 
+_WITHOUT_KEY = "Brokers refuse records without a key on a compacted topic; the source took them before it was compacted"
+_COMPACT_LATER = (
+    "Set cleanup.policy=delete and retention.ms=-1 on the target topic and start again, and cleanup.policy=compact once the "
+    "mirror has no lag there"
+)
 _REMEDIES = {
     "MESSAGE_TOO_LARGE": "Raise max.message.bytes of the target topic and start again",
     "RECORD_LIST_TOO_LARGE": "Raise segment.bytes of the target topic and start again",
     "INVALID_TIMESTAMP": "Set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the target topic to "
     "9223372036854775807 and start again",
-    "INVALID_RECORD": "Brokers refuse records without a key on a compacted topic; the source took them before it was compacted. "
-    "Set cleanup.policy=delete and retention.ms=-1 on the target topic and start again, and cleanup.policy=compact once the "
-    "mirror has no lag there",
+    "INVALID_RECORD": f"{_WITHOUT_KEY}. {_COMPACT_LATER}",
+}
+_REMEDIES_WHERE_PRESERVED = {
+    "INVALID_RECORD": f"{_WITHOUT_KEY}. With preserved offsets the target topic has to be compacted as well: use "
+    f"topics.offsets: translated for it. {_COMPACT_LATER}",
 }

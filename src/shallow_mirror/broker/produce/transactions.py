@@ -101,11 +101,16 @@ def init_producer_id(
         deadline,
     )
     if response.error_code == INVALID_TRANSACTION_TIMEOUT:
-        raise ConfigError(
-            f"write.transaction_timeout_ms: {transaction_timeout_ms} is above transaction.max.timeout.ms of the target's brokers"
-        )
+        raise ConfigError(timeout_problem(transaction_timeout_ms))
     raise_for_code(response.error_code, "InitProducerId", f"InitProducerId of {transactional_id}", key=transactional_id)
     return SlotTxn(transactional_id, response.producer_id, response.producer_epoch)
+
+
+def timeout_problem(transaction_timeout_ms: int) -> str:
+    return (
+        f"write.transaction_timeout_ms: {transaction_timeout_ms} is above transaction.max.timeout.ms of the target's brokers: "
+        "lower it, or raise that"
+    )
 
 
 def begin_init_producer_id(

@@ -1,6 +1,6 @@
 """Driver: removal of whatever a rehearsal has created, also one that was killed.
 
-All names on the clusters begin with one prefix, and all files are in one folder; both are in the table of the migration before
+All names on the clusters contain one prefix, and all files are in one folder; both are in the table of the migration before
 anything is created.
 """
 
@@ -91,7 +91,8 @@ def mirrors_of(folder: str) -> Iterator[StartedMirror]:
 def _remove_names(cluster: ClusterSettings, prefix: str, deadline: Deadline) -> list[str]:
     with closing(Cluster(cluster.client)) as connection, closing(GroupClient(cluster.client, cluster.alias)) as groups:
         while True:
-            topics = [name for name in connection.metadata(None, deadline).topics if name.startswith(prefix)]
+            # The mirror may have put something before it (topics.target_name).
+            topics = [name for name in connection.metadata(None, deadline).topics if prefix in name]
             names = [name for name in groups.listed() if name.startswith(prefix)]
             if not topics and not names:
                 return []
@@ -112,6 +113,6 @@ def _remove_acls(cluster: ClusterSettings, prefix: str) -> list[str]:
     client = AclClient(cluster.client, cluster.alias)
     if not client.has_authorizer():
         return []
-    own = [acl for acl in client.read() if acl.pattern.name.startswith(prefix)]
+    own = [acl for acl in client.read() if prefix in acl.pattern.name]
     refused = client.delete(own) if own else {}
     return [f"{cluster.alias}: {acl} ({reason})" for acl, reason in refused.items()]

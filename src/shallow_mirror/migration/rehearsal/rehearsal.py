@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from shallow_mirror import routing
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import ClusterSettings
@@ -78,10 +79,13 @@ class RehearsalReport:
 
 @dataclass(slots=True)
 class _Actor:
-    """`Reports` of the scratch migration: does what the conductor says, and measures."""
+    """`Reports` of the scratch migration: does what the conductor says, and measures.
+
+    `places`: by alias, a cluster and the names of the scratch topics there.
+    """
 
     writer: ScratchWriter
-    clusters: Mapping[str, ClusterSettings]
+    places: Mapping[str, tuple[ClusterSettings, Callable[[str], str]]]
     reports: Reports
     direction: Direction = Direction.MOVE
     seconds: dict[Direction, dict[Step, float]] = field(default_factory=dict)
@@ -107,7 +111,7 @@ class _Actor:
 
     def says(self, text: str) -> None:
         if "NOW: point the writers" in text:
-            self.writer.start(self.clusters[text.rsplit(" ", 1)[1]])
+            self.writer.start(*self.places[text.rsplit(" ", 1)[1]])
 
 
 def rehearse(files: MigrationFiles, reports: Reports, wave: str | None = None, options: Options = Options()) -> RehearsalReport:  # noqa: B008
@@ -131,13 +135,20 @@ def rehearse(files: MigrationFiles, reports: Reports, wave: str | None = None, o
             problems = passage.problems()
             if problems:
                 raise ConfigError(problems)
-            prefix = f"migrate-rehearsal-{uuid.uuid4().hex[:8]}"
+            prefix = f"{routing.REHEARSAL_PREFIX}{uuid.uuid4().hex[:8]}"
             folder = Path(tempfile.gettempdir()) / prefix
             leftovers = Leftovers(prefix=prefix, folder=str(folder), is_denied=files.config.writers.is_denied)
-            scratch = Scratch(prefix=prefix, folder=folder, topics=passage.topics(), groups=sorted(passage.group_offsets()))
-            missing = list(missing_permissions(files, chosen, scratch))
-            if missing:
-                raise ConfigError(missing)
+            scratch = Scratch(
+                prefix=prefix,
+                folder=folder,
+                topics=passage.topics(),
+                groups=sorted(passage.group_offsets()),
+                target_name=files.mirror.topics.target_name,
+                source_alias=files.mirror.source.alias,
+            )
+            problems = [*scratch.name_problems(), *missing_permissions(files, chosen, scratch)]
+            if problems:
+                raise ConfigError(problems)
             owner.append(event=REHEARSING, detail=leftovers.document())
             report = _Rehearsal(files, chosen, scratch, leftovers, passage, reports, options).run()
         if not report.left:
@@ -187,16 +198,17 @@ class _Rehearsal:
         sample = read_sample(mirror.source, ends, log_starts(mirror.source, list(ends)))
         files = scratch_names.write_files(self._files, self._wave, scratch)
         scratch_names.create_topics(mirror, scratch)
-        writer = ScratchWriter(sample, {topic: scratch.topic(topic) for topic in scratch.topics})
-        writer.fill(mirror.source)
+        writer = ScratchWriter(sample)
+        writer.fill(mirror.source, scratch.topic)
         with closing(Passage(files, files.config.waves[0], Direction.MOVE)) as copy:
             scratch_names.commit_groups(mirror, scratch, {name: log.end for name, log in copy.log_ends().items()})
         self._launch(scratch_names.mirror_file(scratch), scratch.folder / "mirror.log", ())
         self._await_positions(files)
-        actor = _Actor(writer, {mirror.source.alias: mirror.source, mirror.target.alias: mirror.target}, self._reports)
+        places = {mirror.source.alias: (mirror.source, scratch.topic), mirror.target.alias: (mirror.target, scratch.copy)}
+        actor = _Actor(writer, places, self._reports)
         options = replace(self._options, launch=self._launch, waits=True)
         try:
-            writer.start(mirror.source)
+            writer.start(*places[mirror.source.alias])
             run_migration(files, actor, options)
             if files.reverses:
                 self._options.clock.sleep(TRAFFIC_S)

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
+from shallow_mirror import routing
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import MirrorConfig
@@ -19,22 +21,41 @@ from shallow_mirror.config.migration_config import MigrationConfig, MigrationFil
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import COPIED
 from shallow_mirror.types import TopicPartition
 
 REQUEST_S = 30.0
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scratch:
-    """`folder`: of the files and tables of the rehearsal. `topics`: the topics of the wave; `groups`: its groups."""
+    """`folder`: of the files and tables of the rehearsal. `topics`: the topics of the wave; `groups`: its groups.
+
+    `target_name` and `source_alias`: those of the mirror, which name the copies.
+    """
 
     prefix: str
     folder: Path
     topics: Sequence[str]
     groups: Sequence[str]
+    target_name: str
+    source_alias: str
 
     def topic(self, name: str) -> str:
         return f"{self.prefix}.{name}"
+
+    def copy(self, name: str) -> str:
+        """Return the target topic of the scratch topic."""
+        return routing.target_topic_name(self.target_name, self.source_alias, self.topic(name))
+
+    def name_problems(self) -> list[str]:
+        """Return why a cluster would refuse the names, which are longer than the real ones."""
+        return [
+            problem
+            for name in self.topics
+            for problem in routing.name_problems(name, max(self.topic(name), self.copy(name), key=len))
+        ]
 
     def group(self, name: str) -> str:
         return f"{self.prefix}.{name}"
@@ -79,21 +100,29 @@ def _path(scratch: Scratch, name: str) -> Path:
 
 
 def _scratch_mirror(mirror: MirrorConfig, scratch: Scratch, name: str) -> MirrorConfig:
+    """Return the settings of a real mirror for scratch names.
+
+    Left out is what would reach beyond them (ACLs, quotas, the port of the metrics), and where the real one begins.
+    """
     topics = mirror.topics.model_copy(
         update={
             "include": [re.escape(scratch.topic(topic)) for topic in scratch.topics],
             "exclude": [],
             "start": {},
             "discovery": "1 second",
-            "offsets": {},
+            "offsets": _by_scratch_topic(scratch, mirror.topics.offsets),
+            "bytes_per_second": _by_scratch_topic(scratch, mirror.topics.bytes_per_second),
         }
     )
+    groups = {"include": [re.escape(scratch.prefix) + r"\..*"], "exclude": []}
     return mirror.model_copy(
         update={
             "mirror": scratch.mirror_id(name),
             "topics": topics,
             "read": mirror.read.model_copy(update={"start": "earliest"}),
-            "groups": type(mirror.groups)(),
+            "groups": mirror.groups.model_copy(update=groups),
+            "acls": type(mirror.acls)(),
+            "quotas": type(mirror.quotas)(),
             "metrics": type(mirror.metrics)(),
             "tables": str(scratch.folder / name),
             "tables_writer": "deltalake",
@@ -103,19 +132,28 @@ def _scratch_mirror(mirror: MirrorConfig, scratch: Scratch, name: str) -> Mirror
     )
 
 
-def create_topics(mirror: MirrorConfig, scratch: Scratch) -> dict[str, int]:
-    """Create the scratch topics at the source, as the real ones are. Return the partitions of each. Raises ConfigError."""
+def _by_scratch_topic(scratch: Scratch, rules: Mapping[str, V]) -> dict[str, V]:
+    """Return the value of each scratch topic: that of its real topic."""
+    values = {topic: routing.first_match(topic, rules.items()) for topic in scratch.topics}
+    return {re.escape(scratch.topic(topic)): value for topic, value in values.items() if value is not None}
+
+
+def create_topics(mirror: MirrorConfig, scratch: Scratch) -> None:
+    """Create the scratch topics at the source, with the partitions of the real ones, and the settings that a mirror copies.
+
+    Raises ConfigError.
+    """
     with closing(Cluster(mirror.source.client)) as cluster:
         deadline = _deadline()
         listed = cluster.metadata(list(scratch.topics), deadline).topics
-        partitions = {scratch.topic(name): len(topic.partitions) for name, topic in listed.items()}
-        specs = [TopicSpec(name, count, None, {}) for name, count in partitions.items()]
+        settings = cluster.topic_configs(list(scratch.topics), deadline, keys=COPIED)
+        specs = [TopicSpec(scratch.topic(name), len(topic.partitions), None, settings[name]) for name, topic in listed.items()]
         ensure_topics(mirror.source.client, specs, timeout_s=REQUEST_S)
-        while any(topic.error_code for topic in cluster.metadata(list(partitions), deadline).topics.values()):
+        names = [spec.name for spec in specs]
+        while any(topic.error_code for topic in cluster.metadata(names, deadline).topics.values()):
             deadline.require("the scratch topics at the source")
             cluster.wait(100, deadline)
             cluster.forget_metadata()
-    return partitions
 
 
 def commit_groups(mirror: MirrorConfig, scratch: Scratch, ends: Mapping[TopicPartition, int]) -> None:

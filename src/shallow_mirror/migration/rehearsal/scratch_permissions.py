@@ -40,8 +40,8 @@ def _of_move(mirror: MirrorConfig, scratch: Scratch) -> Iterator[str]:
     groups = [scratch.group(group) for group in scratch.groups]
     with closing(Cluster(mirror.source.client)) as source, closing(Cluster(mirror.target.client)) as target:
         views = (UserView(source, mirror.source_cluster_name), UserView(target, mirror.target_cluster_name))
-        for view in views:
-            yield from missing_on_topics(view, _topics(scratch), TO_REHEARSE, _WHAT_FOR)
+        for view, topics in zip(views, (_topics(scratch), _copies(scratch)), strict=True):
+            yield from missing_on_topics(view, topics, TO_REHEARSE, _WHAT_FOR)
             yield from missing_on_groups(view, groups, _WHAT_FOR)
             yield from missing_to_delete(view, [scratch.prefix, *groups], _WHAT_FOR)
         yield from missing_in_transactions(views[1], transactional_id(scratch.mirror_id("mirror"), 0), _WHAT_FOR)
@@ -49,7 +49,7 @@ def _of_move(mirror: MirrorConfig, scratch: Scratch) -> Iterator[str]:
 
 def _of_way_back(reverse: MirrorConfig, scratch: Scratch) -> Iterator[str]:
     with closing(Cluster(reverse.source.client)) as source, closing(Cluster(reverse.target.client)) as target:
-        yield from missing_on_topics(UserView(source, reverse.source_cluster_name), _topics(scratch), TO_READ, _WHAT_FOR)
+        yield from missing_on_topics(UserView(source, reverse.source_cluster_name), _copies(scratch), TO_READ, _WHAT_FOR)
         view = UserView(target, reverse.target_cluster_name)
         yield from missing_on_topics(view, _topics(scratch), TO_WRITE, _WHAT_FOR)
         yield from missing_in_transactions(view, transactional_id(scratch.mirror_id("reverse"), 0), _WHAT_FOR)
@@ -71,3 +71,7 @@ def _of_denies(mirror: MirrorConfig, reverse: MirrorConfig) -> Iterator[str]:
 
 def _topics(scratch: Scratch) -> list[str]:
     return [scratch.topic(topic) for topic in scratch.topics]
+
+
+def _copies(scratch: Scratch) -> list[str]:
+    return [scratch.copy(topic) for topic in scratch.topics]

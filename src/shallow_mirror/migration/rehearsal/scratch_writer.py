@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from shallow_mirror.broker.clients.batch_client import BatchConsumer, BatchProducer, FetchedBatch, LogAppendTimePolicy
@@ -46,38 +46,42 @@ def read_sample(cluster: ClusterSettings, ends: LogEnds, starts: Mapping[TopicPa
 
 
 class ScratchWriter:
-    """Writes the sample once to the source with `fill`, and goes through it again in a thread between `start` and `stop`."""
+    """Writes the sample once to the source with `fill`, and goes through it again in a thread between `start` and `stop`.
 
-    def __init__(self, sample: Sample, topics: Mapping[str, str]) -> None:
-        """Take the scratch topic of each topic of the sample."""
-        self._batches = {
-            TopicPartition(topics[name.topic], name.partition): [batch for batch in batches if batch.record_count]
-            for name, batches in sample.items()
-        }
+    Batches that brokers refuse are left out of it: a mirror rebuilds those with holes of compaction, and a topic may hold records
+    from before its settings were changed.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        self._batches = {name: [batch for batch in batches if batch.record_count] for name, batches in sample.items()}
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._failure: BaseException | None = None
-        self.batch_count = 0
 
-    def fill(self, cluster: ClusterSettings) -> None:
-        """Write the sample. Raises ConfigError where nothing of it can be written, RetriableError."""
+    def fill(self, cluster: ClusterSettings, topic_of: Callable[[str], str]) -> None:
+        """Write the sample. Raises ConfigError where nothing of it can be written, RetriableError.
+
+        `topic_of` returns the topic to write to, of a topic of the sample.
+        """
         give_up_at = time.monotonic() + FILL_S
         while True:
             try:
                 with _producer(cluster) as producer:
                     for number in range(max((len(batches) for batches in self._batches.values()), default=0)):
-                        self._send_each(producer, number)
+                        self._send_each(producer, topic_of, number)
                 break
+            except BatchRefusedError as refused:
+                self._leave_out(refused)
             except RetriableError:  # a partition that was just created may have no leader yet
                 if time.monotonic() > give_up_at:
                     raise
                 time.sleep(0.5)
-        if not self.batch_count:
+        if not any(self._batches.values()):
             raise ConfigError("nothing to rehearse with: the topics of this wave hold no record batch that can be written again")
 
-    def start(self, cluster: ClusterSettings) -> None:
+    def start(self, cluster: ClusterSettings, topic_of: Callable[[str], str]) -> None:
         self._stop.clear()
-        self._thread = threading.Thread(target=self._run, args=(cluster,), name="scratch-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(cluster, topic_of), name="scratch-writer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -90,33 +94,33 @@ class ScratchWriter:
             failure, self._failure = self._failure, None
             raise failure
 
-    def _run(self, cluster: ClusterSettings) -> None:
+    def _run(self, cluster: ClusterSettings, topic_of: Callable[[str], str]) -> None:
         number = 0
         try:
             while not self._stop.is_set():
                 try:
                     with _producer(cluster) as producer:
                         while not self._stop.wait(PAUSE_S):
-                            self._send_each(producer, number)
+                            self._send_each(producer, topic_of, number)
                             number += 1
+                except BatchRefusedError as refused:
+                    self._leave_out(refused)
                 except RetriableError:  # as any writer does: again, with another producer id
                     self._stop.wait(PAUSE_S)
         except BaseException as error:  # noqa: BLE001 - raised again by `stop`
             self._failure = error
 
-    def _send_each(self, producer: BatchProducer, number: int) -> None:
+    def _send_each(self, producer: BatchProducer, topic_of: Callable[[str], str], number: int) -> None:
         """Write a batch to every partition that has any in the sample, and wait until they are acknowledged."""
         for name, batches in self._batches.items():
             if batches:
-                self._send(producer, name, batches[number % len(batches)])
+                producer.send_batch(TopicPartition(topic_of(name.topic), name.partition), batches[number % len(batches)])
         producer.flush()
 
-    def _send(self, producer: BatchProducer, name: TopicPartition, batch: FetchedBatch) -> None:
-        try:
-            producer.send_batch(name, batch)
-            self.batch_count += 1
-        except BatchRefusedError:
-            return  # a batch with holes of compaction: the mirror rebuilds it, a sample does without
+    def _leave_out(self, refused: BatchRefusedError) -> None:
+        """Leave out the batch of the sample that was refused."""
+        name = refused.topic_partition
+        self._batches[name] = [batch for batch in self._batches[name] if batch.base_offset != refused.base_offset]
 
 
 def _producer(cluster: ClusterSettings) -> BatchProducer:

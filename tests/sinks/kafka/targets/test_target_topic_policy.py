@@ -10,7 +10,6 @@ from shallow_mirror.sinks.kafka.targets.target_topic_policy import (
     bounded_replicas,
     config_warnings,
     configs_of_new,
-    following,
     missing_problem,
     other_target_problem,
     problems_of,
@@ -106,32 +105,3 @@ def test_the_rest_goes_where_the_beginning_is(target: str, topic_metadata: Topic
 
 def test_replicas_are_bounded_by_the_brokers() -> None:
     assert [bounded_replicas(wanted, 2) for wanted in (None, 1, 2, 3)] == [None, 1, 2, 2]
-
-
-def test_what_changed_at_the_source_is_followed_and_what_must_be_is_set_back() -> None:
-    source = {**PLAIN, "retention.ms": "5", "delete.retention.ms": "7", "min.insync.replicas": "2"}
-    config_changes = following(source, {**configs_of_new(PLAIN), "compression.type": "zstd", "segment.ms": "3"})
-    assert config_changes.changes == {"retention.ms": "5", "delete.retention.ms": "7", "compression.type": "producer"}
-    assert config_changes.left == ()
-    assert following(PLAIN, configs_of_new(PLAIN)).changes == {}
-
-
-@pytest.mark.parametrize(("source", "target", "changes"), [("2000", "1000", {"max.message.bytes": "2000"}), ("1000", "2000", {})])
-def test_the_largest_batch_only_grows(source: str, target: str, changes: dict[str, str]) -> None:
-    made = configs_of_new({"max.message.bytes": target})
-    assert following({"max.message.bytes": source}, made).changes == changes
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "is_left"),
-    [
-        ("compact", "delete", True),
-        ("compact,delete", "delete", True),
-        ("delete", "compact", False),
-        ("delete,compact", "compact,delete", False),
-    ],
-)
-def test_compaction_is_left_to_the_operator_and_its_end_is_followed(source: str, target: str, is_left: bool) -> None:
-    config_changes = following({"cleanup.policy": source}, configs_of_new({"cleanup.policy": target}))
-    assert bool(config_changes.left) is is_left
-    assert ("cleanup.policy" in config_changes.changes) is not is_left

@@ -1,0 +1,330 @@
+"""`preflight` and the start of `run` give the same verdict in the same words, or the table says where they differ.
+
+Each case arranges two strict clusters. `preflight` looks at them, and then `run` starts between them, up to the streaming query.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.fakes.changes import error
+from tests.fakes.strict_broker import StrictCluster
+from tests.preflight.conftest import OPEN, Planned
+from tests.support import mirror_runs as runs
+from tests.support.record_batches import batch
+
+from shallow_mirror.broker.admin.acls import Operation
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.preflight import preflight_mirror
+from shallow_mirror.preflight.findings import Level
+from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.mirror import Mirror
+
+
+class Verdict(enum.Enum):
+    STOPS = "the sentence is why it stops"
+    WARNS = "it passes, with the sentence as a warning"
+    PASSES = "it passes, without the sentence"
+
+
+class QueryStartsError(Exception):
+    """The start is over."""
+
+
+class SparkOfStart:
+    """What the start of a mirror asks of a session; its query is never begun."""
+
+    version = "4.2"
+    defaultParallelism = 2  # noqa: N815 - Spark's name
+
+    def __init__(self) -> None:
+        self.sparkContext = self.dataSource = self
+        self.environment: dict[str, str] = {}
+
+    def getConf(self) -> Mapping[str, str]:  # noqa: N802 - Spark's name
+        return {}
+
+    def createDataFrame(self, rows: object, schema: str) -> None: ...  # noqa: N802 - Spark's name
+
+    def register(self, source: object) -> None: ...
+
+    @property
+    def readStream(self) -> object:  # noqa: N802 - Spark's name
+        raise QueryStartsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`arrange` prepares the clusters and returns settings of the mirror file. `preflight` and `run` are about `sentence`."""
+
+    arrange: Callable[[Planned], Mapping[str, Any]]
+    sentence: str
+    preflight: Verdict
+    run: Verdict
+
+
+def refused(arrange: Callable[[Planned], Mapping[str, Any]], sentence: str) -> Case:
+    return Case(arrange=arrange, sentence=sentence, preflight=Verdict.STOPS, run=Verdict.STOPS)
+
+
+def target_with(**settings: str) -> Callable[[Planned], Mapping[str, Any]]:
+    """Return what creates the target topic with these settings."""
+
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders", 1, **settings)
+        return {}
+
+    return arrange
+
+
+def fewer_partitions(planned: Planned) -> Mapping[str, Any]:
+    planned.source.create_topic("orders", 2)
+    planned.target.create_topic("orders", 1, **OPEN)
+    return {}
+
+
+def not_created(planned: Planned) -> Mapping[str, Any]:
+    planned.source.create_topic("orders", 1)
+    return {"topics": {"create": False}}
+
+
+def colliding_name(planned: Planned) -> Mapping[str, Any]:
+    planned.source.create_topic("orders.eu")
+    planned.target.create_topic("orders_eu")
+    return {}
+
+
+def name_too_long_when_renamed(planned: Planned) -> Mapping[str, Any]:
+    planned.source.create_topic("a" * 240)
+    return {"topics": {"target_name": "{source}.copy.{topic}"}}
+
+
+def internal_name(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    return {"topics": {"target_name": "__{topic}"}}
+
+
+def one_cluster(planned: Planned) -> Mapping[str, Any]:
+    planned.source.create_topic("orders")
+    return {"target": {"client": {"bootstrap.servers": planned.source.bootstrap}}}
+
+
+def mirrored_back(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    aliases = {"source": {"alias": "west"}, "target": {"alias": "east"}}
+    back = runs.config(planned.folder, planned.target.bootstrap, planned.source.bootstrap, ["orders"], mirror="back", **aliases)
+    CycleDetector(back, source_cluster_id="west-id", target_cluster_id="east-id").register({"orders": "orders"})
+    return {}
+
+
+def newer_target(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders", 1, **{"min.insync.replicas": "2"})
+    planned.target.alter_answers("ApiVersions", _offer_produce_of_3_7)
+    return {}
+
+
+def _offer_produce_of_3_7(body: Any) -> None:
+    for api_key in body.api_keys:
+        if api_key.api_key == 0:
+            api_key.max_version = 10
+
+
+def controller(side: str) -> Callable[[Planned], Mapping[str, Any]]:
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        cluster: StrictCluster = getattr(planned, side)
+        planned.topic("orders")
+        cluster.alter_answers("ApiVersions", _offer_what_controllers_do)
+        return {}
+
+    return arrange
+
+
+def _offer_what_controllers_do(body: Any) -> None:
+    """Drop Produce, Metadata and others; add BrokerRegistration."""
+    body.api_keys = [api_key for api_key in body.api_keys if api_key.api_key in (1, 17, 18, 19, 32, 36)]
+    registration = type(body.api_keys[0])(api_key=62, min_version=0, max_version=4)
+    body.api_keys.append(registration)
+
+
+def old_broker(planned: Planned) -> Mapping[str, Any]:
+    def alter(body: Any) -> None:
+        next(api_key for api_key in body.api_keys if api_key.api_key == 0).max_version = 8
+
+    planned.topic("orders")
+    planned.target.alter_answers("ApiVersions", alter)
+    return {}
+
+
+def permitted(side: str, operations: set[Operation]) -> Callable[[Planned], Mapping[str, Any]]:
+    def alter(body: Any) -> None:
+        for topic in body.topics:
+            topic.authorized_operations = operations
+
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders")
+        getattr(planned, side).alter_answers("Metadata", alter)
+        return {}
+
+    return arrange
+
+
+def answering(side: str, api: str, code: int, *places: tuple[str, int]) -> Callable[[Planned], Mapping[str, Any]]:
+    def arrange(planned: Planned) -> Mapping[str, Any]:
+        planned.topic("orders")
+        getattr(planned, side).change_always(api, error(code, *places))
+        return {"mirror": "m"}
+
+    return arrange
+
+
+def hidden_topic(planned: Planned) -> Mapping[str, Any]:
+    planned.source.change_always("Metadata", error(29, ("secret", -1)))
+    return {"topics": {"include": ["secret"]}}
+
+
+def nothing_that_matches(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    return {"topics": {"include": ["bills.*"]}}
+
+
+def filled_target(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    planned.target.seed(("orders", 0), batch(0, 5))
+    return {}
+
+
+def large_batch(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders", 1, **{"max.message.bytes": "200"})
+    planned.source.seed(("orders", 0), batch(0, 1, payload=b"x" * 900))
+    return {}
+
+
+def old_batch(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders", 1, **{"message.timestamp.before.max.ms": "3600000"})
+    planned.source.seed(("orders", 0), batch(0, 1))
+    return {}
+
+
+def short_transactions(planned: Planned) -> Mapping[str, Any]:
+    planned.topic("orders")
+    planned.target.broker_configs["transaction.max.timeout.ms"] = "59999"
+    return {}
+
+
+CASES = {
+    "a target that recompresses": refused(target_with(**{"compression.type": "zstd"}), "has compression.type=zstd: the broker"),
+    "fewer partitions": refused(fewer_partitions, "has fewer partitions (1) than source topic orders (2): add partitions"),
+    "a missing topic": refused(not_created, "(for source topic orders) does not exist and topics.create is false: create it"),
+    "a name that collides": refused(
+        colliding_name, "cannot be created: it collides with topic orders_eu, and brokers refuse names that differ in '.' and '_'"
+    ),
+    "a name that becomes too long": refused(name_too_long_when_renamed, "has 250 characters, brokers allow 249"),
+    "an internal name": refused(internal_name, "names that begin with __ are internal"),
+    "one cluster twice": refused(one_cluster, "source east and target west are one cluster, and topics.target_name"),
+    "a mirror in the other direction": refused(mirrored_back, "source topic orders is a copy of orders made by mirror back"),
+    "more replicas in sync than there are": refused(
+        target_with(**{"min.insync.replicas": "2"}), "has min.insync.replicas=2, more than its 1 replicas: nothing can be written"
+    ),
+    "more replicas in sync than there are, since Kafka 3.7": Case(
+        arrange=newer_target, sentence="min.insync.replicas", preflight=Verdict.PASSES, run=Verdict.PASSES
+    ),
+    "a controller as the source": refused(controller("source"), "is the address of a KRaft controller, not of a broker"),
+    "a controller as the target": refused(controller("target"), "is the address of a KRaft controller, not of a broker"),
+    "an old broker": refused(old_broker, "is too old: source and target need Kafka 2.8 or later; it offers Produce 0 to 8"),
+    "no Read of the source": refused(
+        permitted("source", {Operation.DESCRIBE}), "source topic orders: TOPIC_AUTHORIZATION_FAILED: grant Read on topic orders"
+    ),
+    "no Write of the target": refused(
+        permitted("target", {Operation.DESCRIBE, Operation.READ}),
+        "target topic orders: TOPIC_AUTHORIZATION_FAILED: grant Write on topic orders",
+    ),
+    "no Write of transactional ids": refused(answering("target", "EndTxn", 53), "grant Write on transactional id m-0"),
+    "no Read of groups": refused(answering("target", "Heartbeat", 30), "grant Read on group m-0"),
+    "settings of the target are hidden": refused(
+        answering("target", "DescribeConfigs", 29, ("orders", -1)), "reading the settings of topic orders: the cluster at"
+    ),
+    "a named topic that is hidden": refused(
+        hidden_topic, "source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret"
+    ),
+    # A run waits for topics that are yet to be created. A preflight has looked at nothing, which is no success.
+    "no topic that matches": Case(
+        arrange=nothing_that_matches,
+        sentence="no topic of the source matches bills.* (topics.include), so nothing is copied before one does",
+        preflight=Verdict.STOPS,
+        run=Verdict.WARNS,
+    ),
+    "a target that others have written to": Case(
+        arrange=filled_target,
+        sentence="target topic orders was written to by others than this mirror",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    "a target that stamps records": Case(
+        arrange=target_with(**{"message.timestamp.type": "LogAppendTime"}),
+        sentence="has message.timestamp.type=LogAppendTime: records get the target's append time",
+        preflight=Verdict.WARNS,
+        run=Verdict.WARNS,
+    ),
+    # The rules for batches are applied by the run while it copies: the start passes.
+    "a batch that is too large": Case(
+        arrange=large_batch, sentence="max.message.bytes", preflight=Verdict.STOPS, run=Verdict.PASSES
+    ),
+    "a batch that is too old": Case(
+        arrange=old_batch, sentence="message.timestamp.before.max.ms=3600000", preflight=Verdict.STOPS, run=Verdict.PASSES
+    ),
+    "brokers that end transactions sooner": refused(
+        short_transactions, "write.transaction_timeout_ms: 60000 is above transaction.max.timeout.ms of the target's brokers"
+    ),
+}
+
+
+def verdict_of_preflight(config: MirrorConfig, sentence: str) -> Verdict:
+    try:
+        report = preflight_mirror(config, sample_bytes=None)
+    except ConfigError as refusal:
+        return _stopped(refusal, sentence)
+    stops = [*report.stops(), *report.refusals()]
+    assert report.is_fine is not bool(stops)
+    if any(sentence in _joined(text) for text in stops):
+        return Verdict.STOPS
+    assert report.is_fine, stops
+    doubts = [f"{finding.subject}: {finding.what}" for finding in report.findings if finding.level is Level.DOUBT]
+    return Verdict.WARNS if any(sentence in _joined(text) for text in doubts) else Verdict.PASSES
+
+
+def _stopped(refusal: ConfigError, sentence: str) -> Verdict:
+    assert sentence in str(refusal)
+    return Verdict.STOPS
+
+
+def _joined(text: str) -> str:
+    """Return a finding as a sentence of a run, which has no colon behind its topic."""
+    head, _, rest = text.partition(": ")
+    return f"{head} {rest} / {text}"
+
+
+def verdict_of_run(config: MirrorConfig, sentence: str, warnings: Callable[[], list[str]]) -> Verdict:
+    try:
+        Mirror(config).run(SparkOfStart(), available_now=True)
+    except ConfigError as refusal:
+        return _stopped(refusal, sentence)
+    except QueryStartsError:
+        return Verdict.WARNS if any(sentence in text for text in warnings()) else Verdict.PASSES
+    raise AssertionError("the start has no end")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_preflight_and_the_start_of_a_run_say_the_same(planned: Planned, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    case = CASES[name]
+    caplog.set_level(logging.WARNING)
+    config = planned.config(**case.arrange(planned))
+    verdict = verdict_of_preflight(config, case.sentence)
+    caplog.clear()
+    of_run = verdict_of_run(config, case.sentence, lambda: [record.getMessage() for record in caplog.records])
+    assert (verdict, of_run) == (case.preflight, case.run)
