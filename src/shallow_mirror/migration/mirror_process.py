@@ -22,6 +22,12 @@ class StartedMirror:
     def __str__(self) -> str:
         return f"pid {self.pid}, log {self.log}"
 
+    @property
+    def last_words(self) -> str:
+        """Return the last line of the log, empty where there is none."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
+        return lines[-1] if lines else ""
+
     def stop(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
         """Stop the process with SIGTERM, and with SIGKILL where it does not end in time."""
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -29,11 +35,11 @@ class StartedMirror:
                 os.kill(self.pid, number)
             give_up_at = clock() + STOP_S
             while clock() < give_up_at:
-                if not self._is_alive():
+                if not self.is_alive():
                     return
                 sleep(0.1)
 
-    def _is_alive(self) -> bool:
+    def is_alive(self) -> bool:
         with suppress(ChildProcessError):
             if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
                 return False

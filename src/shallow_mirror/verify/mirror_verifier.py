@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,10 @@ from shallow_mirror.verify.quarantined import QuarantineCheck
 from shallow_mirror.verify.range_verifier import PartitionReaders, RangeResult, verify_range
 from shallow_mirror.verify.report import SHOWN_DIFFERENCES, Tally, VerifyReport
 from shallow_mirror.version import __version__
+
+DECIDED_WITHIN_S = 15.0
+"""A round of a mirror reads on for 10 seconds at the most where offsets are preserved, and is decided then."""
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +78,10 @@ class MirrorVerifier:
         clock: Callable[[], float],
         after: Mapping[TopicPartition, tuple[int, int]] | None = None,
         known: Mapping[TopicPartition, Sequence[OffsetRange]] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._config = config
+        self._sleep = sleep
         self._after = after or {}
         self._known = known or {}
         self._map = offset_map
@@ -111,7 +118,7 @@ class MirrorVerifier:
     def _load_metadata(self, topics: Sequence[str] | None) -> list[str]:
         """Return the names of the topics to verify.
 
-        The target's log ends are read before the map: so the map has rows for all that they cover.
+        The target's log ends are read before the map: so the map has rows for all that they cover, or has them soon.
         """
         self._check_clusters()
         targets = _topic_partitions(self._map.positions(), topics, "target")
@@ -122,6 +129,7 @@ class MirrorVerifier:
             if self._target.has(topic_partition)
         }
         self._map.refresh()
+        self._await_decisions()
         positions = self._map.positions()
         self._source.load_metadata(_topic_partitions(positions, topics, "source"))
         self._target.load_metadata(_topic_partitions(positions, topics, "target"))
@@ -133,6 +141,24 @@ class MirrorVerifier:
             if self._source.has(topic_partition) and (topics is None or source.topic in topics):
                 self._progress.expect(topic_partition, position.offset - self._source.log_view(topic_partition).log_start)
         return sorted({source.topic for source in positions if topics is None or source.topic in topics})
+
+    def _await_decisions(self) -> None:
+        """Wait until the map has passed the target's log ends where offsets are preserved: readers see records before a decision.
+
+        The round of a running mirror ends in time. What no row names then was written by others, or by a mirror that was killed.
+        """
+        give_up_at = self._clock() + DECIDED_WITHIN_S
+        while self._has_undecided() and self._clock() < give_up_at:
+            self._sleep(_POLL_S)
+            self._map.refresh()
+
+    def _has_undecided(self) -> bool:
+        offsets: dict[TopicPartition, int] = {}
+        for position in self._map.positions().values():
+            if position.shared_producer_id is not None:
+                name = position.target.topic_partition  # of all topics that had this name, the last one reaches farthest
+                offsets[name] = max(offsets.get(name, 0), position.offset)
+        return any(self._target_ends.get(name, 0) > offset for name, offset in offsets.items())
 
     def _check_clusters(self) -> None:
         self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())

@@ -81,10 +81,11 @@ class RehearsalReport:
 class _Actor:
     """`Reports` of the scratch migration: does what the conductor says, and measures.
 
-    `places`: by alias, a cluster and the names of the scratch topics there.
+    `places`: by alias, a cluster and the names of the scratch topics there. `mirrors`: those that were started so far.
     """
 
     writer: ScratchWriter
+    mirrors: Sequence[StartedMirror]
     places: Mapping[str, tuple[ClusterSettings, Callable[[str], str]]]
     reports: Reports
     direction: Direction = Direction.MOVE
@@ -103,8 +104,11 @@ class _Actor:
     def waits(self, outside: Outside) -> None:
         if outside.step is Step.STOP_WRITERS:
             self.writer.stop()
-        else:
-            self.reports.waits(replace(outside, wave=self._name(outside.wave)))
+            return
+        ended = [mirror for mirror in self.mirrors if not mirror.is_alive()]
+        if ended:  # nobody starts it again
+            raise RetriableError("REHEARSAL", f"{outside.step}: a scratch mirror has ended: {ended[0].last_words}")
+        self.reports.waits(replace(outside, wave=self._name(outside.wave)))
 
     def _name(self, wave: str) -> str:
         return f"rehearsal of {wave}, {self.direction}"
@@ -205,7 +209,7 @@ class _Rehearsal:
         self._launch(scratch_names.mirror_file(scratch), scratch.folder / "mirror.log", ())
         self._await_positions(files)
         places = {mirror.source.alias: (mirror.source, scratch.topic), mirror.target.alias: (mirror.target, scratch.copy)}
-        actor = _Actor(writer, places, self._reports)
+        actor = _Actor(writer, self._started, places, self._reports)
         options = replace(self._options, launch=self._launch, waits=True)
         try:
             writer.start(*places[mirror.source.alias])
@@ -229,8 +233,8 @@ class _Rehearsal:
         storage = MirrorStorage(files.mirror.table_location)
         while storage.offset_map.snapshot() is None or not OffsetMap.open(storage, mirror=files.mirror.mirror).positions():
             if self._options.clock.monotonic() > give_up_at:
-                log = (self._scratch.folder / "mirror.log").read_text(errors="replace").splitlines()
-                raise RetriableError("REHEARSAL", f"the scratch mirror registered nothing within {START_S:.0f} s: {log[-1:]}")
+                words = self._started[0].last_words
+                raise RetriableError("REHEARSAL", f"the scratch mirror registered nothing within {START_S:.0f} s: {words}")
             self._options.clock.sleep(0.2)
 
     def _remove(self) -> list[str]:
