@@ -106,11 +106,8 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         topics = sorted({name.topic for name in passed.ends})
         ends = list_log_ends(cluster, topics, request_deadline())
         moved = {name: log.stable for name, log in ends.items() if log.stable > passed.ends.get(name, 0)}
-        starts = (
-            cluster.list_offsets(dict.fromkeys(moved, EARLIEST_TIMESTAMP), IsolationLevel.READ_COMMITTED, request_deadline())
-            if moved
-            else {}
-        )
+        timestamps = dict.fromkeys(moved, EARLIEST_TIMESTAMP)
+        starts = cluster.list_offsets(timestamps, IsolationLevel.READ_COMMITTED, request_deadline()) if moved else {}
     ranges = {name: OffsetRange(max(passed.ends.get(name, 0), starts[name].offset), end) for name, end in moved.items()}
     # The map is read after the log ends: so it has rows for all copies that they cover.
     reverse = files.reverses.get(settings.name) if passed.direction is Direction.MOVE else None
