@@ -58,7 +58,7 @@ def _decide(owner: OffsetMapOwner, txn: SlotTxn | None, *sources: SourcePartitio
 
 def _start(owner: OffsetMapOwner, target: Cluster) -> None:
     performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000)
-    recover(owner, performer, mirror="m", deadline=Deadline.after_ms(5_000, time.monotonic))
+    recover(owner, performer, mirror="m", deadline=Deadline.after_ms(5_000, time.monotonic), guard=None)
 
 
 def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_who_may(tmp_path: Path, clusters: Clusters) -> None:
