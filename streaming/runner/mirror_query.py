@@ -36,6 +36,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
+from shallow_mirror.sinks.kafka.targets.recorded_ends import require_recorded_ends
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
@@ -300,8 +301,9 @@ class MirrorQuery:
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
         targets.leave_former({name: topic.topic_id for name, topic in listed.items()})
-        targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
+        require_recorded_ends(self.target, known.values(), deadline)
+        targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
             self.reporter.start_step("accounting for what preserved topics hold", "")
             decide_first_rows(self.owner, undecided)

@@ -40,6 +40,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.filled_topics import refuse_filled_topics
 from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
+from shallow_mirror.sinks.kafka.targets.recorded_ends import require_recorded_ends
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
@@ -354,6 +355,7 @@ class _RestoreRun:
         refuse_filled_topics(self._target, {topic: self._config.target_topic(topic) for topic in topics.keys() - begun}, deadline)
         retention.require_kept(self._table, decided, deadline)
         self._reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
+        require_recorded_ends(self._target, owner.positions().values(), deadline)
         targets.prepare({name: description.partitions for name, description in topics.items()}, deadline)
         retention.require_kept(self._table, decided, deadline)  # a cluster may give new topics other settings than requested
         # Only now: a remedy of a problem above may be another file, which could not be used once this is written.
