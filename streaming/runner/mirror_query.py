@@ -36,7 +36,6 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
-from shallow_mirror.sinks.kafka.targets.recorded_ends import require_recorded_ends
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
@@ -53,6 +52,7 @@ from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.query import run_query
+from shallow_mirror.streaming.runner.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import Supervisor
 from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor

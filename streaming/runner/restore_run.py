@@ -40,7 +40,6 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.filled_topics import refuse_filled_topics
 from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
-from shallow_mirror.sinks.kafka.targets.recorded_ends import require_recorded_ends
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
@@ -61,6 +60,7 @@ from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
+from shallow_mirror.streaming.runner.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runner.reported_run import ReportedRun
 from shallow_mirror.streaming.runner.restore_decision import RestoreDecision, decide_restore
 from shallow_mirror.streaming.runner.restored_retention import RestoredRetention

@@ -1,5 +1,8 @@
+"""Logs of a strict target that end below what the offset map has."""
+
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +13,7 @@ from tests.fakes.changes import Change
 from tests.fakes.clients import SleepingClock
 from tests.fakes.clients import client_of as sleeping_client_of
 from tests.fakes.peers import NOW_MS
+from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import Clusters, route_to
 from tests.support.inline_session import InlineSession
 from tests.support.record_batches import batch
@@ -17,9 +21,9 @@ from tests.verify.mirrored import TOPIC, Mirrored
 
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.errors import RetriableError, TargetDataLossError
-from shallow_mirror.sinks.kafka.targets import recorded_ends
-from shallow_mirror.sinks.kafka.targets.recorded_ends import require_recorded_ends
+from shallow_mirror.streaming.runner import recorded_ends
 from shallow_mirror.streaming.runner.mirror import Mirror
+from shallow_mirror.streaming.runner.recorded_ends import require_recorded_ends
 from shallow_mirror.types import TargetPartition, TopicPartition
 
 TARGETS = [TargetPartition("copy", route_to("copy").target_topic_id, partition) for partition in (0, 1)]
@@ -36,10 +40,14 @@ def require(clusters: Clusters, *positions: Position, ms: float = 60_000) -> Sle
     return clock
 
 
-@pytest.fixture(autouse=True)
-def _five_records_each(clusters: Clusters) -> None:
-    for partition in (0, 1):
-        clusters.target.log("copy", partition).append(batch(0, 5, timestamp=NOW_MS), NOW_MS)
+@pytest.fixture
+def clusters() -> Iterator[Clusters]:
+    """Five records in each target partition."""
+    with StrictCluster() as source, StrictCluster() as target:
+        made = Clusters(source, target)
+        for partition in (0, 1):
+            target.log("copy", partition).append(batch(0, 5, timestamp=NOW_MS), NOW_MS)
+        yield made
 
 
 def test_logs_that_end_below_what_was_committed_there_are_named_after_a_while(clusters: Clusters) -> None:
