@@ -156,7 +156,7 @@ class TopicRecreatedError(DataLossError):
 
 
 class TargetDataLossError(MirrorError):
-    """The target no longer holds what was copied to it: a log ended below recorded offsets. Nothing was decided since.
+    """The target no longer holds what was copied to it: a log ended below recorded offsets. Nothing more was decided.
 
     `base_offset`: where the log ended, which is the offset that new records get. `others`: how many more partitions ended so.
     """
@@ -170,7 +170,7 @@ class TargetDataLossError(MirrorError):
         super().__init__(
             f"target {topic_partition}: its log ended at offset {base_offset}, but records copied before reach offset "
             f"{recorded_end}{more}: the target topic was deleted and created again, its log was truncated (an unclean leader "
-            "election, a lost disk), or the cluster was put back from a backup, and has lost records. Nothing was decided since. "
+            "election, a lost disk), or the cluster was put back from a backup, and has lost records. Nothing more was decided. "
             "Mirror the topic from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
         )
 

@@ -100,7 +100,7 @@ def test_a_start_finds_a_target_that_was_put_back_before_it_writes(tmp_path: Pat
         mirrored.mirror(batch(0, 3, timestamp=NOW_MS), batch(3, 2, timestamp=NOW_MS))
         mirrored.target_log.truncate(3)
         session: Any = InlineSession()
-        with pytest.raises(TargetDataLossError, match=f"target {TOPIC}-0: its log ended at offset 3, .* reach offset 5: "):
+        with pytest.raises(TargetDataLossError, match=rf"target {TOPIC}-0: its log ended at offset 3, .* reach offset 5: "):
             Mirror(mirrored.config).run(session)
         assert mirrored.target.asked("Produce") == 0
         assert mirrored.target_log.end_offset == 3
