@@ -12,6 +12,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
 
@@ -24,12 +25,13 @@ Fill = Callable[[int, Deadline], SlotResult]
 
 
 class SingleSlot:
-    """Micro-batches of one slot, by the owner of the map, after its recovery."""
+    """Micro-batches of one slot, by the owner of the map, after its recovery. `guard`: as `recover` has taken it."""
 
     def __init__(
         self,
         owner: OffsetMapOwner,
         performer: TxnPerformer,
+        guard: RunGuard | None,
         *,
         transactional_id: str,
         transaction_timeout_ms: int,
@@ -38,6 +40,7 @@ class SingleSlot:
     ) -> None:
         self._owner = owner
         self._performer = performer
+        self._guard = guard
         self._transactional_id = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer = observer
@@ -53,7 +56,10 @@ class SingleSlot:
         def perform(action: actions.Action) -> Any:
             match action:
                 case actions.RunSlots(decision):
-                    return (self._filled(fill, decision, deadline),)
+                    result = self._filled(fill, decision, deadline)
+                    if self._guard is not None and result.txn is not None:
+                        self._guard.require(deadline, is_begun_enough=False)
+                    return (result,)
                 case actions.Decide(_, rows):
                     return self._owner.decide(rows, highest_slot=SINGLE_SLOT)
                 case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shallow_mirror.plurals import listed
+from shallow_mirror.plurals import counted, listed
 from shallow_mirror.types import TopicPartition
 
 _NAMED = 5
@@ -160,21 +160,26 @@ class TopicRecreatedError(DataLossError):
 
 
 class TargetDataLossError(MirrorError):
-    """The target no longer holds what was copied to it: it assigned offsets below recorded ones. Nothing was decided."""
+    """The target no longer holds what was copied to it: a log ended below recorded offsets. Nothing more was decided.
 
-    def __init__(self, topic_partition: TopicPartition, recorded_end: int, base_offset: int) -> None:
+    `base_offset`: where the log ended, which is the offset that new records get. `others`: how many more partitions ended so.
+    """
+
+    def __init__(self, topic_partition: TopicPartition, recorded_end: int, base_offset: int, others: int = 0) -> None:
         self.topic_partition = topic_partition
         self.recorded_end = recorded_end
         self.base_offset = base_offset
+        self.others = others
+        more = f" (and {counted(others, 'more partition')} like it)" if others else ""
         super().__init__(
-            f"target {topic_partition}: new records were given offset {base_offset}, but records copied before reach offset "
-            f"{recorded_end}: the target topic was deleted and created again, or its log was truncated (an unclean leader "
-            "election, a lost disk), and has lost records. Nothing of this micro-batch was decided. Mirror the topic from its "
-            "start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+            f"target {topic_partition}: its log ended at offset {base_offset}, but records copied before reach offset "
+            f"{recorded_end}{more}: the target topic was deleted and created again, its log was truncated (an unclean leader "
+            "election, a lost disk), or the cluster was put back from a backup, and has lost records. Nothing more was decided. "
+            "Mirror the topic from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
         )
 
-    def __reduce__(self) -> tuple[type[TargetDataLossError], tuple[TopicPartition, int, int]]:
-        return type(self), (self.topic_partition, self.recorded_end, self.base_offset)
+    def __reduce__(self) -> tuple[type[TargetDataLossError], tuple[TopicPartition, int, int, int]]:
+        return type(self), (self.topic_partition, self.recorded_end, self.base_offset, self.others)
 
 
 class PreservedLogDamagedError(MirrorError):

@@ -55,6 +55,7 @@ from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.query import run_query
+from shallow_mirror.streaming.runner.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runner.run_reporter import RunReporter
 from shallow_mirror.streaming.runner.supervisor import Supervisor
 from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
@@ -309,10 +310,11 @@ class MirrorQuery:
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
         targets.leave_former({name: topic.topic_id for name, topic in listed.items()})
+        known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
+        require_recorded_ends(self.target, known.values(), deadline)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
         new = {source.topic for source in starts} - mirrored
         warn_of_others(self.target, targets.partition_counts(new), deadline)
-        known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
         if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
             self.reporter.start_step("accounting for what preserved topics hold", "")
             decide_first_rows(self.owner, undecided)

@@ -60,6 +60,7 @@ from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
+from shallow_mirror.streaming.runner.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runner.reported_run import ReportedRun
 from shallow_mirror.streaming.runner.restore_decision import RestoreDecision, decide_restore
 from shallow_mirror.streaming.runner.restored_retention import RestoredRetention
@@ -354,6 +355,7 @@ class _RestoreRun:
         refuse_filled_topics(self._target, {topic: self._config.target_topic(topic) for topic in topics.keys() - begun}, deadline)
         retention.require_kept(self._table, decided, deadline)
         self._reporter.start_step("preparing target topics", f" of {counted(len(topics), 'archived topic')}")
+        require_recorded_ends(self._target, owner.positions().values(), deadline)
         targets.prepare({name: description.partitions for name, description in topics.items()}, deadline)
         retention.require_kept(self._table, decided, deadline)  # a cluster may give new topics other settings than requested
         # Only now: a remedy of a problem above may be another file, which could not be used once this is written.

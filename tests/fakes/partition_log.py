@@ -115,7 +115,9 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         open_txns = [entry.txn_start for entry in self.producers.values() if entry.txn_start is not None]
-        return min([self.high_watermark, *open_txns])
+        # What is deleted of an open transaction holds nothing back: then the first batch does (maybeIncrementFirstUnstableOffset).
+        first = self.batches[0].header.base_offset if self.batches else self.log_start_offset
+        return max(min([self.high_watermark, *open_txns]), min(first, self.high_watermark))
 
     def visible_end(self, isolation_level: int) -> int:
         return self.last_stable_offset if isolation_level else self.high_watermark

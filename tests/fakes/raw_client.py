@@ -218,6 +218,12 @@ class RawClient:
         answer = self.ask("OffsetForLeaderEpoch", replica_id=-1, topics=[kind(topic=topic, partitions=[part])])
         return answer.topics[0].partitions[0]
 
+    def producers(self, topic: str) -> list[Any]:
+        """Return what the leader of partition 0 remembers of producers."""
+        kind = request_type("DescribeProducers").TopicRequest
+        answer = self.ask("DescribeProducers", topics=[kind(name=topic, partition_indexes=[0])])
+        return list(answer.topics[0].partitions[0].active_producers)
+
     def fetch(
         self,
         topic: str,

@@ -306,6 +306,42 @@ def test_deleted_records_are_out_of_range_but_the_batch_they_begin_in_stays_whol
     assert (part.log_start_offset, bases) == (6, [4, 8])
 
 
+def test_deleting_the_records_of_an_open_transaction_moves_the_last_stable_offset_and_ends_nothing(peer: Peer) -> None:
+    peer.create()
+    peer.produce(batch(0, 2, timestamp=NOW_MS))
+    txn = peer.begun()
+    for first in (0, 3):
+        peer.produce(transactional(first, txn, 3), txn=peer.txn)
+
+    def open_from() -> list[int]:
+        return [
+            producer.current_txn_start_offset for producer in peer.client.producers(peer.topic) if producer.producer_id == txn[0]
+        ]
+
+    stable = list[int]()
+    for deleted in (3, 6, 8):
+        peer.owner.delete_records_before(peer.topic, deleted)
+        stable.append(peer.offset(isolation=1))
+        assert open_from() == [2]
+    assert stable == [2, 5, 8], "the first batch that is there, which may begin in front of the log"
+    peer.produce(batch(0, 1, timestamp=NOW_MS))
+    assert peer.offset(isolation=1) == 8
+    assert peer.client.end(peer.txn, *txn, commit=False) == 0
+    peer.client.initialised(peer.txn)
+    assert (open_from(), peer.offset(isolation=1)) == ([-1], 10)
+
+
+def test_who_aborted_is_known_while_a_part_of_it_is_there(peer: Peer) -> None:
+    peer.create()
+    txn = peer.begun()
+    peer.produce(transactional(0, txn, 4), txn=peer.txn)
+    assert peer.client.end(peer.txn, *txn, commit=False) == 0
+    peer.client.initialised(peer.txn)
+    peer.owner.delete_records_before(peer.topic, 2)
+    part = peer.client.fetch(peer.topic, 2, isolation=1)
+    assert [(aborted.producer_id, aborted.first_offset) for aborted in part.aborted_transactions] == [(txn[0], 0)]
+
+
 def test_a_topic_that_was_created_again_has_another_id_and_begins_again(peer: Peer) -> None:
     peer.create()
     peer.produce(batch(0, 9))
@@ -327,16 +363,9 @@ def test_what_the_leader_remembers_of_a_producer(peer: Peer) -> None:
     kind = request_type("DescribeProducers").TopicRequest
 
     def described() -> list[tuple[int, ...]]:
-        answer = peer.client.ask("DescribeProducers", topics=[kind(name=peer.topic, partition_indexes=[0])])
-        (part,) = answer.topics[0].partitions
         return [
-            (
-                active_producer.producer_id,
-                active_producer.producer_epoch,
-                active_producer.last_sequence,
-                active_producer.current_txn_start_offset,
-            )
-            for active_producer in part.active_producers
+            (producer.producer_id, producer.producer_epoch, producer.last_sequence, producer.current_txn_start_offset)
+            for producer in peer.client.producers(peer.topic)
         ]
 
     assert described() == [(*txn, 2, 2)]

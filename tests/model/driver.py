@@ -164,7 +164,7 @@ class Recover:
         target, deadline = ModelCluster(port), _deadline(port)
         owner.check_ownership()
         scenario, availability = self.run.scenario, TargetAvailability()
-        recover(owner, _performer(owner, port, availability), mirror=MIRROR, deadline=deadline)
+        recover(owner, _performer(owner, port, availability), mirror=MIRROR, deadline=deadline, guard=None)
         if self.run.is_retry:
             return ReleaseAll(self.run, OwnerState(owner))
         positions = owner.positions()
@@ -193,6 +193,7 @@ class ReleaseAll:
         slot = SingleSlot(
             owner,
             _performer(owner, port, TargetAvailability()),
+            guard=None,
             transactional_id=transactional_id(MIRROR, SINGLE_SLOT),
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             clock=target.clock,

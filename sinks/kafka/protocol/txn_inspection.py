@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
@@ -107,10 +108,25 @@ def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
 def inspect_logs(
     target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline, pause: Callable[[int], None]
 ) -> tuple[LogEvidence, ...]:
-    """Say of each range what the batch at its first offset says, once the last stable offset is past it.
+    """Say of each range what its first batch says, once the last stable offset is past it.
 
-    Retention and truncation leave no evidence. `pause` waits between two looks, given their number. Raises RetriableError.
+    Where retention or DeleteRecords took the front of a range, that is the first batch that is left: one that is gone says
+    nothing, least of all that it was aborted. Nor does what was truncated leave evidence. `pause` waits between two looks, given
+    their number. Raises RetriableError.
     """
+    evidence = dict.fromkeys(written, LogEvidence.NOTHING)
+    left = {written_range: written_range for written_range in written}
+    while left:
+        found, cut = _inspect_starts(target, txn, list(left.values()), deadline, pause)
+        evidence.update((whole, found[rest]) for whole, rest in left.items() if rest in found)
+        left = {whole: cut[rest] for whole, rest in left.items() if rest in cut}
+    return tuple(evidence[written_range] for written_range in written)
+
+
+def _inspect_starts(
+    target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline, pause: Callable[[int], None]
+) -> tuple[dict[WrittenRange, LogEvidence], dict[WrittenRange, WrittenRange]]:
+    """Return the evidence at the first offset of each range, and the rests of ranges whose first offset was deleted."""
     # Nothing will ever come to a log that ends in front of the range: a Fetch would only wait.
     evidence = dict.fromkeys(lost_ranges(target, written, deadline, wholly=True), LogEvidence.NOTHING)
     polls = 0
@@ -125,10 +141,10 @@ def inspect_logs(
             deadline.require(f"the last stable offset of {hidden[0].topic_partition} to pass {hidden[0].start}")
             pause(polls)
             polls += 1
-    evidence |= _read_first_batches(
+    found, cut = _read_first_batches(
         target, txn, [written_range for written_range in written if written_range not in evidence], deadline
     )
-    return tuple(evidence[written_range] for written_range in written)
+    return evidence | found, cut
 
 
 def _hidden_ranges(target: Cluster, written: Sequence[WrittenRange], deadline: Deadline) -> list[WrittenRange]:
@@ -143,9 +159,9 @@ def _hidden_ranges(target: Cluster, written: Sequence[WrittenRange], deadline: D
 
 def _read_first_batches(
     target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline
-) -> dict[WrittenRange, LogEvidence]:
-    """Fetch the batch at the first offset of each range, all of a leader's in one request."""
-    evidence = dict.fromkeys(written, LogEvidence.NOTHING)
+) -> tuple[dict[WrittenRange, LogEvidence], dict[WrittenRange, WrittenRange]]:
+    """Fetch the batch at the first offset of each range, all of a leader's in one request. Return as `_inspect_starts`."""
+    evidence, cut = dict.fromkeys(written, LogEvidence.NOTHING), dict[WrittenRange, WrittenRange]()
     unread = {written_range.topic_partition: written_range for written_range in written}
     while unread:
         ranges = [
@@ -160,10 +176,12 @@ def _read_first_batches(
                     if found_evidence is not None:
                         evidence[unread[fetched.topic_partition]] = found_evidence
         except DataLossError as loss:
-            del unread[loss.topic_partition]  # retention took it; the reader stopped for the others as well
+            deleted = unread.pop(loss.topic_partition)  # the reader stopped for the others as well
+            if loss.log_start_offset is not None and deleted.start < loss.log_start_offset < deleted.end:
+                cut[deleted] = replace(deleted, start=loss.log_start_offset)
         else:
             break
-    return evidence
+    return evidence, cut
 
 
 def _evidence_of(fetched: IndexedPartition, txn: SlotTxn, start: int) -> LogEvidence | None:
@@ -237,26 +255,31 @@ def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_
     """Raise RetriableError where a producer's open transaction begins before what its newest one wrote, or the newest is over.
 
     Also where another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
-    something is open in front of ours.
+    something is open in front of ours, or records of ours were deleted.
     """
     starts = {(txn.txn.producer_id, range_.topic_partition): range_.start for txn in decided for range_ in txn.written}
     latest = {partition: -1 for _, partition in starts}
     stable = target.list_offsets(latest, IsolationLevel.READ_COMMITTED, deadline) if latest else {}
+    passed = {partition for (_, partition), start in starts.items() if stable[partition].offset > start}
+    blocked = {partition for (_, partition), start in starts.items() if stable[partition].offset < start}
+    producers = target.describe_producers(sorted(passed | blocked), deadline) if passed or blocked else {}
     for (producer_id, partition), start in starts.items():
-        # Open records hold the last stable offset, so beyond ours it says that a marker has ended them, which the mirror did not
-        # send: the transaction timed out, or an operator aborted it. Nothing is decided yet, so nothing is lost.
-        if stable[partition].offset > start:
+        # Open records hold the last stable offset while they are there. Beyond ours it says that they were deleted (retention,
+        # DeleteRecords), which ends nothing, or that a marker has ended them, which the mirror did not send: the transaction
+        # timed out, or an operator aborted it. The leader knows which. Nothing is decided yet, so nothing is lost.
+        if partition in passed and not any(
+            state.producer_id == producer_id and 0 <= state.current_txn_start_offset <= start for state in producers[partition]
+        ):
             raise RetriableError(
                 TRANSACTION_ABORTED,
                 f"{partition}: the records that producer id {producer_id} wrote from offset {start} on were aborted before they "
                 "were decided (a transaction timeout, or an operator); they are copied again",
             )
-    blocked = sorted({partition for (_, partition), start in starts.items() if stable[partition].offset < start})
     # A partition is in one slot of a micro-batch: what another one of our producer ids has open there is of an earlier one, and
     # was aborted without a marker. Readers would wait for it, and so would the settling of what is decided behind it.
     first = {partition: start for (_, partition), start in starts.items()}
-    for partition, producers in (target.describe_producers(blocked, deadline) if blocked else {}).items():
-        for state in producers:
+    for partition in sorted(blocked):
+        for state in producers[partition]:
             is_own = state.producer_id in own_producer_ids
             start = first[partition] if is_own else starts.get((state.producer_id, partition), 0)
             if 0 <= state.current_txn_start_offset < start:

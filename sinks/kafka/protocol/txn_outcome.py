@@ -33,7 +33,7 @@ class ReceiptEvidence(enum.Enum):
 
 
 class LogEvidence(enum.Enum):
-    """What one target partition's log says at the first recorded offset. Anything else there is no evidence."""
+    """What one target partition's log says at the first recorded offset that is left. Anything else there is no evidence."""
 
     OURS = "ours"
     OURS_ABORTED = "ours, aborted"

@@ -376,11 +376,11 @@ def recover(
     mirror: str,
     deadline: Deadline,
     choices: actions.Choices = actions.NO_CHOICES,
-    guard: RunGuard | None = None,
+    guard: RunGuard | None,
 ) -> None:
     """Resolve what the last run decided, fence all slots it may have used, and settle. To be called after the take-over.
 
-    `guard`: taken before, against runs with a copy of the tables; None where the caller is sure that there is none.
+    `guard`: taken before, against runs with a copy of the tables; None where the caller is sure that there is none (tests).
 
     Raises OlderTablesError, RecoverNeededError, and what actions raise; may be called again after any error.
     """

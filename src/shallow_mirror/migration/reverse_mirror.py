@@ -14,9 +14,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.observations import named
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
-from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 START_MS = 120_000
@@ -68,7 +66,7 @@ def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int
 def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "migrate", deadline, spark=None) as session:
-        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline)
+        session.recover(config.mirror, deadline)
         assert session.source is not None, "a mirror reads a cluster"
         listed = session.source.metadata(sorted({name.topic for name in starts}), deadline).topics
         ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
@@ -85,5 +83,5 @@ def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> Non
             targets, session.source, {source: start for source, start in wanted.items() if source not in positions}, deadline
         )
         if rows:
-            decide_first_rows(session.owner, rows)
+            session.register(rows, deadline)
         session.outcome = "migrate: positions registered"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,17 @@ from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.run_history import RunHistory
+from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
+from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.streaming.runner.partition_registration import decide_first_rows
 from shallow_mirror.version import __version__
 
 
@@ -31,15 +35,29 @@ class OperatorSession:
     run: RunIdentity
     owner: OffsetMapOwner
     performer: TxnPerformer
+    guard: RunGuard
     source: Cluster | None
     target: Cluster
     outcome: str
+
+    def recover(self, mirror: str, deadline: Deadline, choices: actions.Choices = actions.NO_CHOICES) -> None:
+        """Resolve what the last run decided, as a start does, with the guard: a run with a copy of the tables decides no more.
+
+        Raises as `txn_performer.recover`.
+        """
+        recover(self.owner, self.performer, mirror=mirror, deadline=deadline, choices=choices, guard=self.guard)
+
+    def register(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
+        """Add first rows of partitions, after the recovery. Raises RetriableError where another run has taken the guard."""
+        self.guard.require(deadline, is_begun_enough=False)
+        decide_first_rows(self.owner, rows)
 
     def single_slot(self, config: MirrorConfig | RestoreConfig, observer: Observer) -> SingleSlot:
         """Return the slot of the command, after the recovery: before, its transactional id may have an open transaction."""
         return SingleSlot(
             self.owner,
             self.performer,
+            self.guard,
             transactional_id=transactional_id(config.mirror, SINGLE_SLOT),
             transaction_timeout_ms=config.write.transaction_timeout_ms,
             observer=observer,
@@ -79,7 +97,8 @@ def open_operator_session(
         observations = RunHistory(storage.background_tables())
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)
-        session = OperatorSession(run, owner, performer, source, target, f"{command}: failed")
+        guard = RunGuard(target, config.mirror, config.write.transaction_timeout_ms)
+        session = OperatorSession(run, owner, performer, guard, source, target, f"{command}: failed")
         try:
             yield session
         finally:

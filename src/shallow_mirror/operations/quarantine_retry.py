@@ -23,7 +23,6 @@ from shallow_mirror.operations.quarantine import Selection
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
 from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadingFactory
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
@@ -65,7 +64,7 @@ def retry(
         _require_stopped(config, spark)
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "quarantine retry", deadline, spark=spark, observer=observer) as session:
-        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline)
+        session.recover(config.mirror, deadline)
         releaser = Releaser(session.single_slot(config, observer), _QuarantineSlot(config, session, observer).fill)
         # Opened again: another retry may have released batches until the take-over.
         _release_all(releaser, Quarantine.open(storage, mirror=config.mirror), selection)

@@ -21,7 +21,6 @@ from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     inspect_logs,
     inspect_receipt,
@@ -37,7 +36,6 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     decided_txns,
     judge,
 )
-from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
 from shallow_mirror.types import SourcePartition
 
@@ -165,8 +163,7 @@ def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError
     """
     deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
     with open_operator_session(config, "recover", deadline, spark=spark, accepted_version=older.version) as session:
-        guard = RunGuard(session.target, config.mirror, config.write.transaction_timeout_ms)
-        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline, guard=guard)
+        session.recover(config.mirror, deadline)
         session.outcome = f"recover: continues from older tables, whose newest decision was {older.known}"
 
 
@@ -215,5 +212,5 @@ def resolve(
     chosen = {report.decided.txn: fate for slot, report in undecided.items() if not slots or slot in slots}
     deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
     with open_operator_session(config, "recover", deadline, spark=spark) as session:
-        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline, choices=chosen)
+        session.recover(config.mirror, deadline, chosen)
         session.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"

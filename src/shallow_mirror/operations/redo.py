@@ -30,7 +30,6 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol.txn_performer import recover
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
@@ -95,7 +94,7 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
-        recover(session.owner, session.performer, mirror=config.mirror, deadline=deadline)
+        session.recover(config.mirror, deadline)
         copy = _Copy(config, request, session, observer)
         was_done = not copy.run(deadline)
         session.owner.settle()
@@ -227,9 +226,7 @@ class _Copy:
         """Write the first row. A batch is never cut: the range begins with the batch that holds its first offset."""
         starts = self._offsets.align_to_batch_start({source: self._request.start}, listing, deadline)
         rows = first_rows(targets, self._source_cluster, starts, deadline)
-        self._session.owner.next_decision()
-        self._session.owner.decide(rows, highest_slot=-1)
-        self._session.owner.settle()
+        self._session.register(rows, deadline)
 
     def _fill(self, planned: PlannedRange, targets: TargetTopics, decision: int, deadline: Deadline) -> SlotResult:
         owner, source, target = self._session.owner, self._source_cluster, self._session.target

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import shutil
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from tests.support.mirror_runs import (
     topics_of,
     wait_for,
     write,
+    write_stamped,
 )
 from tests.support.one_batch import one_batch_producer
 from tests.support.preserved_logs import earliest, read_all, write_mixed
@@ -63,25 +66,40 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     two_clusters: TwoClusters, tmp_path: Path, topic_name: str, spark: Any
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    idle = f"{topic_name}.idle"
+    idle, late, timed = (f"{topic_name}.{name}" for name in ("idle", "late", "timed"))
     for topic in (topic_name, idle):
         create_topic(source, topic, settings={"retention.ms": "-1"})
         write(source, topic, ["deleted"] * 7)
         delete_records(source, topic, 7)
     write_mixed(source, topic_name)
-    conf = config(tmp_path, source, target, [topic_name, idle], **PRESERVED)
+    create_topic(source, late, settings={"retention.ms": "-1"})
+    write_mixed(source, late)
+    create_topic(source, timed)
+    now_ms = int(time.time() * 1000)
+    for at_ms in (now_ms - 60_000, now_ms):
+        write_stamped(source, timed, [("timed", at_ms)] * 3)
+    starts = {"start": {".*late": "latest", ".*timed": datetime.fromtimestamp(now_ms / 1000, UTC).isoformat()}}
+    conf = config(tmp_path, source, target, [topic_name, idle, late, timed], topics={**PRESERVED["topics"], **starts})
     findings = preflight_mirror(conf).findings
     assert not [finding for finding in findings if finding.level is Level.STOPS]
-    assert any(finding.what.startswith("2 partitions not beginning at offset 0") for finding in findings)
+    assert any(finding.what.startswith("4 partitions not beginning at offset 0") for finding in findings)
     catch_up(conf, spark)
     require_equal(two_clusters, topic_name)
     assert earliest(target, topic_name) == 7
     # A group that has read all of the idle topic continues there, and so does whoever writes to it after a move.
     assert high_watermark(target, idle) == 7
+    # Nothing of a topic in front of its start is there, and its end is that of the source.
+    late_start = high_watermark(source, late)
+    assert (high_watermark(target, late), read_all(target, late, "read_uncommitted")) == (late_start, [])
+    assert (earliest(target, timed), read_all(target, timed, "read_uncommitted")) == (3, [(n, b"timed") for n in (3, 4, 5)])
 
     write_mixed(source, topic_name)
+    write_mixed(source, late)
     catch_up(conf, spark)
     require_equal(two_clusters, topic_name)
+    assert earliest(target, late) == late_start
+    behind_start = [record for record in read_places(source, [(late, 0)])[late, 0] if record.offset >= late_start]
+    assert behind_start == read_places(target, [(late, 0)])[late, 0]
     rows = rows_from_arrow(DeltaTable(table_uri(conf.tables)).to_pyarrow_table())
     data = [row.segment for row in rows if row.segment.kind is SegmentKind.DATA]
     assert data
@@ -91,10 +109,11 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     report = verify_mirror(conf)
     assert report.is_equal, report
     fillers = sum(row.segment.source_end - row.segment.source_start for row in rows if row.segment.kind is not SegmentKind.DATA)
-    assert (report.preserved_partition_count, report.filler_count) == (2, fillers)
+    assert (report.preserved_partition_count, report.filler_count) == (4, fillers)
     counts = {topic.topic: (topic.offsets, topic.filler_count) for topic in gather_status(conf).topics}
-    assert counts == {topic_name: ("preserved", fillers), idle: ("preserved", 0)}
-    assert fillers > 0
+    of_late = counts.pop(late)[1]
+    assert counts == {topic_name: ("preserved", fillers - of_late), idle: ("preserved", 0), timed: ("preserved", 0)}
+    assert fillers - of_late > of_late > 0
 
 
 @pytest.mark.long

@@ -25,11 +25,11 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError
+from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError, TargetDataLossError
 from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runner import preserved_log_filling, preserved_restore, restore_run
+from shallow_mirror.streaming.runner import preserved_log_filling, preserved_restore, recorded_ends, restore_run
 from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.wire.records.fillers import FILLER_OFFSET_DELTA
@@ -299,6 +299,18 @@ def test_translated_and_preserved_offsets_cannot_replace_each_other(archived: Ar
         ConfigError, match="this restore began with preserved offsets of orders, the file has translated: set it back"
     ):
         archived.restore(topics={"target_name": "{topic}"})
+
+
+def test_a_translated_restore_whose_target_has_lost_records_is_not_done(
+    archived: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_ends, "LOSS_PATIENCE_MS", 0)
+    archived.archive.archive({ORDERS: [batch(0, 5)]})
+    translated = {"topics": {"target_name": "{topic}"}}
+    archived.restore(**translated)
+    archived.target.log("orders").truncate(0)
+    with pytest.raises(TargetDataLossError, match=r"orders-0: its log ended at offset 0, .* reach offset 5: "):
+        archived.restore(**translated)
 
 
 def test_offsets_of_the_positions_and_of_the_file_are_compared() -> None:

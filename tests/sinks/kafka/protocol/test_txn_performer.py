@@ -12,10 +12,11 @@ from tests.fakes.changes import error, held
 from tests.fakes.clients import SleepingClock
 from tests.fakes.clients import client_of as sleeping_client_of
 from tests.fakes.peers import NOW_MS, transactional
-from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, planned
+from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, planned, route_to
+from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import init_producer_id
+from shallow_mirror.broker.produce.transactions import end_txn, init_producer_id
 from shallow_mirror.broker.produce.txn_additions import add_partitions
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
@@ -24,7 +25,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol import actions, txn_performer
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, WrittenRange
+from shallow_mirror.sinks.kafka.protocol.txn_inspection import inspect_logs
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, WrittenRange
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
@@ -56,7 +58,7 @@ def _decide(owner: OffsetMapOwner, txn: SlotTxn | None, *sources: SourcePartitio
 
 def _start(owner: OffsetMapOwner, target: Cluster) -> None:
     performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000)
-    recover(owner, performer, mirror="m", deadline=Deadline.after_ms(5_000, time.monotonic))
+    recover(owner, performer, mirror="m", deadline=Deadline.after_ms(5_000, time.monotonic), guard=None)
 
 
 def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_who_may(tmp_path: Path, clusters: Clusters) -> None:
@@ -133,6 +135,70 @@ def test_nothing_is_decided_behind_what_another_id_of_this_mirror_has_left_open(
     with pytest.raises(RetriableError, match=f"producer id {forgotten.producer_id} are still open from offset 0") as raised:
         performer.perform(written, deadline)
     assert raised.value.error_name == "FORGOTTEN_MARKER"
+    target.close()
+
+
+@pytest.mark.parametrize("deleted", [1, 2, 4, 6], ids=lambda offset: f"up to offset {offset}")
+def test_an_open_transaction_whose_records_retention_deletes_is_not_taken_for_aborted(
+    tmp_path: Path, clusters: Clusters, deleted: int
+) -> None:
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
+    place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
+    log.append(batch(0, 1, timestamp=NOW_MS), NOW_MS)
+    txn = init_producer_id(target, NAME, 60_000, deadline)
+    add_partitions(target, txn, [place], deadline)
+    for first in (0, 2):
+        log.append(transactional(first, (txn.producer_id, txn.producer_epoch), 2), NOW_MS)
+    log.append(batch(0, 1, timestamp=NOW_MS), NOW_MS)
+    performer = TxnPerformer(_take_over(tmp_path, "first"), target, transaction_timeout_ms=60_000)
+    written = actions.RefuseHangingTxns((DecidedTxn(txn, (WrittenRange(TargetPartition("copy", "t", 0), 1, 5),)),))
+    log.delete_records_before(deleted)
+    performer.perform(written, deadline)
+
+    end_txn(target, txn, False, deadline)
+    with pytest.raises(RetriableError, match="were aborted before they were decided") as raised:
+        performer.perform(written, deadline)
+    assert raised.value.error_name == "TRANSACTION_ABORTED"
+    target.close()
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "deleted", "evidence"),
+    [
+        ("commit", 3, LogEvidence.OURS),
+        ("commit", 5, LogEvidence.NOTHING),
+        ("commit", 8, LogEvidence.NOTHING),
+        ("abort", 3, LogEvidence.OURS_ABORTED),
+        ("abort", 5, LogEvidence.NOTHING),
+        ("nobody", 3, LogEvidence.OPEN),
+        ("nobody", 5, LogEvidence.NOTHING),
+    ],
+)
+def test_what_retention_left_of_a_transaction_says_how_it_ended(
+    clusters: Clusters, ended_by: str, deleted: int, evidence: LogEvidence
+) -> None:
+    target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(5_000, time.monotonic)
+    whole, cut = TopicPartition("copy", 0), TopicPartition("copy", 1)
+    txn = init_producer_id(target, NAME, 60_000, deadline)
+    add_partitions(target, txn, [whole, cut], deadline)
+    for place in (whole, cut):
+        clusters.target.log(*place).append(batch(0, 1, timestamp=NOW_MS), NOW_MS)
+        for first in (0, 2):
+            clusters.target.log(*place).append(transactional(first, (txn.producer_id, txn.producer_epoch), 2), NOW_MS)
+    if ended_by != "nobody":
+        end_txn(target, txn, ended_by == "commit", deadline)
+    for place in (whole, cut):
+        clusters.target.log(*place).append(batch(0, 3, timestamp=NOW_MS), NOW_MS)
+    clusters.target.log(*cut).delete_records_before(deleted)
+    written = [
+        WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, place.partition), 1, 5) for place in (whole, cut)
+    ]
+    of_whole = {"commit": LogEvidence.OURS, "abort": LogEvidence.OURS_ABORTED, "nobody": LogEvidence.OPEN}[ended_by]
+
+    def never(_polls: int) -> None:
+        raise AssertionError("the log can say all that it will ever say")
+
+    assert inspect_logs(target, txn, written, deadline, never) == (of_whole, evidence)
     target.close()
 
 

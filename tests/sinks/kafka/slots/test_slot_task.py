@@ -224,7 +224,7 @@ def test_a_batch_that_the_target_refuses_is_named_by_its_source_offset_and_the_s
 def test_a_target_whose_log_continues_below_what_was_copied_before_is_named(clusters: Clusters) -> None:
     clusters.write(A, 2)
     with pytest.raises(
-        TargetDataLossError, match=r"^target copy-0: new records were given offset 0, .* reach offset 7: .*created again"
+        TargetDataLossError, match=r"^target copy-0: its log ended at offset 0, .* reach offset 7: .*created again"
     ):
         clusters.run(clusters.job({A: 0}, target_ends={TopicPartition("copy", 0): 7}), planned(A, 2))
 
