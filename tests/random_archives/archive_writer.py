@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.random_archives.source_logs import LogBatch, TxnKey
-from tests.support.archives import CLUSTER_ID, archive_config
+from tests.support.archives import CLUSTER_ID, archive_config, first_row_of_lineage
 
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
@@ -111,23 +111,7 @@ class ArchiveWriter:
 
     def begin_lineages(self, lineages: Mapping[SourcePartition, tuple[int, int, int]]) -> None:
         """Decide the first rows of lineages. Values: number, offset, leader epoch in front of it."""
-        self._decide(
-            [
-                DecidedSegment(
-                    Segment(
-                        source=source,
-                        source_start=offset,
-                        source_end=offset,
-                        kind=SegmentKind.GAP,
-                        target=TargetPartition(*source),
-                        source_leader_epoch=leader_epoch,
-                        lineage=lineage,
-                    ),
-                    None,
-                )
-                for source, (lineage, offset, leader_epoch) in sorted(lineages.items())
-            ]
-        )
+        self._decide([first_row_of_lineage(source, *begin) for source, begin in sorted(lineages.items())])
 
     def capture(self, slots: Sequence[Sequence[CapturedRange]]) -> None:
         """Write one decision. Some of its slots are tried several times."""

@@ -5,9 +5,10 @@ This is the oracle of random archives: nothing in it comes from the package unde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from tests.random_archives.state_at_time import first_time_after
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
 
@@ -39,6 +40,19 @@ class LogBatch:
     records: tuple[LogRecord, ...] = ()
     txn: TxnKey | None = None
     marker: bool | None = None
+
+    @property
+    def leader_epoch(self) -> int:
+        return int.from_bytes(self.data[12:16], signed=True)
+
+    @property
+    def producer_id(self) -> int:
+        return int.from_bytes(self.data[43:51], signed=True)
+
+    def first_time_after(self, after_ms: int) -> int | None:
+        """Return the time that the header gives for its first record newer than a time; None if none is."""
+        times = [record.timestamp_ms for record in self.records]
+        return first_time_after(times[0], max(times), after_ms) if times else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +144,5 @@ class SourceLog:
         self.leader_epoch += 1
         return lost
 
-    def records(self, start: int, end: int, *, is_committed_only: bool = True) -> Iterator[LogRecord]:
-        """Yield the records of [start, end) that a consumer sees. Of a transaction without an outcome all are seen."""
-        for batch in self.between(start, end):
-            is_aborted = batch.txn is not None and self.parts[batch.txn].is_committed is False
-            if is_aborted and is_committed_only:
-                continue
-            for record in batch.records:
-                if start <= record.offset < end:
-                    yield record
-
-    def records_of(self, keys: frozenset[TxnKey]) -> frozenset[int]:
-        """Return the offsets of the records of some transactions."""
-        return frozenset(record.offset for batch in self.batches if batch.txn in keys for record in batch.records)
+    def is_aborted(self, batch: LogBatch) -> bool:
+        return batch.txn is not None and self.parts[batch.txn].is_committed is False
