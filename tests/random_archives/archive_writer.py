@@ -56,9 +56,15 @@ class ArchiveWriter:
     """The capture of one archive below `folder`."""
 
     def __init__(
-        self, folder: Path, chance: random.Random, now_ms: Callable[[], int], retention: Mapping[str, Mapping[str, Any]]
+        self,
+        folder: Path,
+        chance: random.Random,
+        now_ms: Callable[[], int],
+        retention: Mapping[str, Mapping[str, Any]],
+        **settings: Any,
     ) -> None:
-        self.config = archive_config(folder, retention=dict(retention))
+        """Take over a new archive. `settings`: more groups of its file."""
+        self.config = archive_config(folder, retention=dict(retention), **settings)
         self._chance, self._now_ms = chance, now_ms
         self.store = ObjectStore.open(self.config.objects, self.config.storage_options)
         self._classes = {pattern: number for number, pattern in enumerate(retention, 1)}
@@ -67,6 +73,9 @@ class ArchiveWriter:
         self.decided: set[str] = set()
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
         self.restart()
+
+    def close(self) -> None:
+        """Release what the writer holds. What is archived stays."""
 
     def restart(self) -> None:
         """Take over the table, as the next run does."""

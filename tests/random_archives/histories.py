@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.random_archives.archive_writer import ArchiveWriter, CapturedRange, Response
+from tests.random_archives.captured_slots import CapturingWriter
 from tests.random_archives.random_sources import TOPICS, Archived, RandomSource, SourcePartitionState
 
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.types import SourcePartition
 
 HOUR_MS = 3_600_000
+CAPTURED_DIGIT = 7
+"""Where a seed ends with it, the archive is captured by the package, from a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,13 @@ class ArchiveHistory(RandomSource):
         self._step_ms = HOUR_MS if self.retention else 10_000
         for name in TOPICS[: self.chance.choice((1, 2, 2, 3))]:
             self.create(name)
-        self.writer = ArchiveWriter(folder, self.chance, lambda: self.now_ms, self.retention)
+        self.writer = self._writer(folder)
+
+    def _writer(self, folder: Path) -> ArchiveWriter:
+        """Return a writer: for one archive in ten the capture of the package."""
+        if self.seed % 10 == CAPTURED_DIGIT:
+            return CapturingWriter(folder, self.chance, lambda: self.now_ms, self.retention, lambda: self.topics)
+        return ArchiveWriter(folder, self.chance, lambda: self.now_ms, self.retention)
 
     def run(self) -> None:
         """Perform all steps. The last one is a decision."""

@@ -37,7 +37,10 @@ def check_archive(seed: int, folder: Path, target: RestoreTarget, *, cuts: int, 
     """
     with small_sizes(seed):
         history = ArchiveHistory(seed, folder)
-        history.run()
+        try:
+            history.run()
+        finally:
+            history.writer.close()
         checks = ArchiveChecks(history, folder, target, restores)
         try:
             checks.check_verify()

@@ -20,6 +20,8 @@ from shallow_mirror.archive_reading import cuts, segment_reader
 from shallow_mirror.checkpoints import lineages
 from shallow_mirror.checkpoints.archived_topics import TopicDescription
 from shallow_mirror.checkpoints.lineages import LineageView
+from shallow_mirror.sinks.archive import archive_slot_target
+from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.streaming.planning import restore_planner
 from shallow_mirror.streaming.runner import restore_run
 
@@ -104,9 +106,19 @@ def read_whole_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(segment_reader.SegmentReader, "_wanted", wanted)
 
 
+def archive_no_last_batch_of_a_response(patch: pytest.MonkeyPatch) -> None:
+    right = archive_slot_target.ArchiveSlotWriter.write
+
+    def write(writer: Any, parts: Sequence[ReadPart], builder_of: Any) -> Any:
+        return right(writer, [replace(part, range_end=int(part.index.headers["base_offset"][-1])) for part in parts], builder_of)
+
+    patch.setattr(archive_slot_target.ArchiveSlotWriter, "write", write)
+
+
 @pytest.mark.parametrize(
     ("wrong", "seed"),
     [
+        (archive_no_last_batch_of_a_response, 27),
         (cut_one_record_late, 5),
         (forget_aborts_of_later_lineages, 14),
         (skip_the_first_step, 0),
