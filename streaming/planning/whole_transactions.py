@@ -87,7 +87,7 @@ class WholeTransactions:
         return scan
 
     def _add(self, scan: TxnScan, rows: Iterable[ArchiveRow], start: int, decided: Container[_Place]) -> None:
-        """Add rows of one partition, in the order of offsets. `decided`: of all rows of their decisions."""
+        """Add rows of one partition, in the order of offsets. `decided`: the places of all rows of their decisions."""
         for has_batches, following in groupby(rows, key=lambda row: row.stored is not None):
             if has_batches:
                 for batches in SegmentReader(self._store, list(following), start, verifies_batches=False):
@@ -108,9 +108,10 @@ class WholeTransactions:
             condition = (*of_partition(source), Comparison("source_start", ">", scan.read_end(source) - 1))
             for rows in self._table.decisions(condition, VISIBLE):
                 in_view = list(self._in_views(rows))
+                decided = _places(in_view)
                 for row in in_view:
                     if scan.has_open(source, ends[source]):
-                        self._add(scan, [row], ranges[source].start, _places(in_view))
+                        self._add(scan, [row], ranges[source].start, decided)
                 if not scan.has_open(source, ends[source]):
                     break
 
@@ -120,7 +121,7 @@ def _places(rows: Iterable[ArchiveRow]) -> frozenset[_Place]:
 
 
 def _is_missing(row: ArchiveRow, decided: Container[_Place]) -> bool:
-    """Return whether the source had batches at the offsets of a row that has none.
+    """Return whether a marker may have been at the offsets of a row without batches. `decided`: as for `_add`.
 
     Where compaction has left no batch, a decision ends with such a row, and no marker is missing: the cleaner keeps it as long as
     data of its transaction. A rebuild puts the offsets of a lost object in front of the next row, into the decision of that.

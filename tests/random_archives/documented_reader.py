@@ -19,8 +19,7 @@ import crc32c
 import lz4.frame
 import zstandard
 from deltalake import DeltaTable
-from tests.random_archives.source_logs import LogRecord
-from tests.random_archives.state_at_time import first_time_after
+from tests.random_archives.source_logs import LogRecord, first_time_after
 
 VISIBLE = "COPY_SEGMENT_FINISHED"
 _HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -1,6 +1,6 @@
 """Random source cluster: topics, logs and transactions of one history, changed step by step.
 
-The truth is in `SourceLog`. Nothing in it comes from the package under test.
+The truth of each log is in `SourceLog`.
 """
 
 from __future__ import annotations

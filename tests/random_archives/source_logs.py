@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tests.random_archives.state_at_time import first_time_after
-
 Headers = tuple[tuple[bytes, bytes | None], ...]
 
 
@@ -21,6 +19,11 @@ class LogRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+def first_time_after(base_timestamp_ms: int, max_timestamp_ms: int, after_ms: int) -> int | None:
+    """Return the first of the two times in the header of a batch that is newer than a time; None if none is."""
+    return next((at_ms for at_ms in (base_timestamp_ms, max_timestamp_ms) if at_ms > after_ms), None)
 
 
 class TxnKey(NamedTuple):

@@ -103,8 +103,3 @@ class StateAtTime:
         """Return whether the first record that claims to be newer than a time is not newer than the cut."""
         times = [at_ms for batch in batches if (at_ms := batch.first_time_after(without_ms)) is not None]
         return bool(times) and 0 <= times[0] <= self._time_ms
-
-
-def first_time_after(base_timestamp_ms: int, max_timestamp_ms: int, after_ms: int) -> int | None:
-    """Return the first of the two times in the header of a batch that is newer than a time; None if none is."""
-    return next((at_ms for at_ms in (base_timestamp_ms, max_timestamp_ms) if at_ms > after_ms), None)

@@ -42,14 +42,14 @@ def first_newer_offset(
         if not is_newer.any():
             continue
         for i in np.flatnonzero(is_newer & _visible(batches, isolation)).tolist():
-            begin = end = max(batches.start, int(batches.index.headers["base_offset"][i]))
+            begin, is_first = max(batches.start, int(batches.index.headers["base_offset"][i])), True
             for record in open_batch(batches.batch(i), batches.source.topic_partition, max_bytes=MAX_OPENED_BYTES):
                 if not batches.start <= record.offset < batches.end:
                     continue
                 if record.timestamp_ms > time_ms:
                     # Compaction may have removed what was in front of the first record.
-                    return record.offset if end > begin else begin
-                end = record.offset + 1
+                    return begin if is_first else record.offset
+                is_first = False
     return None
 
 
