@@ -7,7 +7,6 @@ begins lineages.
 from __future__ import annotations
 
 import base64
-import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -42,22 +41,16 @@ _COMPACTED = {**DEFAULT_CONFIGS, "cleanup.policy": "compact"}
 
 
 class CapturingWriter(ArchiveWriter):
-    """An archive below `folder` of the topics that `topics` returns. To be closed."""
+    """The capture of the topics that `topics` returns. To be closed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        chance: random.Random,
-        now_ms: Callable[[], int],
-        retention: Mapping[str, Mapping[str, Any]],
-        topics: Callable[[], Mapping[str, SourceTopic]],
-    ) -> None:
+    def __init__(self, topics: Callable[[], Mapping[str, SourceTopic]], *arguments: Any) -> None:
+        """`arguments`: of `ArchiveWriter`."""
         self._topics = topics
         self._brokers = StrictCluster(cluster_id=CLUSTER_ID)
         self._brokers.__enter__()
         client = {"bootstrap.servers": self._brokers.bootstrap}
         self._source = Cluster(ClientConfig.from_properties(client))
-        super().__init__(folder, chance, now_ms, retention, source={"alias": "east", "client": client})
+        super().__init__(*arguments, source={"alias": "east", "client": client})
 
     def close(self) -> None:
         self._source.close()

@@ -24,7 +24,7 @@ def documented_cut(reader: DocumentedReader, cut: Cut) -> dict[PartitionId, list
 
 
 def _logs_at(reader: DocumentedReader, cut: Cut) -> dict[PartitionId, ArchivedLog]:
-    traces = _Traces(reader, cut)
+    traces = _TableTraces(reader, cut)
     state = None if cut.time_ms is None else StateAtTime(traces, cut.time_ms)
     logs: dict[PartitionId, ArchivedLog] = {}
     for topic in cut.topics:
@@ -40,7 +40,7 @@ def _logs_at(reader: DocumentedReader, cut: Cut) -> dict[PartitionId, ArchivedLo
     return logs
 
 
-class _Traces:
+class _TableTraces:
     """What the tables of an archive show, up to the decision of a cut."""
 
     def __init__(self, reader: DocumentedReader, cut: Cut) -> None:

@@ -65,9 +65,10 @@ class ArchiveHistory(RandomSource):
 
     def _writer(self, folder: Path) -> ArchiveWriter:
         """Return a writer: for one archive in ten the capture of the package."""
+        arguments = folder, self.chance, lambda: self.now_ms, self.retention
         if self.seed % 10 == CAPTURED_DIGIT:
-            return CapturingWriter(folder, self.chance, lambda: self.now_ms, self.retention, lambda: self.topics)
-        return ArchiveWriter(folder, self.chance, lambda: self.now_ms, self.retention)
+            return CapturingWriter(lambda: self.topics, *arguments)
+        return ArchiveWriter(*arguments)
 
     def run(self) -> None:
         """Perform all steps. The last one is a decision."""

@@ -99,7 +99,7 @@ class Oracle:
                 for source in sources
                 if newest[source.topic] == source.topic_id
             }
-        traces = _Traces(self._history, self.logs, is_committed_only=cut.is_committed_only)
+        traces = _HistoryTraces(self._history, self.logs, is_committed_only=cut.is_committed_only)
         state = StateAtTime(traces, cut.time_ms)
         ids = {topic: state.topic_id(topic) for topic in cut.topics}
         return {
@@ -151,7 +151,7 @@ class Oracle:
         return any(record.timestamp_ms >= 0 for record in first)
 
 
-class _Traces:
+class _HistoryTraces:
     """What the archive of a history has seen. `is_committed_only`: whether a consumer sees committed records only."""
 
     def __init__(self, history: ArchiveHistory, logs: TrueLogs, *, is_committed_only: bool) -> None:
