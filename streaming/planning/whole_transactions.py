@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
@@ -14,10 +14,12 @@ from shallow_mirror.checkpoints.archive_table import VISIBLE, ArchiveTable, of_p
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import OffsetRange, SourcePartition
+from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition
 
 _log = logging.getLogger(__name__)
 
+_Place = tuple[int, int]
+"""Of a row of one partition: its decision and first offset."""
 MARGIN = timedelta(minutes=15)
 """Parts of a transaction are looked for that were archived so long before or after a cut: transaction.max.timeout.ms."""
 
@@ -81,18 +83,18 @@ class WholeTransactions:
                 if row.segment.source in ranges:
                     by_partition.setdefault(row.segment.source, []).append(row)
             for source, rows_of_partition in sorted(by_partition.items()):
-                self._add(scan, rows_of_partition, ranges[source].start)
+                self._add(scan, rows_of_partition, ranges[source].start, _places(rows_of_partition))
         return scan
 
-    def _add(self, scan: TxnScan, rows: Iterable[ArchiveRow], start: int) -> None:
-        """Add rows of one partition, in the order of offsets."""
+    def _add(self, scan: TxnScan, rows: Iterable[ArchiveRow], start: int, decided: Container[_Place]) -> None:
+        """Add rows of one partition, in the order of offsets. `decided`: the places of all rows of their decisions."""
         for has_batches, following in groupby(rows, key=lambda row: row.stored is not None):
             if has_batches:
                 for batches in SegmentReader(self._store, list(following), start, verifies_batches=False):
                     scan.add(batches)
                 continue
             for row in following:
-                if row.segment.source_start < row.segment.source_end:
+                if _is_missing(row, decided):
                     scan.add_hole(row.segment.source, row.segment.source_end)
 
     def _read_on(self, scan: TxnScan, ranges: Mapping[SourcePartition, OffsetRange], ends: Mapping[SourcePartition, int]) -> None:
@@ -105,11 +107,28 @@ class WholeTransactions:
                 continue
             condition = (*of_partition(source), Comparison("source_start", ">", scan.read_end(source) - 1))
             for rows in self._table.decisions(condition, VISIBLE):
-                for row in self._in_views(rows):
+                in_view = list(self._in_views(rows))
+                decided = _places(in_view)
+                for row in in_view:
                     if scan.has_open(source, ends[source]):
-                        self._add(scan, [row], ranges[source].start)
+                        self._add(scan, [row], ranges[source].start, decided)
                 if not scan.has_open(source, ends[source]):
                     break
+
+
+def _places(rows: Iterable[ArchiveRow]) -> frozenset[_Place]:
+    return frozenset((row.micro_batch, row.segment.source_start) for row in rows)
+
+
+def _is_missing(row: ArchiveRow, decided: Container[_Place]) -> bool:
+    """Return whether a marker may have been at the offsets of a row without batches. `decided`: as for `_add`.
+
+    Where compaction has left no batch, a decision ends with such a row, and no marker is missing: the cleaner keeps it as long as
+    data of its transaction. A rebuild puts the offsets of a lost object in front of the next row, into the decision of that.
+    """
+    if row.segment.source_start == row.segment.source_end:
+        return False
+    return row.segment.kind is SegmentKind.EXPIRED or (row.micro_batch, row.segment.source_end) in decided
 
 
 def _report(ranges: Mapping[SourcePartition, OffsetRange], ends: Mapping[SourcePartition, int], scan: TxnScan) -> None:

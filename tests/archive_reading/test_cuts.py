@@ -90,3 +90,11 @@ def test_the_first_record_that_a_consumer_sees_is_found_by_headers(archive: Arch
     assert first_visible_record(other.store, rows_of(other), COMMITTED, after_ms=T) == (3, T + 9)
     assert first_visible_record(other.store, rows_of(other), COMMITTED, after_ms=T + 9) is None
     assert first_visible_record(other.store, rows_of(other)[:0], COMMITTED) is None
+
+
+def test_a_batch_is_divided_only_behind_one_of_its_records(tmp_path: Path) -> None:
+    """Compaction may have removed the first ones."""
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [timed(0, T, T + 50), batch(2, deltas=[3], timestamp=T + 90)]})
+    assert first_newer_offset(archive.store, rows_of(archive), T + 10, COMMITTED) == 1
+    assert first_newer_offset(archive.store, rows_of(archive), T + 60, COMMITTED) == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.random_archives.source_logs import LogBatch, TxnKey
-from tests.support.archives import CLUSTER_ID, archive_config
+from tests.support.archives import CLUSTER_ID, archive_config, first_row_of_lineage
 
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
@@ -56,9 +56,15 @@ class ArchiveWriter:
     """The capture of one archive below `folder`."""
 
     def __init__(
-        self, folder: Path, chance: random.Random, now_ms: Callable[[], int], retention: Mapping[str, Mapping[str, Any]]
+        self,
+        folder: Path,
+        chance: random.Random,
+        now_ms: Callable[[], int],
+        retention: Mapping[str, Mapping[str, Any]],
+        **settings: Any,
     ) -> None:
-        self.config = archive_config(folder, retention=dict(retention))
+        """Take over a new archive. `settings`: more groups of its file."""
+        self.config = archive_config(folder, retention=dict(retention), **settings)
         self._chance, self._now_ms = chance, now_ms
         self.store = ObjectStore.open(self.config.objects, self.config.storage_options)
         self._classes = {pattern: number for number, pattern in enumerate(retention, 1)}
@@ -67,6 +73,9 @@ class ArchiveWriter:
         self.decided: set[str] = set()
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
         self.restart()
+
+    def close(self) -> None:
+        """Release what the writer holds. What is archived stays."""
 
     def restart(self) -> None:
         """Take over the table, as the next run does."""
@@ -111,23 +120,7 @@ class ArchiveWriter:
 
     def begin_lineages(self, lineages: Mapping[SourcePartition, tuple[int, int, int]]) -> None:
         """Decide the first rows of lineages. Values: number, offset, leader epoch in front of it."""
-        self._decide(
-            [
-                DecidedSegment(
-                    Segment(
-                        source=source,
-                        source_start=offset,
-                        source_end=offset,
-                        kind=SegmentKind.GAP,
-                        target=TargetPartition(*source),
-                        source_leader_epoch=leader_epoch,
-                        lineage=lineage,
-                    ),
-                    None,
-                )
-                for source, (lineage, offset, leader_epoch) in sorted(lineages.items())
-            ]
-        )
+        self._decide([first_row_of_lineage(source, *begin) for source, begin in sorted(lineages.items())])
 
     def capture(self, slots: Sequence[Sequence[CapturedRange]]) -> None:
         """Write one decision. Some of its slots are tried several times."""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.random_archives.cuts import Cut, Expected, ExpectedLog, Oracle, random_cut
+from tests.random_archives.cuts import Cut
 from tests.random_archives.documented_cuts import documented_cut
 from tests.random_archives.documented_reader import DocumentedReader, PartitionId
-from tests.random_archives.features import Feature
 from tests.random_archives.histories import ArchiveHistory
+from tests.random_archives.oracle import Expected, ExpectedLog, Oracle
+from tests.random_archives.random_cuts import random_cut
 from tests.random_archives.restore_target import CrashAfter, RestoreTarget
 from tests.random_archives.second_starts import random_other_file, start_with_other_file
 from tests.random_archives.source_logs import LogRecord
 from tests.random_archives.table_checks import (
     clean_differences,
-    features_of_rebuild,
     rebuild_differences,
     retention_differences,
 )
@@ -37,13 +37,10 @@ from shallow_mirror.streaming.planning.restore_planner import RestorePlanner, de
 from shallow_mirror.types import SegmentKind, SourcePartition
 from shallow_mirror.wire.records.unpacked_batch import Record
 
-MOST_TRIES = 30
-"""Of random cuts, until one needs no feature that is left out."""
-
 
 @dataclass(slots=True)
 class Found:
-    """What one archive was compared by. `differences` by the feature that they depend on; None: they depend on none."""
+    """What one archive was compared by."""
 
     cuts: int = 0
     restores: int = 0
@@ -51,21 +48,16 @@ class Found:
     other_files: int = 0
     refusals: int = 0
     records: int = 0
-    differences: list[tuple[frozenset[Feature], str]] = field(default_factory=list)
-
-    def add(self, differences: Iterator[str], features: frozenset[Feature] = frozenset()) -> None:
-        self.differences += [(features, difference) for difference in differences]
+    differences: list[str] = field(default_factory=list)
 
 
 class ArchiveChecks:
     """Of one history, after its last step."""
 
-    def __init__(
-        self, history: ArchiveHistory, folder: Path, target: RestoreTarget, left_out: frozenset[Feature], restores: int = 1
-    ) -> None:
+    def __init__(self, history: ArchiveHistory, folder: Path, target: RestoreTarget, restores: int = 1) -> None:
         """`restores`: so many of the cuts are restored to the target, all are planned and read."""
         self.restores = restores
-        self.history, self.folder, self.target, self.left_out = history, folder, target, left_out
+        self.history, self.folder, self.target = history, folder, target
         self.config = history.writer.config
         self.reader = DocumentedReader(Path(self.config.tables), Path(self.config.objects))
         self.oracle = Oracle(history, self.reader.rows)
@@ -76,16 +68,15 @@ class ArchiveChecks:
         """Compare every lineage of every partition as the documented reader and the package's reader see it."""
         reader = ArchiveReader.open(self.config.tables, self.config.objects)
         for source in self.oracle.decision_at(None).positions:
-            for lineage in range(self.oracle.view(source).lineage + 1):
-                view = self.oracle.view(source, lineage)
-                open_offsets = view.log.records_of(view.archived.undecided)
-                truth = view.records(view.archived.end)
+            for lineage in range(self.oracle.logs.log(source).lineage + 1):
+                archived = self.oracle.logs.log(source, lineage)
+                truth = archived.records(archived.end)
                 log = self.reader.log(PartitionId(*source), lineage=lineage)
                 name = f"{source.topic}-{source.partition} of {source.topic_id}, lineage {lineage}"
                 assert log is not None
-                self.found.add(different(f"{name}, documented reader", log.records(1 << 62), truth, open_offsets))
+                self.found.differences.extend(different(f"{name}, documented reader", log.records(1 << 62), truth))
                 read = reader.read_records(source.topic, source.partition, topic_id=source.topic_id, lineage=lineage)
-                self.found.add(different(f"{name}, reader", map(_log_record, read), truth, open_offsets))
+                self.found.differences.extend(different(f"{name}, reader", map(_log_record, read), truth))
                 self.found.records += len(truth)
 
     def check_lookups(self) -> None:
@@ -94,19 +85,12 @@ class ArchiveChecks:
         newest = self.oracle.newest_topics()
         sources = self.oracle.decision_at(None).positions
         for topic, partition in sorted({(source.topic, source.partition) for source in sources}):
-            is_recreated = len({source.topic_id for source in sources if source.topic == topic}) > 1
-            features = frozenset({Feature.READER_OF_RECREATED} if is_recreated else ())
-            if features & self.left_out:
-                continue
             source = SourcePartition(topic, newest[topic], partition)
             truth: list[LogRecord] = []
-            open_offsets: frozenset[int] = frozenset()
             if source in sources:
-                view = self.oracle.view(source)
-                truth, open_offsets = view.records(view.archived.end), view.log.records_of(view.archived.undecided)
-            if open_offsets:
-                continue
-            self.found.add(self._lookup_differences(reader, topic, partition, truth), features)
+                log = self.oracle.logs.log(source)
+                truth = log.records(log.end)
+            self.found.differences.extend(self._lookup_differences(reader, topic, partition, truth))
 
     def _lookup_differences(self, reader: ArchiveReader, topic: str, partition: int, truth: Sequence[LogRecord]) -> Iterator[str]:
         name, end = f"{topic}-{partition}", (truth[-1].offset if truth else 0) + 4
@@ -128,28 +112,21 @@ class ArchiveChecks:
         """Verify the archive, every byte of it."""
         report = verify_archive(self.config, is_deep=True)
         if not report.is_equal:
-            self.found.add(iter([f"archive verify: {sentence}" for sentence in report.sentences()]))
+            self.found.differences.extend(f"archive verify: {sentence}" for sentence in report.sentences())
 
     def check_commands(self) -> None:
         """Retention, clean and rebuild. What was never committed is gone behind this."""
-        self.found.add(retention_differences(self.history, self.reader))
-        features = features_of_rebuild(self.reader)
-        if self.history.writer.decided and not features & self.left_out:
-            self.found.add(rebuild_differences(self.history, self.reader, self.folder), features)
-        self.found.add(clean_differences(self.history, self.reader))
+        self.found.differences.extend(retention_differences(self.history, self.reader))
+        if self.history.writer.decided:
+            self.found.differences.extend(rebuild_differences(self.history, self.reader, self.folder))
+        self.found.differences.extend(clean_differences(self.history, self.reader))
 
     def check_cuts(self, count: int) -> None:
         """Restore up to random cuts."""
         for number in range(count):
-            for _ in range(MOST_TRIES):
-                cut = random_cut(self.chance, self.history, self.oracle)
-                expected = self.oracle.expected(cut)
-                if not expected.features & self.left_out:
-                    break
-            else:
-                continue
+            cut = random_cut(self.chance, self.history, self.oracle)
             self.found.cuts += 1
-            self.found.add(self._cut_differences(number, cut, expected), expected.features)
+            self.found.differences.extend(self._cut_differences(number, cut, self.oracle.expected(cut)))
 
     def _cut_differences(self, number: int, cut: Cut, expected: Expected) -> Iterator[str]:
         for problem in self._documented_differences(cut, expected):
@@ -167,27 +144,27 @@ class ArchiveChecks:
         for source, log in expected.logs.items():
             found = logs.pop(PartitionId(*source), None)
             if found is None:
-                if not log.is_optional:
-                    yield f"{source} is missing"
+                yield f"{source} is missing"
                 continue
-            yield from different(f"{source.topic_partition}", found, log.records, log.open_offsets)
+            yield from different(f"{source.topic_partition}", found, log.records)
         yield from (f"{source} is restored as well" for source in logs)
 
     def _planned_differences(self, cut: Cut, expected: Expected) -> Iterator[str]:
         """Read what the steps of a restore read, without a target."""
         config = self.target.config(self.folder, self.config, "planned.", cut, is_preserved=False, micro_batch_bytes=1_000)
-        planner = RestorePlanner(config, ArchiveTable.open(self.config.tables), self.history.writer.store)
+        storage = MirrorStorage(self.config.table_location)
+        planner = RestorePlanner(config, ArchiveTable.open(self.config.tables), self.history.writer.store, storage)
         try:
             decided = planner.decide_ranges()
         except ConfigError as error:
-            if expected.refusal is None and not expected.is_empty:
+            if expected.refusal is None:
                 yield f"refused: {error}"
             return
         if expected.refusal is not None:
             yield f"it was not refused, although {expected.refusal}"
             return
-        self.found.add(self._description_differences(cut, decided), self._features_of_descriptions(cut))
-        self.found.add(self._group_differences(cut, decided))
+        self.found.differences.extend(self._description_differences(cut, decided))
+        self.found.differences.extend(self._group_differences(cut, decided))
         records: dict[SourcePartition, list[LogRecord]] = {source: [] for source in decided.ranges}
         for step in planner.steps(decided, {}):
             for source, rows in step.rows.items():
@@ -198,16 +175,15 @@ class ArchiveChecks:
                     records[source] += [_opened_record(each.record) for each in opened if each.kind in is_wanted]
         for source, log in expected.logs.items():
             if source not in records:
-                if not log.is_optional:
-                    yield f"{source} is missing"
+                yield f"{source} is missing"
                 continue
-            if decided.ranges[source].end != log.end and not log.open_offsets:
+            if decided.ranges[source].end != log.end:
                 yield f"{source.topic_partition} ends at {decided.ranges[source].end}, the cut is at {log.end}"
-            yield from different(f"{source.topic_partition}", records.pop(source), log.records, log.open_offsets)
+            yield from different(f"{source.topic_partition}", records.pop(source), log.records)
         yield from (f"{source} is restored as well" for source in records)
 
     def _restore_differences(self, cut: Cut, expected: Expected) -> Iterator[str]:
-        is_preserved = self.chance.random() < 0.4 and all(log.start == 0 or not log.is_optional for log in expected.logs.values())
+        is_preserved = self.chance.random() < 0.4
         described = [seen.description for seen in self.history.seen_topics]
         sizes = {each.topic: 0 for each in described}
         sizes |= {name: max(each.partitions for each in described if each.topic == name) for name in sizes}
@@ -227,7 +203,7 @@ class ArchiveChecks:
                 self.target.restore(config)
             except ConfigError as error:
                 self.found.refusals += 1
-                if expected.refusal is None and not expected.is_empty:
+                if expected.refusal is None:
                     yield f"refused: {error}"
                 return
             self.found.restores += 1
@@ -237,14 +213,13 @@ class ArchiveChecks:
             for source, log in expected.logs.items():
                 yield from self._target_differences(prefix, source, log, is_preserved=is_preserved)
             if self.chance.random() < 0.3:
-                self._is_spoilt(cut, prefix, is_preserved=is_preserved, micro_batch_bytes=micro_batch_bytes)
+                self._is_spoilt(cut, prefix, is_preserved=is_preserved, micro_batch_bytes=micro_batch_bytes, is_complete=True)
 
-    def _is_spoilt(self, cut: Cut, prefix: str, *, is_preserved: bool, micro_batch_bytes: int) -> bool:
-        """Let the next start have another file, of those whose features count. Return whether one was wrongly taken."""
-        names = sorted({source.topic for source in self.history.decisions[-1].positions})
-        other = random_other_file(self.chance, cut, names, prefix)
+    def _is_spoilt(self, cut: Cut, prefix: str, *, is_preserved: bool, micro_batch_bytes: int, is_complete: bool = False) -> bool:
+        """Let the next start have another file. Return whether its answer was wrong."""
+        other = random_other_file(self.chance, cut, self.oracle, prefix, is_complete=is_complete)
         is_begun = (self.folder / f"{prefix}tables" / "restore_ranges").exists()  # else the next start is the first one
-        if other.features & self.left_out or not is_begun or self.chance.random() < 0.5:
+        if not is_begun or self.chance.random() < 0.5:
             return False
         config = self.target.config(
             self.folder,
@@ -257,48 +232,33 @@ class ArchiveChecks:
         )
         self.found.other_files += 1
         answer = start_with_other_file(self.target, config, other, lambda: self.target.everything(prefix))
-        differences = [f"{cut}, {other.name}: {problem}" for problem in answer.problems]
-        added = {
-            source: log
-            for source, log in self.oracle.expected(other.cut).logs.items()
-            if source.topic not in cut.topics and answer.is_taken_up
-        }
-        for source, log in added.items():
-            found = self._target_differences(prefix, source, log, is_preserved=is_preserved)
-            differences += [f"{cut}, {other.name}: {problem}" for problem in found]
-        self.found.add(iter(differences), other.features)
+        differences = list(answer.problems)
+        if answer.is_taken_up:  # then all of it is there, also of topics that only one of both files includes
+            for topics in (cut.topics, tuple(sorted(set(other.cut.topics) - set(cut.topics)))):
+                expected = self.oracle.expected(replace(cut, topics=topics))
+                for source, log in expected.logs.items():
+                    differences += self._target_differences(prefix, source, log, is_preserved=is_preserved)
+        self.found.differences.extend(f"{cut}, {other.name}: {difference}" for difference in differences)
         return bool(differences)
 
     def _target_differences(self, prefix: str, source: SourcePartition, log: ExpectedLog, *, is_preserved: bool) -> Iterator[str]:
         topic = prefix + source.topic
         records = self.target.records(topic, source.partition)
-        if log.is_optional and not records:
-            return
         self.found.records += len(records)
         if is_preserved:
-            yield from different(f"{source.topic_partition}, preserved", records, log.records, log.open_offsets)
+            yield from different(f"{source.topic_partition}, preserved", records, log.records)
             start, end = self.target.log_bounds(topic, source.partition)
             if end != log.end:
                 yield f"{source.topic_partition}, preserved: the log ends at {end}, the cut is at {log.end}"
-            if start != log.log_start and Feature.PRESERVED_START not in self.left_out:
-                self.found.add(
-                    iter([f"{source.topic_partition}, preserved: the log begins at {start}, not {log.log_start}"]),
-                    frozenset({Feature.PRESERVED_START}),
-                )
+            if start != log.log_start:
+                yield f"{source.topic_partition}, preserved: the log begins at {start}, not {log.log_start}"
             return
-        if log.open_offsets:
-            return  # without offsets nothing says which of the records are those of open transactions
         moved = [record._replace(offset=offset) for offset, record in enumerate(log.records)]
         found = [record._replace(offset=offset) for offset, record in enumerate(records)]
         yield from different(f"{source.topic_partition}", found, moved)
 
-    def _features_of_descriptions(self, cut: Cut) -> frozenset[Feature]:
-        return frozenset(() if cut.time_ms is None else (Feature.TIME_OF_DESCRIPTION,))
-
     def _description_differences(self, cut: Cut, decided: RestoreRanges) -> Iterator[str]:
         """Compare partitions and settings of topics at the cut."""
-        if self._features_of_descriptions(cut) & self.left_out:
-            return
         described = described_topics(MirrorStorage(self.config.table_location), decided)
         decision = self.oracle.decision_at(cut.decision).number
         for topic_id in {source.topic_id for source in decided.ranges}:
@@ -307,6 +267,9 @@ class ArchiveChecks:
             last = decision if cut.decision is None else decision - 1
             until = [each for each in seen if (each.decision <= last if cut.time_ms is None else each.at_ms <= cut.time_ms)]
             expected = (until or seen[:1])[-1].description
+            # Records may show that a partition was there before it was described.
+            restored = [source.partition for source in decided.ranges if source.topic_id == topic_id]
+            expected = replace(expected, partitions=max(expected.partitions, max(restored) + 1))
             if described.get(expected.topic) != expected:
                 yield f"{cut}: described as {described.get(expected.topic)}, not as {expected}"
 
@@ -348,15 +311,9 @@ def _log_record(record: ArchivedRecord) -> LogRecord:
     return LogRecord(record.offset, record.timestamp_ms, record.key, record.value, headers)
 
 
-def different(
-    name: str,
-    found: Iterator[LogRecord] | Sequence[LogRecord],
-    expected: Sequence[LogRecord],
-    open_offsets: frozenset[int] = frozenset(),
-) -> Iterator[str]:
-    """Yield the first difference of two logs, by its kind. Records of open transactions may be in one of them or not."""
-    first = [record for record in found if record.offset not in open_offsets]
-    second = [record for record in expected if record.offset not in open_offsets]
+def different(name: str, found: Iterable[LogRecord], expected: Sequence[LogRecord]) -> Iterator[str]:
+    """Yield the first difference of two logs, by its kind."""
+    first, second = list(found), list(expected)
     if first == second:
         return
     lost = sorted(set(second) - set(first))

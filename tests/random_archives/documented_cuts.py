@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from tests.random_archives.cuts import Cut
-from tests.random_archives.documented_reader import ArchivedLog, DocumentedReader, PartitionId
+from tests.random_archives.documented_reader import ArchivedLog, DocumentedReader, LogPart, PartitionId, RawBatch, Row
 from tests.random_archives.source_logs import LogRecord
+from tests.random_archives.state_at_time import StateAtTime
 from tests.random_archives.whole_ends import NO_END, Part, whole_ends
 
 from shallow_mirror.types import SourcePartition
@@ -24,66 +24,68 @@ def documented_cut(reader: DocumentedReader, cut: Cut) -> dict[PartitionId, list
 
 
 def _logs_at(reader: DocumentedReader, cut: Cut) -> dict[PartitionId, ArchivedLog]:
-    newest = reader.sources(cut.decision)
-    chosen: dict[str, str] = {}
-    for topic in cut.topics:
-        of_topic = _by_topic_id(newest, topic)
-        ids = sorted(of_topic, key=lambda topic_id: min(_times(reader, source)[0] for source in of_topic[topic_id]))
-        if not ids:
-            continue
-        chosen[topic] = ids[0]
-        for topic_id in ids[1:]:
-            if cut.time_ms is None or _counts(reader, of_topic[topic_id], None, cut.time_ms):
-                chosen[topic] = topic_id
+    traces = _TableTraces(reader, cut)
+    state = None if cut.time_ms is None else StateAtTime(traces, cut.time_ms)
     logs: dict[PartitionId, ArchivedLog] = {}
-    for source in newest:
-        if chosen.get(source.topic) != source.topic_id:
-            continue
-        if cut.offsets and source.partition not in cut.offsets.get(source.topic, {}):
-            continue
-        log = reader.log(source, lineage=_lineage(reader, source, cut), decision=cut.decision)
-        assert log is not None
-        logs[source] = log
+    for topic in cut.topics:
+        topic_id = traces.topic_ids(topic)[-1] if state is None else state.topic_id(topic)
+        for source in traces.sources(topic_id):
+            is_named = not cut.offsets or source.partition in cut.offsets.get(topic, {})
+            if not is_named or not (state is None or state.has_partition(source)):
+                continue
+            lineage = cut.lineage if state is None else state.lineage(source)
+            log = reader.log(PartitionId(*source), lineage=lineage, decision=cut.decision)
+            assert log is not None
+            logs[PartitionId(*source)] = log
     return logs
 
 
-def _by_topic_id(newest: Mapping[PartitionId, int], topic: str) -> dict[str, list[PartitionId]]:
-    by_id: dict[str, list[PartitionId]] = {}
-    for source in newest:
-        if source.topic == topic:
-            by_id.setdefault(source.topic_id, []).append(source)
-    return by_id
+class _TableTraces:
+    """What the tables of an archive show, up to the decision of a cut."""
 
+    def __init__(self, reader: DocumentedReader, cut: Cut) -> None:
+        self._reader, self._is_committed_only = reader, cut.is_committed_only
+        self._rows = [row for row in reader.rows if cut.decision is None or row.decision <= cut.decision]
 
-def _times(reader: DocumentedReader, source: PartitionId, lineage: int = 0) -> tuple[int, int]:
-    """Return when the first row of a lineage was decided, and when the decision before that was."""
-    rows = [row for row in reader.rows if row.source == source and row.lineage >= lineage]
-    first = min(rows, key=lambda row: row.decision)
-    before = [row.decided_at for row in reader.rows if row.decision < first.decision]
-    return _ms(first.decided_at), _ms(max(before)) if before else -1
+    def topic_ids(self, topic: str) -> list[str]:
+        decisions: dict[str, int] = {}
+        for row in self._rows:
+            if row.source.topic == topic:
+                decisions[row.source.topic_id] = min(row.decision, decisions.get(row.source.topic_id, row.decision))
+        return sorted(decisions, key=lambda topic_id: decisions[topic_id])
 
+    def sources(self, topic_id: str) -> list[SourcePartition]:
+        return [
+            SourcePartition(*source) for source in sorted({row.source for row in self._rows if row.source.topic_id == topic_id})
+        ]
 
-def _counts(reader: DocumentedReader, sources: list[PartitionId], lineage: int | None, time_ms: int) -> bool:
-    """Return whether a topic, or a lineage of its only partition here, was there at a time."""
-    at_ms, before_ms = min(_times(reader, source, lineage or 0) for source in sources)
-    if at_ms <= time_ms or before_ms > time_ms:
-        return at_ms <= time_ms
-    for source in sources:
-        log = reader.log(source, lineage=lineage)
-        first = 0
-        if lineage is not None:
-            first = min(row.start for row in reader.rows if row.source == source and row.lineage == lineage)
-        if log is not None and any(r.timestamp_ms <= time_ms and r.offset >= first for r in log.records(1 << 62)):
-            return True
-    return False
+    def first_ms(self, topic_id: str, partition: int | None = None) -> int:
+        of_topic = [row for row in self._rows if row.source.topic_id == topic_id]
+        times = [row.decided_at for row in of_topic if partition in (None, row.source.partition)]
+        described = [each for each in self._reader.descriptions if each.topic_id == topic_id]
+        return _ms(min([*times, *(each.seen_at for each in described if each.partitions > (partition or 0))]))
 
+    def lineages(self, source: SourcePartition) -> list[tuple[int, int]]:
+        lineages: dict[int, list[Row]] = {}
+        for row in self._rows:
+            if row.source == PartitionId(*source):
+                lineages.setdefault(row.lineage, []).append(row)
+        return [(_ms(min(row.decided_at for row in own)), min(row.start for row in own)) for _, own in sorted(lineages.items())]
 
-def _lineage(reader: DocumentedReader, source: PartitionId, cut: Cut) -> int | None:
-    if cut.lineage is not None or cut.time_ms is None:
-        return cut.lineage
-    numbers = sorted({row.lineage for row in reader.rows if row.source == source})
-    there = [number for number in numbers[1:] if _counts(reader, [source], number, cut.time_ms)]
-    return there[-1] if there else numbers[0]
+    def looks(self, topic: str | None) -> list[int]:
+        described = [each.seen_at for each in self._reader.descriptions if each.topic == topic]
+        return [_ms(at) for at in {*described, *(row.decided_at for row in self._rows)}]
+
+    def seen_batches(self, source: SourcePartition, lineage: int) -> list[RawBatch]:
+        return [
+            part.batch
+            for part in self._reader.own_parts(PartitionId(*source), lineage)
+            if part.batch.records_count and not part.batch.is_control and not (part.is_aborted and self._is_committed_only)
+        ]
+
+    def log_batches(self, source: SourcePartition, lineage: int) -> list[RawBatch]:
+        log = self._reader.log(PartitionId(*source), lineage=lineage)
+        return [] if log is None else [part.batch for part in log.parts]
 
 
 def _end_of(source: PartitionId, log: ArchivedLog, cut: Cut) -> int:
@@ -105,17 +107,16 @@ def _whole(
     for source, log in logs.items():
         whole = reader.log(source, lineage=log.lineage)
         assert whole is not None
-        begun: dict[tuple[int, int], Part] = {}
-        ended: set[tuple[int, int]] = set()
+        begun: dict[tuple[int, int], list[LogPart]] = {}
         for part in whole.parts:
-            batch, name = part.batch, (part.batch.producer_id, part.batch.producer_epoch)
-            if batch.is_transactional:
-                # A marker has the next epoch.
-                ended |= {known for known in begun if known[0] == batch.producer_id and known != name}
+            batch = part.batch
             if batch.is_transactional and not batch.is_control and not part.is_aborted:
-                start = begun[name].start if name in begun else batch.base_offset
-                begun[name] = Part(SourcePartition(*source), start, part.end, name)
-        parts += [part if name in ended else replace(part, end=NO_END) for name, part in begun.items()]
+                begun.setdefault((batch.producer_id, batch.producer_epoch), []).append(part)
+        for name, own in begun.items():
+            last = own[-1].batch.base_offset
+            is_ended = any(part.batch.producer_id == name[0] and part.batch.base_offset > last for part in whole.parts)
+            end = own[-1].end if is_ended or any(start > last for start in whole.expired) else NO_END
+            parts.append(Part(SourcePartition(*source), own[0].batch.base_offset, end, name))
     lowered = whole_ends({SourcePartition(*source): end for source, end in ends.items()}, parts)
     return {PartitionId(*source): end for source, end in lowered.items()}
 

@@ -19,7 +19,7 @@ import crc32c
 import lz4.frame
 import zstandard
 from deltalake import DeltaTable
-from tests.random_archives.source_logs import LogRecord
+from tests.random_archives.source_logs import LogRecord, first_time_after
 
 VISIBLE = "COPY_SEGMENT_FINISHED"
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -76,6 +76,9 @@ class RawBatch(NamedTuple):
 
     def records(self) -> Iterator[LogRecord]:
         yield from read_records(self)
+
+    def first_time_after(self, after_ms: int) -> int | None:
+        return first_time_after(self.base_timestamp, self.max_timestamp, after_ms)
 
 
 def read_batches(data: bytes) -> Iterator[RawBatch]:
@@ -189,18 +192,32 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedLog:
-    """The log of one partition in one lineage, up to a decision. `start`: behind what retention has deleted."""
+    """The log of one partition in one lineage, up to a decision. `start`: behind what retention has deleted.
+
+    `expired`: where offsets begin that had expired at the source.
+    """
 
     lineage: int
     start: int
     end: int
     parts: Sequence[LogPart]
+    expired: Sequence[int]
 
     def records(self, end: int, *, is_committed_only: bool = True) -> Iterator[LogRecord]:
         """Yield what a consumer sees in front of `end`."""
         for part in self.parts:
             if not part.batch.is_control and not (is_committed_only and part.is_aborted):
                 yield from (record for record in part.records() if record.offset < end)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A row of `archive_topics`."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    seen_at: datetime
 
 
 @dataclass(slots=True)
@@ -210,11 +227,17 @@ class DocumentedReader:
     tables: Path
     objects: Path
     rows: Sequence[Row] = field(init=False)
+    descriptions: Sequence[Description] = field(init=False)
     _batches: dict[tuple[str | None, int, int], Sequence[RawBatch]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         table = DeltaTable(str(self.tables / "archive_segments")).to_pyarrow_table()
         self.rows = sorted(map(_row, table.to_pylist()), key=lambda row: (row.source, row.lineage, row.start, row.end))
+        topics = DeltaTable(str(self.tables / "archive_topics")).to_pyarrow_table()
+        self.descriptions = [
+            Description(row["source_topic"], row["source_topic_id"], row["partitions"], row["seen_at"])
+            for row in topics.to_pylist()
+        ]
 
     def log(self, source: PartitionId, *, lineage: int | None = None, decision: int | None = None) -> ArchivedLog | None:
         """Return the log of a lineage, by default of the newest one, up to a decision; None without a row."""
@@ -224,6 +247,7 @@ class DocumentedReader:
             return None
         newest, clip, later_aborts = numbers[-1], NO_END, set[tuple[int, int]]()
         parts: list[LogPart] = []
+        expired: list[int] = []
         deleted_end, start, end = -1, NO_END, 0
         for number in reversed(numbers):  # rule 4
             own = [row for row in rows if row.lineage == number]
@@ -236,6 +260,8 @@ class DocumentedReader:
                 start, end = min(start, row.start), max(end, row_end if number == newest else 0)
                 if row.state != VISIBLE:
                     deleted_end = max(deleted_end, row_end)
+                if row.kind == "expired":
+                    expired.append(row.start)
                 if row.has_batches:
                     aborted = [txn for txn in row.aborted if (txn[0], txn[1]) not in lost]
                     aborted += [(*key, None) for key in later_aborts if number != newest and key[1] < row_end]
@@ -244,7 +270,12 @@ class DocumentedReader:
             later_aborts |= {key for row in own for key in ((txn[0], txn[1]) for txn in row.aborted)} - lost
             clip = min([clip, *(row.start for row in own)])
         start = max(start, deleted_end)
-        return ArchivedLog(newest, start, max(start, end), [part for part in parts if part.end > start])
+        return ArchivedLog(newest, start, max(start, end), [part for part in parts if part.end > start], expired)
+
+    def own_parts(self, source: PartitionId, lineage: int) -> list[LogPart]:
+        """Return what the rows of one lineage have, whatever the later ones replaced."""
+        own = [row for row in self.rows if row.source == source and row.lineage == lineage and row.has_batches]
+        return [part for row in own for part in self._parts(row, row.end, row.aborted)]
 
     def _parts(self, row: Row, end: int, aborted: Sequence[tuple[int, int, int | None]]) -> Iterator[LogPart]:
         for batch in self._row_batches(row):

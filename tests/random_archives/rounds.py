@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from tests.random_archives.checks import ArchiveChecks, Found
 from tests.random_archives.documented_reader import FormatError
-from tests.random_archives.features import Feature
 from tests.random_archives.histories import ArchiveHistory
 from tests.random_archives.restore_target import RestoreTarget
 
@@ -31,17 +30,18 @@ def small_sizes(seed: int) -> Iterator[None]:
         yield
 
 
-def check_archive(
-    seed: int, folder: Path, target: RestoreTarget, *, cuts: int, restores: int, left_out: frozenset[Feature]
-) -> tuple[ArchiveHistory, Found]:
+def check_archive(seed: int, folder: Path, target: RestoreTarget, *, cuts: int, restores: int) -> tuple[ArchiveHistory, Found]:
     """Make the archive of a seed in a new folder, and check it. The folder is removed unless something differs.
 
     An error that the package, or the documented reader, does not expect is a difference.
     """
     with small_sizes(seed):
         history = ArchiveHistory(seed, folder)
-        history.run()
-        checks = ArchiveChecks(history, folder, target, left_out, restores)
+        try:
+            history.run()
+        finally:
+            history.writer.close()
+        checks = ArchiveChecks(history, folder, target, restores)
         try:
             checks.check_verify()
             checks.check_logs()
@@ -49,7 +49,7 @@ def check_archive(
             checks.check_commands()
             checks.check_cuts(cuts)
         except (MirrorError, FormatError) as error:
-            checks.found.add(iter([f"{type(error).__name__}: {error}"]))
+            checks.found.differences.append(f"{type(error).__name__}: {error}")
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise

@@ -10,13 +10,11 @@ import logging
 import shutil
 import tempfile
 import time
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from tests.random_archives.checks import Found
-from tests.random_archives.features import NOT_YET, Feature
 from tests.random_archives.restore_target import RestoreTarget
 from tests.random_archives.rounds import check_archive
 
@@ -31,37 +29,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first archive; the others follow")
     parser.add_argument("--cuts", type=int, default=3, help="of each archive")
     parser.add_argument("--restores", type=int, default=1, help="so many of the cuts are restored to a cluster, all are read")
-    parser.add_argument("--all", action="store_true", help="also what is known to fail (tests/random_archives/features.py)")
     parser.add_argument("--script", action="store_true", help="print the steps of every archive that differs")
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    left_out = frozenset[Feature]() if chosen.all else NOT_YET
     folder = Path(tempfile.mkdtemp(prefix="random-archives-", dir=_MEMORY if _MEMORY.is_dir() else None))
     total, began, count = Found(), time.monotonic(), 0
-    seeds: defaultdict[str, list[int]] = defaultdict(list)
+    seeds: list[str] = []
     with RestoreTarget() as target:
         for seed in range(chosen.seed, chosen.seed + chosen.archives):
             if chosen.minutes is not None and time.monotonic() - began > chosen.minutes * 60:
                 break
-            history, found = check_archive(
-                seed, folder / str(seed), target, cuts=chosen.cuts, restores=chosen.restores, left_out=left_out
-            )
+            history, found = check_archive(seed, folder / str(seed), target, cuts=chosen.cuts, restores=chosen.restores)
             count += 1
             add_to(total, found)
-            for features, difference in found.differences[:_SHOWN_DIFFERENCES]:
+            for difference in found.differences[:_SHOWN_DIFFERENCES]:
                 print(f"seed {seed}: {difference}", flush=True)
-                seeds[", ".join(sorted(feature.name for feature in features)) or "NEW"].append(seed)
+            seeds += [str(seed)] if found.differences else []
             if found.differences and chosen.script:
                 print("\n".join(history.script), flush=True)
             if count % 50 == 0:
                 print(summary(total, count, time.monotonic() - began), flush=True)
     print(summary(total, count, time.monotonic() - began))
-    for name, of_feature in sorted(seeds.items()):
-        print(f"{name}: {', '.join(str(seed) for seed in Counter(of_feature))}")
     if not total.differences:
         shutil.rmtree(folder)
     else:
-        print(f"the archives that differ are in {folder}")
+        print(f"the archives that differ are in {folder}: {', '.join(seeds)}")
     return 1 if total.differences else 0
 
 

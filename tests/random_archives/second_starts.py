@@ -1,14 +1,14 @@
-"""Second starts of a restore with another file: refused with nothing lost, or taken up where topics are added only."""
+"""Second starts of a restore with another file: refused with nothing lost, or taken up where no result changes."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.random_archives.cuts import Cut
-from tests.random_archives.features import Feature
+from tests.random_archives.oracle import Oracle
 from tests.random_archives.restore_target import RestoreTarget
 from tests.random_archives.source_logs import LogRecord
 
@@ -18,29 +18,30 @@ from shallow_mirror.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class OtherFile:
-    """A change of the restore file. `groups`: settings to merge. `may_be_taken_up`: it adds topics, or changes no result."""
+    """A change of the restore file. `groups`: settings to merge. `is_taken_up` None: it depends on what is complete."""
 
     name: str
     cut: Cut
-    groups: Mapping[str, Any]
-    features: frozenset[Feature]
-    may_be_taken_up: bool = False
+    is_taken_up: bool | None
+    groups: Mapping[str, Any] = field(default_factory=dict)
 
 
-def random_other_file(chance: random.Random, cut: Cut, names: Sequence[str], prefix: str) -> OtherFile:
-    """Return a change of the file of `cut`. `names`: the archive's topics."""
-    other = frozenset({Feature.OTHER_FILE})
+def random_other_file(chance: random.Random, cut: Cut, oracle: Oracle, prefix: str, *, is_complete: bool) -> OtherFile:
+    """Return a change of the file of `cut`. `is_complete`: whether all of it is restored; else it may be."""
+    slots = {"write": {"transaction_timeout_ms": 60_000, "slots": chance.randint(1, 5)}}
     changes = [
-        OtherFile("slots", cut, {"write": {"transaction_timeout_ms": 60_000, "slots": chance.randint(1, 5)}}, frozenset(), True),
-        OtherFile("another cut", replace(cut, whole_transactions=not cut.whole_transactions), {}, frozenset()),
-        OtherFile("another isolation level", replace(cut, is_committed_only=not cut.is_committed_only), {}, other),
-        OtherFile("another target name", cut, {"topics": {"target_name": f"other-{prefix}{{topic}}"}}, other),
+        OtherFile("slots", cut, True, slots),
+        OtherFile("another cut", replace(cut, whole_transactions=not cut.whole_transactions), False),
+        OtherFile("another isolation level", replace(cut, is_committed_only=not cut.is_committed_only), False),
+        OtherFile("another target name", cut, False, {"topics": {"target_name": f"other-{prefix}{{topic}}"}}),
     ]
-    more = tuple(name for name in names if name not in cut.topics)
+    more = tuple(sorted(oracle.newest_topics().keys() - set(cut.topics)))
     if more:
-        changes.append(OtherFile("more topics", replace(cut, topics=(*cut.topics, *more)), {}, other, True))
+        # Added topics get ranges at the same cut, which has to be there for them too; ends that were lowered stay.
+        is_refused = cut.whole_transactions or oracle.expected(replace(cut, topics=more)).refusal is not None
+        changes.append(OtherFile("more topics", replace(cut, topics=(*cut.topics, *more)), not is_refused))
     if len(cut.topics) > 1:
-        changes.append(OtherFile("fewer topics", replace(cut, topics=cut.topics[:1]), {}, other))
+        changes.append(OtherFile("fewer topics", replace(cut, topics=cut.topics[:1]), True if is_complete else None))
     return chance.choice(changes)
 
 
@@ -65,7 +66,5 @@ def start_with_other_file(
             for name, records in before.items()
             if after[name][: len(records)] != records
         ]
-        if other.may_be_taken_up and Feature.OTHER_FILE not in other.features:
-            problems.append(f"it was refused: {error}")
-        return Answer(False, problems)
-    return Answer(True, [] if other.may_be_taken_up else ["it was not refused"])
+        return Answer(False, [*problems, f"it was refused: {error}"] if other.is_taken_up else problems)
+    return Answer(True, ["it was not refused"] if other.is_taken_up is False else [])

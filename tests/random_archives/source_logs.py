@@ -5,7 +5,6 @@ This is the oracle of random archives: nothing in it comes from the package unde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,6 +19,11 @@ class LogRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+
+
+def first_time_after(base_timestamp_ms: int, max_timestamp_ms: int, after_ms: int) -> int | None:
+    """Return the first of the two times in the header of a batch that is newer than a time; None if none is."""
+    return next((at_ms for at_ms in (base_timestamp_ms, max_timestamp_ms) if at_ms > after_ms), None)
 
 
 class TxnKey(NamedTuple):
@@ -39,6 +43,19 @@ class LogBatch:
     records: tuple[LogRecord, ...] = ()
     txn: TxnKey | None = None
     marker: bool | None = None
+
+    @property
+    def leader_epoch(self) -> int:
+        return int.from_bytes(self.data[12:16], signed=True)
+
+    @property
+    def producer_id(self) -> int:
+        return int.from_bytes(self.data[43:51], signed=True)
+
+    def first_time_after(self, after_ms: int) -> int | None:
+        """Return the time that the header gives for its first record newer than a time; None if none is."""
+        times = [record.timestamp_ms for record in self.records]
+        return first_time_after(times[0], max(times), after_ms) if times else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +147,5 @@ class SourceLog:
         self.leader_epoch += 1
         return lost
 
-    def records(self, start: int, end: int, *, is_committed_only: bool = True) -> Iterator[LogRecord]:
-        """Yield the records of [start, end) that a consumer sees. Of a transaction without an outcome all are seen."""
-        for batch in self.between(start, end):
-            is_aborted = batch.txn is not None and self.parts[batch.txn].is_committed is False
-            if is_aborted and is_committed_only:
-                continue
-            for record in batch.records:
-                if start <= record.offset < end:
-                    yield record
-
-    def records_of(self, keys: frozenset[TxnKey]) -> frozenset[int]:
-        """Return the offsets of the records of some transactions."""
-        return frozenset(record.offset for batch in self.batches if batch.txn in keys for record in batch.records)
+    def is_aborted(self, batch: LogBatch) -> bool:
+        return batch.txn is not None and self.parts[batch.txn].is_committed is False

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.random_archives.documented_reader import VISIBLE, DocumentedReader, Row
-from tests.random_archives.features import Feature
 from tests.random_archives.histories import ArchiveHistory
 
 from shallow_mirror.errors import ConfigError
@@ -101,8 +100,3 @@ def _has_twin(row: Row, rows: Mapping[_RowKey, Row]) -> bool:
     """Return whether another try of the same slot has the same bytes."""
     keys = [(each.source, each.lineage, each.start, each.end, each.crc32c, each.aborted) for each in rows.values()]
     return (row.source, row.lineage, row.start, row.end, row.crc32c, row.aborted) in keys
-
-
-def features_of_rebuild(reader: DocumentedReader) -> frozenset[Feature]:
-    has_expired = any(row.state != VISIBLE for row in reader.rows)
-    return frozenset({Feature.REBUILD_AFTER_EXPIRY} if has_expired else ())

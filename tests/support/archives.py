@@ -69,6 +69,20 @@ def take_over(tables: Tables, archive: str, now_ms: Callable[[], int], source_cl
     return owner
 
 
+def first_row_of_lineage(source: SourcePartition, lineage: int, offset: int, leader_epoch: int | None) -> DecidedSegment:
+    """Return the row without length with which a lineage begins. `leader_epoch`: of the log in front of it."""
+    segment = Segment(
+        source=source,
+        source_start=offset,
+        source_end=offset,
+        kind=SegmentKind.GAP,
+        target=TargetPartition(*source),
+        source_leader_epoch=leader_epoch,
+        lineage=lineage,
+    )
+    return DecidedSegment(segment, None)
+
+
 class ArchiveOfTest:
     """The owner of a new archive, or the next owner of one that is there."""
 
@@ -141,16 +155,7 @@ class ArchiveOfTest:
 
     def begin_lineage(self, source: SourcePartition, offset: int, leader_epoch: int | None = None) -> None:
         """Continue with another log from an offset on, as behind a truncation."""
-        first_row = Segment(
-            source=source,
-            source_start=offset,
-            source_end=offset,
-            kind=SegmentKind.GAP,
-            target=TargetPartition(*source),
-            source_leader_epoch=leader_epoch,
-            lineage=self.owner.positions()[source].lineage + 1,
-        )
-        self.decide(DecidedSegment(first_row, None))
+        self.decide(first_row_of_lineage(source, self.owner.positions()[source].lineage + 1, offset, leader_epoch))
 
     def describe(self, *topics: TopicDescription) -> None:
         """Record topics beside the objects and in the table, as a run does."""

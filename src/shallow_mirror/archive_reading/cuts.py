@@ -29,7 +29,9 @@ def first_newer_offset(
     time_ms: int,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> int | None:
-    """Return the offset of the first record of a partition that is newer than `time_ms`; None where none is.
+    """Return the offset at which a partition ends, in front of its first record newer than `time_ms`; None where none is.
+
+    A batch of which no record is in front of it is not divided: the offset is where the batch begins.
 
     Records that a consumer of this isolation level does not see do not count: producers may give aborted records any time.
     `segments` are those of one partition. Headers decide which batches can hold such a record, so that one batch is opened
@@ -40,10 +42,14 @@ def first_newer_offset(
         if not is_newer.any():
             continue
         for i in np.flatnonzero(is_newer & _visible(batches, isolation)).tolist():
-            topic_partition = batches.source.topic_partition
-            for record in open_batch(batches.batch(i), topic_partition, max_bytes=MAX_OPENED_BYTES):
-                if record.timestamp_ms > time_ms and batches.start <= record.offset < batches.end:
-                    return record.offset
+            begin, is_first = max(batches.start, int(batches.index.headers["base_offset"][i])), True
+            for record in open_batch(batches.batch(i), batches.source.topic_partition, max_bytes=MAX_OPENED_BYTES):
+                if not batches.start <= record.offset < batches.end:
+                    continue
+                if record.timestamp_ms > time_ms:
+                    # Compaction may have removed what was in front of the first record.
+                    return begin if is_first else record.offset
+                is_first = False
     return None
 
 

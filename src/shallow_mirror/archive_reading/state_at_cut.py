@@ -4,16 +4,16 @@ The only place that decides it, for restore, dry run, verify, `ArchiveReader` an
 that the archive had seen counts. By time it is the newest that the archive had seen at that time. Two rules for what an archive
 cannot know from its decisions alone:
 
-- The time lies between the last decision without a trace of the next topic id (partition, lineage) and the first one with a
-  trace. Then records decide: the next one counts if its first record that a consumer sees is not newer than the time. Records
-  that claim to be older than the last decision without a trace do not count: they were written later, with an old timestamp, as
-  when a topic is filled again from a copy.
+- The time lies between the last decision or description without a trace of the next topic id (partition, lineage) and the first
+  one with a trace. Then records decide: the next one counts if its first record that a consumer sees is not newer than the time.
+  Records that claim to be older than the last one without a trace do not count: they were written later, with an old timestamp,
+  as when a topic is filled again from a copy.
 - The archive had seen none at that time. Then the first one counts that it saw: the archive began after the cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
@@ -145,7 +145,7 @@ class StateAtCut:
         chosen = seen[-1] if seen else 0
         why = "the newest that the archive had seen at the cut" if seen else "the archive had seen none at the cut, and it first"
         for i in range(chosen + 1, len(first_ms)):
-            without_ms = max([self._last_decided_before(first_ms[i]), *(at_ms for at_ms in seen_ms if at_ms < first_ms[i])])
+            without_ms = self._last_look_before(first_ms[i], seen_ms)
             if self._time_ms <= without_ms:
                 break
             since = (
@@ -159,8 +159,11 @@ class StateAtCut:
                 chosen, why = i, f"{between}; {shown}"
         return chosen, why
 
+    def _last_look_before(self, at_ms: int, seen_ms: Iterable[int]) -> int:
+        """Return the time of the last decision or description before a time; -1 without one. `seen_ms`: of descriptions."""
+        return max([self._last_decided_before(at_ms), *(look_ms for look_ms in seen_ms if look_ms < at_ms)])
+
     def _last_decided_before(self, at_ms: int) -> int:
-        """Return the time of the last decision before a time; -1 without one."""
         if at_ms not in self._last_without:
             before = Comparison("decided_at", "<=", _at(at_ms) - _INSTANT)
             times = [pc.max(piece["decided_at"]).as_py() for piece in self._table.pieces((before,), ["decided_at"])]
@@ -179,7 +182,7 @@ class StateAtCut:
             return True
         if min(trace.start for trace in incarnation.partitions[partition].values()) > 0:
             return True  # a new partition begins at 0: this one was there before the archive could read it
-        without_ms = self._last_decided_before(first_ms)
+        without_ms = self._last_look_before(first_ms, (seen.seen_at_ms for seen in incarnation.seen))
         if began_ms > self._time_ms or self._time_ms <= without_ms:
             return False
         source = SourcePartition(incarnation.topic, incarnation.topic_id, partition)

@@ -388,6 +388,20 @@ def test_partitions_that_were_added_after_the_cut_are_named(grown: ArchiveOfTest
     assert choice.startswith("orders-1 was added between 2023-11-14T22:13:21.000+00:00 and 2023-11-14T22:13:30.000+00:00")
 
 
+def test_a_description_shows_that_a_topic_did_not_have_a_partition_yet(tmp_path: Path) -> None:
+    """A record that claims to be older than the description was written later."""
+    archive = ArchiveOfTest(archive_config(tmp_path), now_ms=T)
+    describe(archive, ORDERS, 1)
+    archive.archive({ORDERS: [timed(0, T - 5)]})
+    archive.now_ms = T + 5_000
+    describe(archive, ORDERS, 1, **{"retention.ms": "1"})  # no decision followed
+    archive.now_ms = T + 10_000
+    describe(archive, ORDERS, 2, **{"retention.ms": "1"})
+    archive.archive({OTHER: [timed(0, T + 3_000, T + 6_000)]})
+    assert planned(archive, tmp_path, time=at(T + 4_000)) == {ORDERS: (0, 1, 0)}
+    assert planned(archive, tmp_path, time=at(T + 7_000)) == {ORDERS: (0, 1, 0), OTHER: (0, 2, 0)}
+
+
 def test_a_partition_that_the_archive_could_not_read_at_first_was_there(grown: ArchiveOfTest, tmp_path: Path) -> None:
     """It begins above offset 0: what it had at the cut was lost before."""
     late = ORDERS._replace(partition=2)

@@ -89,3 +89,10 @@ def test_a_time_before_the_first_record_names_the_first_one_that_a_consumer_sees
     ):
         with pytest.raises(ConfigError, match=rf"until.time: .*{why}.* is of 1970-01-01T00:00:09.000.*\(orders-0\)"):
             range_of(disordered, tmp_path, until={"time": at(time)})
+
+
+def test_a_time_before_every_record_is_refused_where_compaction_has_removed_the_first_ones(tmp_path: Path) -> None:
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    archive.archive({ORDERS: [batch(0, deltas=[3], timestamp=T)]})
+    with pytest.raises(ConfigError, match="is before every record of the archive"):
+        range_of(archive, tmp_path, until={"time": at(T - 1)})

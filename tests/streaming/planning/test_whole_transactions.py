@@ -11,7 +11,7 @@ from tests.support.record_batches import batch, marker
 
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
-from shallow_mirror.types import OffsetRange
+from shallow_mirror.types import OffsetRange, Segment, SegmentKind, TargetPartition
 
 OTHER = ORDERS._replace(partition=1)
 TXN = 0x10
@@ -107,3 +107,21 @@ def test_a_transaction_without_a_marker_is_left_out_and_one_whose_marker_came_mu
     archive.archive({ORDERS: [batch(7, 1)]})
     assert ends(archive, tmp_path, offsets={"orders": {0: 4, 1: 4}}, whole_transactions=True) == (2, 0)
     assert ends(archive, tmp_path, offsets={"orders": {0: 7, 1: 4}}, whole_transactions=True) == (7, 4)
+
+
+@pytest.mark.parametrize("kind", [SegmentKind.GAP, SegmentKind.EXPIRED])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_only_offsets_that_the_source_had_may_hold_a_missing_marker(tmp_path: Path, kind: SegmentKind, *, is_lost: bool) -> None:
+    """Offsets that had expired, or of which a rebuild has lost the object: not those that compaction left without a batch."""
+    archive = ArchiveOfTest(archive_config(tmp_path))
+    hole = Segment(source=ORDERS, source_start=4, source_end=9, kind=kind, target=TargetPartition(*ORDERS))
+    first, last = {ORDERS: [batch(0, 2), data(2, 7, 4)]}, {ORDERS: [batch(9, 1)]}
+    archive.decide(*archive.write(first, gaps=() if is_lost else [hole]))
+    if is_lost:
+        archive.decide(*archive.write(last, positions={ORDERS: 9}, gaps=[hole]))
+    else:
+        archive.archive(last)
+    is_ended = is_lost or kind is SegmentKind.EXPIRED
+    config = restore_runs.config(tmp_path, archive.config, "127.0.0.1:1", until={"whole_transactions": True})
+    decided = RestorePlanner(config, ArchiveTable.open(archive.config.table_location), archive.store).decide_ranges()
+    assert decided.ranges == {ORDERS: OffsetRange(0, 10 if is_ended else 2)}
