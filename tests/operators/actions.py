@@ -17,6 +17,7 @@ from shallow_mirror.errors import MirrorError
 TOPICS = ("a", "b")
 MOST_REMEDIES = 8
 MOST_PARTITIONS = 3
+_STAY_S = 100.0
 
 
 class Action(Protocol):
@@ -80,8 +81,11 @@ class Run:
     during_at: int = 0
     during: Action | None = None
     choice: int = 0
+    stays: bool = False
+    """Whether it goes on for minutes, and reads commands meanwhile."""
 
     def perform(self, world: World) -> None:
+        world.patience_s = _STAY_S if self.stays else 0.0
         if self.kill_at:
             self._killed(world)
         else:
@@ -116,7 +120,7 @@ def run_until_done(world: World, choice: int, during: dict[int, Callable[[], Non
         if remedy is None:
             raise FindingError(f"no remedy is known for {type(error).__name__}: {error}") from error
         world.remedies += 1
-        world.events.append(f"{type(error).__name__}: {error} -> {remedy}")
+        world.events.append(f"{remedy} <- {type(error).__name__}: {error}")
     raise FindingError(f"no remedy helps: {world.events[-1]}")
 
 
@@ -139,6 +143,28 @@ class Resume:
 
 
 @dataclass(frozen=True)
+class HandOver:
+    """A migration asks the mirror to hand a topic over: from its confirmation on the other direction may write to it."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.controls().add("hand-over", [TOPICS[self.topic % len(TOPICS)]])
+
+
+@dataclass(frozen=True)
+class TakeBack:
+    """A migration that was rolled back gives a topic back to the mirror."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.controls().add("take-back", [TOPICS[self.topic % len(TOPICS)]])
+
+
+@dataclass(frozen=True)
 class CopyTables:
     with_checkpoint: bool
 
@@ -149,14 +175,17 @@ class CopyTables:
 
 @dataclass(frozen=True)
 class PutBackTables:
-    """Put an older copy of the tables in their place, as from a backup. What was there is kept, for the remedy."""
+    """Put an older copy of the tables in their place, as from a backup, counted from the newest on.
+
+    What was there is kept, for the remedy.
+    """
 
     copy: int
 
     def perform(self, world: World) -> None:
         copies = [copy for copy in world.copies if copy.number == world.settings.number]
         if copies:
-            world.put_back_older(copies[self.copy % len(copies)])
+            world.put_back_older(copies[-1 - self.copy % len(copies)])
 
 
 @dataclass(frozen=True)
@@ -298,7 +327,7 @@ class ForeignWrite:
 
     def perform(self, world: World) -> None:
         place = _target_place(world, self.topic, self.partition)
-        if place is not None:
+        if place is not None and world.may_write_foreign:
             world.foreign_write(*place)
 
 

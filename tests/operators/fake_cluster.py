@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.fakes.cluster_state import ClusterState
@@ -27,9 +28,9 @@ class WriterTxn:
 
 
 class FakeCluster:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, now_ms: Callable[[], int]) -> None:
         self.name = name
-        self.state = ClusterState(f"{name}-id")
+        self.state = ClusterState(f"{name}-id", now_ms)
         self.state.broker_configs |= {"producer.id.expiration.ms": "86400000", "connections.max.idle.ms": "600000"}
         self._writers = self._topics = 0
 

@@ -26,16 +26,16 @@ class Checkpoint:
 
 
 class InlineStreams:
-    """Stands in for a `SparkSession`. `between`: called between two micro-batches of a query, as time passes there."""
+    """Stands in for a `SparkSession`. `on_idle`: called where a query has nothing to copy and does not end."""
 
     version = "4.2"
     defaultParallelism = 2  # noqa: N815 - Spark's name
 
-    def __init__(self, checkpoints: dict[str, Checkpoint], between: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, checkpoints: dict[str, Checkpoint], on_idle: Callable[[], None]) -> None:
         self.sparkContext = self.dataSource = self
         self.environment: dict[str, str] = {}
         self.sources: dict[str, Any] = {}
-        self.checkpoints, self.between = checkpoints, between
+        self.checkpoints, self.on_idle = checkpoints, on_idle
 
     def getConf(self) -> Mapping[str, str]:  # noqa: N802
         return {}
@@ -83,18 +83,20 @@ class _Builder:
         return self
 
     def trigger(self, **trigger: object) -> Self:
-        assert trigger == {"availableNow": True}
+        self._is_available_now = "availableNow" in trigger
         return self
 
     def start(self) -> _Query:
-        return _Query(self._reader, self._sink, self._checkpoint, self._session.between)
+        on_idle = None if self._is_available_now else self._session.on_idle
+        return _Query(self._reader, self._sink, self._checkpoint, on_idle)
 
 
 class _Query:
     def __init__(
-        self, reader: Any, sink: Callable[[Any, int], None], checkpoint: Checkpoint, between: Callable[[], None]
+        self, reader: Any, sink: Callable[[Any, int], None], checkpoint: Checkpoint, on_idle: Callable[[], None] | None
     ) -> None:
-        self._reader, self._sink, self._checkpoint, self._between = reader, sink, checkpoint, between
+        """`on_idle` None: the query ends where it is idle."""
+        self._reader, self._sink, self._checkpoint, self._on_idle = reader, sink, checkpoint, on_idle
         self._start: dict[str, Any] | None = None
         self._left = MOST_MICRO_BATCHES
 
@@ -113,11 +115,14 @@ class _Query:
         checkpoint = self._checkpoint
         if self._start is None:
             self._start = self._take_up()
-            self._reader.prepareForTriggerAvailableNow()
-        self._between()
+            if self._on_idle is None:
+                self._reader.prepareForTriggerAvailableNow()
         end = self._reader.latestOffset(self._start, ReadAllAvailable())
         if end == self._start:
-            return True
+            if self._on_idle is None:
+                return True
+            self._on_idle()
+            return False
         self._left -= 1
         assert self._left, "the query goes on for ever"
         checkpoint.planned.append((self._start, end))

@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 
 from tests.operators.world import World
 
-from shallow_mirror.errors import ConfigError, DataLossError, MirrorError, OlderTablesError, TargetDataLossError
+from shallow_mirror.errors import (
+    ConfigError,
+    DataLossError,
+    IncompleteRunError,
+    MirrorError,
+    OlderTablesError,
+    PreservedLogDamagedError,
+    TargetDataLossError,
+)
 from shallow_mirror.operations.recover import accept_repeats, older_tables
 
 Remedy = Callable[[World, MirrorError], str]
@@ -71,6 +79,26 @@ def name_new_target_topics(world: World, _error: MirrorError) -> str:
     return f"topics.target_name: {world.settings.target_name}"
 
 
+def copy_damaged_topic_again(world: World, error: MirrorError) -> str:
+    assert isinstance(error, PreservedLogDamagedError)
+    world.may_write_foreign = False
+    world.delete_target_topic(error.topic_partition.topic)
+    world.begin_another_mirror()
+    return f"took Write away from others, deleted target {error.topic_partition.topic}, {_ANOTHER_MIRROR}"
+
+
+def translate_damaged_topic(world: World, _error: MirrorError) -> str:
+    world.settings.offsets = "translated"
+    return "topics.offsets: translated"
+
+
+def wait_for_idle_partitions(world: World, error: MirrorError) -> str:
+    """`--available-now` ends after a minute: only a run that goes on is still there when they are written to."""
+    world.patience_s = max(float(seconds) for seconds in _WRITTEN_IN.findall(str(error))) + 60
+    return f"a run of {world.patience_s:.0f} s"
+
+
+_WRITTEN_IN = re.compile(r"it is written to in (\d+) s")
 _NAMED = re.compile(r"(?:\(for |topic )([a-z])\b")
 """Source topics in a message."""
 
@@ -84,6 +112,13 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (DataLossError, f"mirror it with {_ANOTHER_MIRROR}", use_another_mirror),
     (TargetDataLossError, "exclude it (topics.exclude)", exclude_topic),
     (TargetDataLossError, f"Mirror the topic from its start with {_ANOTHER_MIRROR}", use_another_mirror),
+    (
+        PreservedLogDamagedError,
+        f"delete the target topic and copy it again: a mirror with {_ANOTHER_MIRROR}",
+        copy_damaged_topic_again,
+    ),
+    (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_damaged_topic),
+    (IncompleteRunError, "it is written to in", wait_for_idle_partitions),
     (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),
     (ConfigError, f"mirror it to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (ConfigError, "with preserved offsets the target topic has to be new. Delete it", delete_target_topics),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from pathlib import Path
 from tests.operators.scripts import Done, perform, script_of, shortened
 
 _MEMORY = Path("/dev/shm")
-_ALIKE = 30
-"""Findings that begin alike are one while a script is shortened; what follows has numbers in it."""
+_ALIKE = 40
+"""Findings that begin alike are one while a script is shortened."""
+_OF_THIS_RUN = re.compile(r"\d+|\([\w-]{6}\)")
+"""Offsets and topic ids."""
 _EVENT_CHARACTERS = 500
 
 
@@ -49,9 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def explained(seed: int, finding: str, folder: Path) -> str:
     """Return the finding of a seed, and the shortest script that has it, with what happened."""
-    script = shortened(script_of(seed), folder, lambda other: other[:_ALIKE] == finding[:_ALIKE])
+    script = shortened(script_of(seed), folder, lambda other: _kind_of(other) == _kind_of(finding))
     done = perform(script, folder)
     return "\n".join([f"seed {seed}: {done.finding}", *(f"    {event[:_EVENT_CHARACTERS]}" for event in done.events)])
+
+
+def _kind_of(finding: str) -> str:
+    return _OF_THIS_RUN.sub("", finding)[:_ALIKE]
 
 
 def summary(total: Done, sequences: int, seconds: float) -> str:

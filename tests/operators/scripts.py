@@ -16,7 +16,7 @@ from tests.operators import actions
 from tests.operators.actions import TOPICS, Action, run_until_done
 from tests.operators.world import FindingError, World, opened_world
 
-_ACTIONS = (4, 12)
+_ROUNDS = (2, 5)
 _PRESERVED = 0.3
 """So many mirrors preserve offsets from their begin."""
 _EFFECTS = 60
@@ -70,6 +70,8 @@ _TARGET: Sequence[tuple[float, Make]] = (
 _CONTROLS: Sequence[tuple[float, Make]] = (
     (1, lambda chance: actions.Pause(chance.randrange(2))),
     (1, lambda chance: actions.Resume(chance.randrange(2))),
+    (0.6, lambda chance: actions.HandOver(chance.randrange(2))),
+    (0.8, lambda chance: actions.TakeBack(chance.randrange(2))),
     (1.5, lambda _: actions.SyncGroups()),
 )
 _MEANWHILE = (*_SOURCE, *_TARGET, *_CONTROLS)
@@ -79,18 +81,18 @@ def _run(chance: random.Random) -> Action:
     kill_at = chance.randint(1, _EFFECTS) if chance.random() < 0.4 else 0
     during = _choose(_MEANWHILE, chance) if chance.random() < 0.3 else None
     during_at = chance.randint(1, _REQUESTS) if during else 0
-    return actions.Run(kill_at, chance.random() < 0.5, during_at, during, chance.randrange(1_000_000))
+    return actions.Run(kill_at, chance.random() < 0.5, during_at, during, chance.randrange(1_000_000), chance.random() < 0.15)
 
 
-_ALL: Sequence[tuple[float, Make]] = (
-    *_MEANWHILE,
-    (12, _run),
-    (2, lambda chance: actions.CopyTables(chance.random() < 0.5)),
-    (2, lambda chance: actions.PutBackTables(chance.randrange(3))),
+_BETWEEN: Sequence[tuple[float, Make]] = (
+    *_TARGET,
+    *_CONTROLS,
+    (0.7, lambda chance: actions.CopyTables(chance.random() < 0.5)),
+    (2.5, lambda chance: actions.PutBackTables(chance.choice((0, 1, 1, 2, 3)))),
     (0.7, lambda _: actions.LoseCheckpoint()),
     (0.7, lambda chance: actions.SetIsolation(chance.choice(("read_committed", "read_uncommitted")))),
     (0.7, lambda chance: actions.SetDataLoss(chance.choice(("stop", "continue")))),
-    (0.7, lambda chance: actions.SetOffsets(chance.choice(("translated", "preserved", "continued")))),
+    (0.5, lambda chance: actions.SetOffsets(chance.choice(("translated", "preserved", "continued")))),
 )
 
 
@@ -100,9 +102,14 @@ def _choose(weighted: Sequence[tuple[float, Make]], chance: random.Random) -> Ac
 
 
 def script_of(seed: int) -> list[Action]:
+    """Return rounds: something happens at the source, an operator may act, and the mirror runs."""
     chance = random.Random(seed)
-    begin: list[Action] = [actions.SetOffsets("preserved")] if chance.random() < _PRESERVED else []
-    return [*begin, _write(chance), *(_choose(_ALL, chance) for _ in range(chance.randint(*_ACTIONS)))]
+    script: list[Action] = [actions.SetOffsets("preserved")] if chance.random() < _PRESERVED else []
+    for _ in range(chance.randint(*_ROUNDS)):
+        script += [_choose(_SOURCE, chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
+        script += [_choose(_BETWEEN, chance) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
+        script.append(_run(chance))
+    return script
 
 
 def perform(script: Sequence[Action], folder: Path) -> Done:
@@ -131,6 +138,7 @@ def _finish(world: World) -> None:
         world.end_txn(txn, is_commit=True)
     if world.has_tables():
         world.controls().add("resume", list(TOPICS))
+        world.controls().add("take-back", list(TOPICS))
     run_until_done(world, 0)
 
 

@@ -18,6 +18,7 @@ from tests.operators.inline_streams import Checkpoint, InlineStreams
 from tests.operators.lives import KilledError, Life, Lives
 from tests.operators.memory_tables import TablePlaces, Versions, settled_rows
 from tests.operators.strict_admin import strict_admin
+from tests.operators.virtual_clock import VirtualClock, virtual_clock
 from tests.support import mirror_runs
 
 from shallow_mirror.broker.cluster import worker_clients
@@ -34,6 +35,7 @@ from shallow_mirror.streaming.runner.supervisor import Supervisor
 from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
 
 GROUPS = ("g1", "g2")
+_IDLE_S = 20.0
 MOST_WAITS = 12
 """So often a run may try again. Nothing here recovers by itself, so that more would be for ever."""
 
@@ -75,10 +77,11 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lives = Lives()
+        self.clock = VirtualClock()
         self.network = Network(self.lives)
         self.places = TablePlaces(self.lives)
         self.checkpoints: dict[str, Checkpoint] = {}
-        self.source, self.target = FakeCluster("east"), FakeCluster("west")
+        self.source, self.target = (FakeCluster(name, self.clock.now_ms) for name in ("east", "west"))
         for cluster in (self.source, self.target):
             self.network.add(cluster.name, cluster.state)
         self.settings = Settings()
@@ -92,6 +95,10 @@ class World:
         self.newest: TablesCopy | None = None
         """What was in the place of older tables that were put back; None where the newest tables are in their place."""
         self.waits: list[str] = []
+        self.patience_s = 0.0
+        """How long the next run goes on; 0: up to the log ends of its start."""
+        self.may_write_foreign = True
+        self.monitor: TopicMonitor | None = None
         self.events: list[str] = []
         """What happened, for the script of a finding."""
         self.runs = self.kills = self.remedies = self.records = 0
@@ -133,6 +140,7 @@ class World:
         self.runs += 1
         self.waits = []
         before = {key: position_of(rows_of(self.rows, key)) or 0 for key in self.logs}
+        kept_back = self.not_copied() if self.has_tables() else frozenset[str]()
         requests = 0
 
         def observe(_host: str, _api: str) -> None:
@@ -144,8 +152,20 @@ class World:
                     event()
 
         self.lives.current, self.network.observe = life, observe
+        mirror = Mirror(self.config)
+        patience_s, self.patience_s = self.patience_s, 0.0
+        ends_at = self.clock.monotonic() + patience_s
+
+        def on_idle() -> None:
+            self.clock.sleep(_IDLE_S)
+            with self.other_process():
+                assert self.monitor is not None
+                self.monitor._read_controls()  # as its thread does every three seconds
+            if self.clock.monotonic() > ends_at:
+                mirror.stop()
+
         try:
-            Mirror(self.config).run(InlineStreams(self.checkpoints), available_now=True)
+            mirror.run(InlineStreams(self.checkpoints, on_idle), available_now=not patience_s)
         except MirrorError as error:
             return error
         except WaitsForeverError as waiting:
@@ -156,11 +176,21 @@ class World:
             if life.is_over:
                 self.kills += 1
                 worker_clients._clusters.clear()
-            self._note_uncommitted(before)
+            self._note_positions(before)
         if life.is_over:
             raise KilledError
         self.newest = None  # the tables that are in their place now are the newest ones
+        if not during:
+            self._require_kept_back(kept_back, before)
+        self.copies.append(self.copied_tables(with_checkpoint=self.runs % 2 == 0))  # as a backup every night
         return None
+
+    def _require_kept_back(self, topics: frozenset[str], before: dict[LogKey, int]) -> None:
+        """Require that nothing was copied of topics that were paused or handed over when the run began."""
+        for key in self.logs:
+            position = position_of(rows_of(self.rows, key)) or 0
+            if key.topic in topics and position > before[key] > 0:
+                raise FindingError(f"{key.topic}-{key.partition} is paused or handed over, and was copied up to {position}")
 
     @contextmanager
     def other_process(self) -> Iterator[None]:
@@ -171,12 +201,12 @@ class World:
         finally:
             self.lives.current = former
 
-    def _note_uncommitted(self, before: dict[LogKey, int]) -> None:
-        if self.settings.isolation == "read_uncommitted":
-            for key, log in self.logs.items():
-                end = position_of(rows_of(self.rows, key)) or 0
-                if end > before.get(key, 0):
-                    log.uncommitted.append((before.get(key, 0), end))
+    def _note_positions(self, before: dict[LogKey, int]) -> None:
+        for key, log in self.logs.items():
+            start, end = before.get(key, 0), position_of(rows_of(self.rows, key)) or 0
+            log.copied_end = max(log.copied_end, end)
+            if self.settings.isolation == "read_uncommitted" and start < end:
+                log.uncommitted.append((start, end))
 
     def controls(self) -> Controls:
         return Controls.open(MirrorStorage.to_write(self.config.table_location, self.config.tables_writer))
@@ -216,10 +246,9 @@ class World:
 
     def begin_another_mirror(self) -> None:
         """Note that everything is copied again by a mirror with another id, tables and checkpoint."""
-        for key, log in self.logs.items():
-            end = position_of(rows_of(self.rows, key))
-            if end:
-                log.repeats.append((0, end))
+        for log in self.logs.values():
+            if log.copied_end:
+                log.repeats.append((0, log.copied_end))
         self.group_commits.clear()
         self.settings.number += 1
         self.newest = None
@@ -334,16 +363,25 @@ def opened_world(folder: Path) -> Iterator[World]:
     world = World(folder)
     kept: dict[Any, Cluster] = {}
 
-    def wait(_supervisor: Supervisor, _seconds: float) -> bool:
-        world.waits.append("wait")
+    def wait(_supervisor: Supervisor, seconds: float) -> bool:
+        world.clock.sleep(seconds)
         if len(world.waits) > MOST_WAITS:
-            raise WaitsForeverError(world.waits[-2])
+            raise WaitsForeverError(world.waits[-1])
         return False
 
     def on_retry(_reporter: Any, step: str, error: MirrorError, _since_ms: int, _pause_s: float) -> None:
         world.waits.append(f"{step}: {error}")
 
-    with pytest.MonkeyPatch.context() as patch, direct_connections(world.network), strict_admin(world.network):
+    def run_monitor(monitor: TopicMonitor) -> None:
+        """Leave to the world when it reads the controls."""
+        world.monitor = monitor
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        virtual_clock(world.clock),
+        direct_connections(world.network),
+        strict_admin(world.network),
+    ):
         patch.setattr(storage, "DeltalakeBackend", world.places.backend)
         patch.setattr(storage, "DeltalakeWriter", world.places.writer)
         patch.setattr(storage, "BackgroundTables", lambda tables: tables)
@@ -352,7 +390,7 @@ def opened_world(folder: Path) -> Iterator[World]:
         patch.setattr(Supervisor, "wait", wait)
         patch.setattr("shallow_mirror.streaming.runner.run_reporter.RunReporter.on_retry", on_retry)
         patch.setattr(mirror_query, "require_preserved_offsets", lambda *_: None)  # tries a consumer of another library
-        patch.setattr(TopicMonitor, "_run", lambda _monitor: None)  # what it does meanwhile an action does instead
+        patch.setattr(TopicMonitor, "_run", run_monitor)
         try:
             yield world
         finally:
