@@ -197,6 +197,16 @@ class LoseCheckpoint:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """Nothing happens for hours."""
+
+    hours: int
+
+    def perform(self, world: World) -> None:
+        world.clock.sleep(self.hours * 3600.0)
+
+
+@dataclass(frozen=True)
 class SetIsolation:
     isolation: str
 

@@ -11,7 +11,6 @@ from tests.operators.world import World
 from shallow_mirror.errors import (
     ConfigError,
     DataLossError,
-    IncompleteRunError,
     MirrorError,
     OlderTablesError,
     PreservedLogDamagedError,
@@ -92,13 +91,6 @@ def translate_damaged_topic(world: World, _error: MirrorError) -> str:
     return "topics.offsets: translated"
 
 
-def wait_for_idle_partitions(world: World, error: MirrorError) -> str:
-    """`--available-now` ends after a minute: only a run that goes on is still there when they are written to."""
-    world.patience_s = max(float(seconds) for seconds in _WRITTEN_IN.findall(str(error))) + 60
-    return f"a run of {world.patience_s:.0f} s"
-
-
-_WRITTEN_IN = re.compile(r"it is written to in (\d+) s")
 _NAMED = re.compile(r"(?:\(for |topic )([a-z])\b")
 """Source topics in a message."""
 
@@ -118,7 +110,6 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
         copy_damaged_topic_again,
     ),
     (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_damaged_topic),
-    (IncompleteRunError, "it is written to in", wait_for_idle_partitions),
     (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),
     (ConfigError, f"mirror it to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (ConfigError, "with preserved offsets the target topic has to be new. Delete it", delete_target_topics),

@@ -1,8 +1,8 @@
 """Scripts of actions: made of a seed, performed in a world of their own, and shortened where one finds something.
 
-Not Hypothesis: a state machine of it spends three times as long as the actions themselves, and its search begins anew in every
-process. A seed is a script, whatever was found before, and actions name things by number, so that a script without one of its
-actions is a script again. Shortening drops actions while the same is found.
+Not a state machine of Hypothesis: a seed is a script whatever was found before, and a run costs too much for an engine that draws
+each value and performs a script again to learn about it. Actions name things by number, so that a script without one of its
+actions is a script: shortening drops actions while the same is found.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ _BETWEEN: Sequence[tuple[float, Make]] = (
     (0.7, lambda chance: actions.CopyTables(chance.random() < 0.5)),
     (2.5, lambda chance: actions.PutBackTables(chance.choice((0, 1, 1, 2, 3)))),
     (0.7, lambda _: actions.LoseCheckpoint()),
+    (1, lambda chance: actions.Idle(chance.choice((1, 13, 30)))),
     (0.7, lambda chance: actions.SetIsolation(chance.choice(("read_committed", "read_uncommitted")))),
     (0.7, lambda chance: actions.SetDataLoss(chance.choice(("stop", "continue")))),
     (0.5, lambda chance: actions.SetOffsets(chance.choice(("translated", "preserved", "continued")))),

@@ -11,6 +11,7 @@ from tests.operators.actions import (
     Action,
     CommitGroup,
     HandOver,
+    Idle,
     Pause,
     PutBackTables,
     Run,
@@ -65,6 +66,7 @@ def test_a_run_killed_at_every_effect_is_taken_up_again(finding: Callable[..., s
     [
         OLDER_TABLES,
         (Write(0, 0, 1), Run(), HandOver(0), Run(stays=True), Write(0, 0, 1), Run(), TakeBack(0), Run()),
+        (SetOffsets("preserved"), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run()),
         (SetOffsets("preserved"), Write(0, 0, 2), Run(), Write(0, 0, 2), Run(), PutBackTables(1), Run()),
     ],
 )
