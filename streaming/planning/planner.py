@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror import routing
+from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.plurals import counted
@@ -170,14 +171,17 @@ class MicroBatchPlanner:
         caught_up = [source for source in left_out if source in start and listing.ends.get(source) == start[source]]
         self._write_state(ends, waiting_for=None, left_out=failures, caught_up=caught_up)
         if wait_s == 0.0 and not allowed and waiting & ends.keys():
-            wait_s = self._left_out_wait_s()
+            wait_s = self._left_out_wait_s([left_out[source] for source in waiting & ends.keys() & left_out.keys()])
         return ({**planned, **entering} if entering else planned), wait_s
 
-    def _left_out_wait_s(self) -> float:
+    def _left_out_wait_s(self, waiting: Sequence[LeftOutPartition]) -> float:
         """Return the pause before another plan where only left out partitions have anything to copy.
 
         With available-now a query ends at a plan without progress: for _PATIENCE_MS they are tried again first.
         """
+        # The time of this wait is known, and every start begins it anew: runs that end before it would never write there.
+        if any(entry.error_name == PRODUCER_FORGOTTEN for entry in waiting):
+            return _PAUSE_S
         self._all_left_out_since = self._all_left_out_since or self._clock()
         return _PAUSE_S if self._clock() - self._all_left_out_since < _PATIENCE_MS / 1000 else 0.0
 

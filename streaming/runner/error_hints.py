@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, RUN_SUPERSEDED
+from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, PRODUCER_FORGOTTEN, RUN_SUPERSEDED
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -54,6 +54,8 @@ _RETRIABLE = {
     SOURCE_LOG_TRUNCATED: "the source lost the end of a log (an unclean leader election, a lost disk): check the brokers "
     "that hold its replicas",
     RUN_SUPERSEDED: "run this mirror once: another run has a copy of its tables, and of the two, one ends with OlderTablesError",
+    PRODUCER_FORGOTTEN: "none needed: it is written to once no request of an earlier run can arrive any more; a run with "
+    "--available-now waits for that",
     "TOPIC_RECREATED": "none needed: read.on_data_loss is continue",
 }
 

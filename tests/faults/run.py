@@ -25,11 +25,12 @@ from tests.faults.mirror_process import SPARK, WITHOUT_SPARK
 from tests.faults.results import NO_FAULT, Result, commands, mean_rate, read_results, table, too_slow
 from tests.faults.rounds import Fault, Round, RoundFailedError, Scene
 from tests.faults.steps import Step
+from tests.operators.run import main as operators
 from tests.random_archives.run import main as random_archives
 
 NONE = "none"
-RANDOM_ARCHIVES = "restore"
-"""Needs no brokers, and has options of its own."""
+WITHOUT_BROKERS = {"restore": random_archives, "operators": operators}
+"""Campaigns that need none, and have options of their own."""
 
 
 def shuffled_for_ever(cases: Sequence[tuple[Fault, Step]], rng: random.Random) -> Iterator[tuple[Fault, Step]]:
@@ -118,15 +119,16 @@ class Run:
 
 
 def main() -> int:
-    if sys.argv[1:2] == [RANDOM_ARCHIVES]:
-        return random_archives(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in WITHOUT_BROKERS:
+        return WITHOUT_BROKERS[sys.argv[1]](sys.argv[2:])
     names = [campaign.name for campaign in campaigns.ALL]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "campaigns",
         nargs="*",
         metavar="CAMPAIGN",
-        help=f"all of them by default; none: only --starts; {', '.join(names)}. {RANDOM_ARCHIVES} --help: random archives, without brokers",
+        help=f"all of them by default; none: only --starts; {', '.join(names)}. Without brokers: restore --help "
+        "(random archives), operators --help (random actions of operators)",
     )
     parser.add_argument("--rounds", type=int, help="rounds of each campaign; each has its own default")
     parser.add_argument("--minutes", type=float, help="no round of a campaign begins after so many")

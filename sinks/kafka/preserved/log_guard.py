@@ -12,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
+from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
-
-PRODUCER_FORGOTTEN = "PRODUCER_FORGOTTEN"
-"""Name of the error of a log that waits until no request of an earlier writer can be on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

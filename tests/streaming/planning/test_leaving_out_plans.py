@@ -20,6 +20,7 @@ from tests.support.planned_sources import (
     _topic,
 )
 
+from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.errors import DataLossError, LogTruncatedError, MirrorError, RetriableError, TopicAccessError
 from shallow_mirror.sinks.slot_results import Side
 from shallow_mirror.streaming.planning import planner_state
@@ -199,6 +200,17 @@ def test_with_available_now_what_was_left_out_is_tried_for_a_minute_before_the_q
     began = planning.seconds
     assert planning.planner.latest({A: 20, B: 50}) == {A: 20, B: 50}
     assert 40.0 < planning.seconds - began <= 60.0
+
+
+def test_available_now_waits_for_a_partition_that_is_written_to_once_earlier_requests_cannot_arrive(tmp_path: Path) -> None:
+    """Every start begins to wait anew: runs that end after a minute would never write to it."""
+    planning = Planning(tmp_path, _cluster())
+    planning.planner.prepare_available_now()
+    began = planning.seconds
+    for tries in range(1, 31):
+        planning.leave_out(A, 20, tries=tries, side=Side.TARGET, error_name=PRODUCER_FORGOTTEN)
+        assert planning.planner.latest({A: 20, B: 50}) == {A: 100, B: 50}
+    assert planning.seconds - began > 600
 
 
 def test_available_now_waits_a_minute_for_every_leader_before_it_fixes_its_end(tmp_path: Path) -> None:

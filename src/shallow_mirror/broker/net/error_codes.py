@@ -21,6 +21,10 @@ EMPTY_FETCH = "EMPTY_FETCH"
 RUN_SUPERSEDED = "RUN_SUPERSEDED"
 """A name of ours: another run of the mirror has taken the guard (`sinks/kafka/protocol/run_guard.py`)."""
 
+PRODUCER_FORGOTTEN = "PRODUCER_FORGOTTEN"
+"""A name of ours: a log that waits until no request of an earlier writer can be on its way
+(`sinks/kafka/preserved/log_guard.py`)."""
+
 UNKNOWN_TOPIC_OR_PARTITION = 3
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16

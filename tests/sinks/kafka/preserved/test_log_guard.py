@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
+from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
-from shallow_mirror.sinks.kafka.preserved.log_guard import PRODUCER_FORGOTTEN, GuardTimes, TargetLog, check_log
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes, TargetLog, check_log
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
 

@@ -14,9 +14,10 @@ from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.send_pace import SendPace
+from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, RetriableError, TargetDataLossError
-from shallow_mirror.sinks.kafka.preserved.log_guard import PRODUCER_FORGOTTEN, GuardTimes
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.slots import slot_target
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets import target_topic_policy

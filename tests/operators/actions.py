@@ -1,0 +1,369 @@
+"""What operators, writers and retention do. An action names topics and partitions by number, so that it fits any world."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tests.operators.history import SourceTxn
+from tests.operators.lives import KilledError, Life
+from tests.operators.remedies import take_remedy
+from tests.operators.world import GROUPS, FindingError, World
+
+from shallow_mirror.errors import MirrorError
+
+TOPICS = ("a", "b")
+MOST_REMEDIES = 8
+MOST_PARTITIONS = 3
+_STAY_S = 100.0
+
+
+class Action(Protocol):
+    def perform(self, world: World) -> None: ...
+
+
+def _place(world: World, topic: int, partition: int) -> tuple[str, int] | None:
+    """Return an existing partition of the source; None where no topic is left."""
+    names = sorted(set(TOPICS) & world.source.topic_ids().keys())
+    if not names:
+        return None
+    name = names[topic % len(names)]
+    return name, partition % world.source.partitions(name)
+
+
+@dataclass(frozen=True)
+class Write:
+    topic: int
+    partition: int
+    count: int
+
+    def perform(self, world: World) -> None:
+        place = _place(world, self.topic, self.partition)
+        if place is not None:
+            world.produce(*place, self.count)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Begin a transaction that writes to a partition."""
+
+    topic: int
+    partition: int
+    count: int
+
+    def perform(self, world: World) -> None:
+        place = _place(world, self.topic, self.partition)
+        if place is not None:
+            txn = world.source.begin(), SourceTxn()
+            world.open_txns.append(txn)
+            world.produce(*place, self.count, txn)
+
+
+@dataclass(frozen=True)
+class End:
+    """End the oldest open transaction."""
+
+    is_commit: bool
+
+    def perform(self, world: World) -> None:
+        if world.open_txns:
+            world.end_txn(world.open_txns[0], is_commit=self.is_commit)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run the mirror up to the log ends. `kill_at`: the effect at which it is killed; 0: it is not. `choice`: of remedies."""
+
+    kill_at: int = 0
+    is_behind: bool = False
+    during_at: int = 0
+    during: Action | None = None
+    choice: int = 0
+    stays: bool = False
+    """Whether it goes on for minutes, and reads commands meanwhile."""
+
+    def perform(self, world: World) -> None:
+        world.patience_s = _STAY_S if self.stays else 0.0
+        if self.kill_at:
+            self._killed(world)
+        else:
+            run_until_done(world, self.choice, self._during(world))
+
+    def _killed(self, world: World) -> None:
+        try:
+            error = world.run(Life(self.kill_at, self.is_behind), self._during(world))
+        except KilledError:
+            world.events.append("killed")
+            return
+        if error is None:
+            world.check(is_final=self.during is None)
+        else:
+            world.events.append(f"{type(error).__name__}: {error}")
+
+    def _during(self, world: World) -> dict[int, Callable[[], None]]:
+        during = self.during
+        return {} if during is None else {self.during_at: lambda: during.perform(world)}
+
+
+def run_until_done(world: World, choice: int, during: dict[int, Callable[[], None]] | None = None) -> None:
+    """Run, take the remedy that an error names, and run again. Raise FindingError where there is none, or none helps."""
+    chance = random.Random(choice)
+    for _ in range(MOST_REMEDIES):
+        error = world.run(Life(), during)
+        if error is None:
+            world.check(is_final=not during)
+            return
+        during = None
+        remedy = take_remedy(world, error, chance)
+        if remedy is None:
+            raise FindingError(f"no remedy is known for {type(error).__name__}: {error}") from error
+        world.remedies += 1
+        world.events.append(f"{remedy} <- {type(error).__name__}: {error}")
+    raise FindingError(f"no remedy helps: {world.events[-1]}")
+
+
+@dataclass(frozen=True)
+class Pause:
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.controls().add("pause", [TOPICS[self.topic % len(TOPICS)]])
+
+
+@dataclass(frozen=True)
+class Resume:
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.controls().add("resume", [TOPICS[self.topic % len(TOPICS)]])
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """A migration asks the mirror to hand a topic over: from its confirmation on the other direction may write to it."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.controls().add("hand-over", [TOPICS[self.topic % len(TOPICS)]])
+
+
+@dataclass(frozen=True)
+class TakeBack:
+    """A migration that was rolled back gives a topic back to the mirror."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.controls().add("take-back", [TOPICS[self.topic % len(TOPICS)]])
+
+
+@dataclass(frozen=True)
+class CopyTables:
+    with_checkpoint: bool
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.copies.append(world.copied_tables(with_checkpoint=self.with_checkpoint))
+
+
+@dataclass(frozen=True)
+class PutBackTables:
+    """Put an older copy of the tables in their place, as from a backup, counted from the newest on.
+
+    What was there is kept, for the remedy.
+    """
+
+    copy: int
+
+    def perform(self, world: World) -> None:
+        copies = [copy for copy in world.copies if copy.number == world.settings.number]
+        if copies:
+            world.put_back_older(copies[-1 - self.copy % len(copies)])
+
+
+@dataclass(frozen=True)
+class LoseCheckpoint:
+    """Delete the folder of Spark's checkpoint."""
+
+    def perform(self, world: World) -> None:
+        world.checkpoints.pop(world.config.checkpoint, None)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Nothing happens for hours."""
+
+    hours: int
+
+    def perform(self, world: World) -> None:
+        world.clock.sleep(self.hours * 3600.0)
+
+
+@dataclass(frozen=True)
+class SetIsolation:
+    isolation: str
+
+    def perform(self, world: World) -> None:
+        world.settings.isolation = self.isolation
+
+
+@dataclass(frozen=True)
+class SetDataLoss:
+    on_data_loss: str
+
+    def perform(self, world: World) -> None:
+        world.settings.on_data_loss = self.on_data_loss
+
+
+@dataclass(frozen=True)
+class SetOffsets:
+    """Let the mirror translate or preserve offsets from its next run on."""
+
+    offsets: str
+
+    def perform(self, world: World) -> None:
+        world.settings.offsets = self.offsets
+
+
+@dataclass(frozen=True)
+class DeleteRecords:
+    """DeleteRecords, or retention, at the source: up to a share of the log, in hundredths."""
+
+    topic: int
+    partition: int
+    share: int
+
+    def perform(self, world: World) -> None:
+        place = _place(world, self.topic, self.partition)
+        if place is not None:
+            start, _ = world.source.bounds(*place)
+            end = world.logs[world.key_of(*place)].stable_end
+            world.delete_records(*place, max(start, start + (end - start) * self.share // 100))
+
+
+@dataclass(frozen=True)
+class DeleteTopic:
+    """Delete a topic of the source."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        place = _place(world, self.topic, 0)
+        if place is not None:
+            world.delete_source_topic(place[0])
+
+
+@dataclass(frozen=True)
+class CreateTopic:
+    """Create a topic of the source that does not exist: again, where it was deleted."""
+
+    topic: int
+    partitions: int
+
+    def perform(self, world: World) -> None:
+        name = TOPICS[self.topic % len(TOPICS)]
+        if name not in world.source.topic_ids():
+            world.create_source_topic(name, self.partitions)
+
+
+@dataclass(frozen=True)
+class GrowTopic:
+    """Add a partition to a topic of the source."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        place = _place(world, self.topic, 0)
+        if place is not None and world.source.partitions(place[0]) < MOST_PARTITIONS:
+            world.grow_source_topic(place[0])
+
+
+def _target_place(world: World, topic: int, partition: int) -> tuple[str, int] | None:
+    names = sorted(name for name in world.target.topic_ids() if not name.startswith("__"))
+    if not names:
+        return None
+    name = names[topic % len(names)]
+    return name, partition % world.target.partitions(name)
+
+
+@dataclass(frozen=True)
+class GrowTargetTopic:
+    topic: int
+
+    def perform(self, world: World) -> None:
+        place = _target_place(world, self.topic, 0)
+        if place is not None and world.target.partitions(place[0]) < MOST_PARTITIONS:
+            world.target.add_partitions(place[0], world.target.partitions(place[0]) + 1)
+
+
+@dataclass(frozen=True)
+class DeleteTargetTopic:
+    topic: int
+
+    def perform(self, world: World) -> None:
+        place = _target_place(world, self.topic, 0)
+        if place is not None:
+            world.delete_target_topic(place[0])
+
+
+@dataclass(frozen=True)
+class DeleteTargetRecords:
+    """Retention at the target: up to a share of the log, in hundredths."""
+
+    topic: int
+    partition: int
+    share: int
+
+    def perform(self, world: World) -> None:
+        place = _target_place(world, self.topic, self.partition)
+        if place is not None:
+            start, end = world.target.bounds(*place)
+            world.target.delete_records(*place, start + (end - start) * self.share // 100)
+
+
+@dataclass(frozen=True)
+class ForeignWrite:
+    """Somebody else writes a record to a target topic."""
+
+    topic: int
+    partition: int
+
+    def perform(self, world: World) -> None:
+        place = _target_place(world, self.topic, self.partition)
+        if place is not None and world.may_write_foreign:
+            world.foreign_write(*place)
+
+
+@dataclass(frozen=True)
+class CommitGroup:
+    """A group commits an offset at the source, or is reset: to a share of the log, in hundredths."""
+
+    group: int
+    topic: int
+    partition: int
+    share: int
+
+    def perform(self, world: World) -> None:
+        place = _place(world, self.topic, self.partition)
+        if place is not None:
+            start, end = world.source.bounds(*place)
+            world.source.commit_group(GROUPS[self.group % len(GROUPS)], *place, start + (end - start) * self.share // 100)
+
+
+@dataclass(frozen=True)
+class SyncGroups:
+    """`shallow-mirror groups sync`."""
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            try:
+                world.sync_groups()
+            except MirrorError as error:
+                world.events.append(f"{type(error).__name__}: {error}")

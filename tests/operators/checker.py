@@ -1,0 +1,238 @@
+"""Independent checker: knows what was produced, and reads the target and the offset map as a user of them would.
+
+Every record of the source that its readers see is at the target exactly once, in order, unchanged, and where a row of the map
+says; or a row says why it is not; or it is not copied yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.operators.history import LogKey, Outcome, Produced, SourceLog, TargetLog, is_within
+
+Row = Mapping[str, Any]
+
+_SHOWN = 3
+_COPIED = ("data", "released")
+_INNER = "released"
+"""Rows of this kind lie within others."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """An offset that a mirror has committed for a group at the target, and the group's own at the source when it did."""
+
+    group: str
+    source: LogKey
+    source_offset: int
+    target: LogKey
+    target_offset: int
+
+
+@dataclass
+class Observation:
+    """`rows`: all of the offset map. `complete`: source logs that have to be copied up to their ends."""
+
+    source: Mapping[LogKey, SourceLog]
+    target: Mapping[LogKey, TargetLog]
+    rows: Sequence[Row]
+    foreign: frozenset[str] = frozenset()
+    """Values that others wrote at the target."""
+    groups: Sequence[GroupCommit] = ()
+    complete: frozenset[LogKey] = frozenset()
+    read_uncommitted: bool = False
+    """The mirror reads open transactions as well: it has copied everything only at the end of the log."""
+
+
+@dataclass
+class _Copies:
+    """Where rows say that records are, by target log and offset."""
+
+    values: dict[tuple[LogKey, int], str] = field(default_factory=dict)
+
+
+def check(observation: Observation) -> list[str]:
+    """Return every difference; nothing where all is as it should be."""
+    copies = _Copies()
+    differences: list[str] = []
+    by_source = _rows_by_source(observation.rows)
+    for key in sorted(by_source.keys() - observation.source.keys()):
+        differences.append(f"the map has rows of {_name(key)}, which was never written")
+    for key, log in sorted(observation.source.items()):
+        rows = by_source.get(key, [])
+        differences += _check_coverage(key, rows)
+        differences += _check_records(key, log, rows, observation.target, copies)
+        differences += _check_order(key, rows)
+        if key in observation.complete:
+            differences += _check_complete(key, log, rows, is_uncommitted=observation.read_uncommitted)
+    differences += _check_target(observation, copies)
+    for commit in observation.groups:
+        differences += _check_group(commit, observation, by_source.get(commit.source, []))
+    return differences
+
+
+def position_of(rows: Sequence[Row]) -> int | None:
+    """Return where the next record to copy of a source log is; None where the map has no row of it."""
+    return max((int(row["source_end"]) for row in rows if row["kind"] != _INNER), default=None)
+
+
+def rows_of(rows: Sequence[Row], key: LogKey) -> list[Row]:
+    return _rows_by_source(rows).get(key, [])
+
+
+def _rows_by_source(rows: Sequence[Row]) -> dict[LogKey, list[Row]]:
+    by_source: dict[LogKey, list[Row]] = {}
+    for row in rows:
+        key = LogKey(row["source_topic"], row["source_topic_id"], row["source_partition"])
+        by_source.setdefault(key, []).append(row)
+    for each in by_source.values():
+        each.sort(key=lambda row: (row["source_start"], row["source_end"]))
+    return by_source
+
+
+def _target_of(row: Row) -> LogKey:
+    return LogKey(row["target_topic"], row["target_topic_id"], row["target_partition"])
+
+
+def _check_coverage(key: LogKey, rows: Sequence[Row]) -> Iterator[str]:
+    at = None
+    for row in rows:
+        if row["kind"] == _INNER:
+            continue
+        if at is not None and row["source_start"] != at:
+            what = "overlap" if row["source_start"] < at else "leave a hole"
+            yield f"{_name(key)}: rows of the map {what} between {at} and {row['source_start']}"
+        at = row["source_end"]
+
+
+def _check_records(
+    key: LogKey, log: SourceLog, rows: Sequence[Row], target: Mapping[LogKey, TargetLog], copies: _Copies
+) -> Iterator[str]:
+    """Check each record that was produced against the row that has its offset."""
+    first = min((row["source_start"] for row in rows), default=0)
+    for record in log.records:
+        if record.offset < first and rows and log.is_committed(record) and record.offset >= log.deleted_before:
+            yield f"{_name(key)}: lost: {record.value} at {record.offset} is below the first row of the map, {first}"
+        for row in rows:
+            if row["source_start"] <= record.offset < row["source_end"]:
+                yield from _check_record(key, log, record, row, target, copies)
+
+
+def _check_record(
+    key: LogKey, log: SourceLog, record: Produced, row: Row, target: Mapping[LogKey, TargetLog], copies: _Copies
+) -> Iterator[str]:
+    where = f"{_name(key)}: {record.value} at {record.offset}"
+    kind = row["kind"]
+    if kind not in _COPIED:
+        yield from _check_left_out(where, log, record, kind)
+        return
+    place, offset = _target_of(row), row["target_start"] + record.offset - row["source_start"]
+    if not log.may_be_copied(record):
+        state = "open" if record.txn and record.txn.outcome is Outcome.OPEN else "aborted"
+        yield f"{where} is of an {state} transaction, but a row of the map says that it was copied"
+    copies.values[place, offset] = record.value
+    copy = target.get(place)
+    if copy is None:
+        yield f"{where}: lost: the map names {_name(place)}, which never was at the target"
+    elif copy.is_gone or offset < copy.start:
+        return
+    elif offset not in copy.values:
+        yield f"{where}: lost: the map says {_name(place)} at {offset}, where no reader sees a record"
+    elif copy.values[offset] != record.value:
+        yield f"{where}: changed: {_name(place)} has {copy.values[offset]} at {offset}"
+
+
+def _check_left_out(where: str, log: SourceLog, record: Produced, kind: str) -> Iterator[str]:
+    if kind == "quarantined" or (kind in ("expired", "gap") and record.offset < log.deleted_before):
+        return
+    # A gap as well: of a log with preserved offsets it is read back, which tells fillers from records, and no more.
+    if kind in ("aborted", "gap") and record.txn is not None and record.txn.outcome is Outcome.ABORTED:
+        return
+    yield f"{where}: lost: a row of the map says {kind}"
+
+
+def _check_order(key: LogKey, rows: Sequence[Row]) -> Iterator[str]:
+    ends: dict[LogKey, int] = {}
+    for row in rows:
+        if row["kind"] != "data":
+            continue
+        place = _target_of(row)
+        if row["target_start"] < ends.get(place, 0):
+            yield f"{_name(key)}: reordered: offsets from {row['source_start']} on are at {row['target_start']} of {_name(place)}, in front of earlier ones"
+        ends[place] = row["target_end"]
+
+
+def _check_complete(key: LogKey, log: SourceLog, rows: Sequence[Row], *, is_uncommitted: bool) -> Iterator[str]:
+    expected = log.end if is_uncommitted else log.stable_end
+    position = position_of(rows)
+    if position is None:
+        yield f"{_name(key)}: lost: the map has no row of it"
+    elif position < expected:
+        yield f"{_name(key)}: not copied up to its end: the position is {position}, it ends at {expected}"
+
+
+def _check_target(observation: Observation, copies: _Copies) -> Iterator[str]:
+    """Check each record at the target: a row of the map explains it, an operator allowed it, or others wrote it."""
+    left = _allowed_repeats(observation.source)
+    copied = Counter(copies.values.values())
+    outcomes = {record.value: log.may_be_copied(record) for log in observation.source.values() for record in log.records}
+    for key, log in sorted(observation.target.items()):
+        for offset, value in sorted(log.values.items()):
+            if value in observation.foreign or (key, offset) in copies.values:
+                continue
+            if value in outcomes and not outcomes[value]:
+                yield f"{_name(key)}: {value} at {offset} is visible, although its transaction was not committed"
+            elif left[value] > 0:
+                left[value] -= 1
+            elif copied[value]:
+                yield f"{_name(key)}: twice: {value} at {offset}, which the map says is elsewhere"
+            else:
+                yield f"{_name(key)}: {value} at {offset} is in no row of the map"
+    twice = {value: count for value, count in copied.items() if count > 1}
+    for value, count in sorted(twice.items()):
+        yield f"the map says that {value} is at the target {count} times"
+
+
+def _allowed_repeats(source: Mapping[LogKey, SourceLog]) -> Counter[str]:
+    return Counter(
+        record.value
+        for log in source.values()
+        for record in log.records
+        for span in log.repeats
+        if is_within(record.offset, [span])
+    )
+
+
+def _check_group(commit: GroupCommit, observation: Observation, rows: Sequence[Row]) -> Iterator[str]:
+    """Check that a group misses no record, and is not beyond what is copied. It may see records again."""
+    where = f"group {commit.group} at {commit.target_offset} of {_name(commit.target)}"
+    position = position_of(rows)
+    if position is None:
+        yield f"{where}: nothing of {_name(commit.source)} is copied"
+        return
+    log = observation.source[commit.source]
+    for row in rows:
+        if row["kind"] not in _COPIED or _target_of(row) != commit.target:
+            continue
+        for record in log.records:
+            at = row["target_start"] + record.offset - row["source_start"]
+            is_copied = row["source_start"] <= record.offset < row["source_end"]
+            if is_copied and record.offset >= commit.source_offset and at < commit.target_offset:
+                yield f"{where}: beyond: {record.value}, which it has still to read at the source, lies in front of it"
+                return
+    ends = [row["target_end"] for row in rows if row["kind"] in _COPIED and _target_of(row) == commit.target]
+    target = observation.target.get(commit.target)
+    if target is not None and commit.target_offset > max([*ends, *(offset + 1 for offset in target.values), 0]):
+        yield f"{where}: beyond what is copied"
+
+
+def _name(key: LogKey) -> str:
+    return f"{key.topic}-{key.partition} ({key.topic_id[:6]})"
+
+
+def shortened(differences: Sequence[str]) -> str:
+    more = f"; {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return "; ".join(differences[:_SHOWN]) + more

@@ -1,0 +1,127 @@
+"""What an operator does after a run that ended with an error: what the error says, no more. Texts are compared word for word."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+
+from tests.operators.world import World
+
+from shallow_mirror.errors import (
+    ConfigError,
+    DataLossError,
+    MirrorError,
+    OlderTablesError,
+    PreservedLogDamagedError,
+    TargetDataLossError,
+)
+from shallow_mirror.operations.recover import accept_repeats, older_tables
+
+Remedy = Callable[[World, MirrorError], str]
+
+
+def put_newest_tables_back(world: World, _error: MirrorError) -> str:
+    assert world.newest is not None, "the newest tables are in their place, and are called older"
+    world.put_back(world.newest)
+    world.newest = None
+    return "put the newest tables back"
+
+
+def accept_repeated_copies(world: World, _error: MirrorError) -> str:
+    older = older_tables(world.config)
+    assert older is not None, "`recover CONF` does not see what the run saw"
+    accept_repeats(world.config, older)
+    world.continue_from_older()
+    return "recover --accept-repeats"
+
+
+def skip_what_is_lost(world: World, _error: MirrorError) -> str:
+    world.settings.on_data_loss = "continue"
+    return "read.on_data_loss: continue"
+
+
+def exclude_topic(world: World, error: MirrorError) -> str:
+    """Exclude the topic of the error, or all that its lines name."""
+    place = getattr(error, "topic_partition", None)
+    named = {place.topic.partition(".")[0]} if place is not None else set(_NAMED.findall(str(error)))
+    assert named, f"no topic is named: {error}"
+    world.settings.excluded |= named
+    return f"topics.exclude: {sorted(named)}"
+
+
+def use_another_mirror(world: World, _error: MirrorError) -> str:
+    world.begin_another_mirror()
+    return "another mirror id, tables and checkpoint"
+
+
+def use_new_target_topics(world: World, _error: MirrorError) -> str:
+    world.begin_another_mirror()
+    world.settings.target_name = f"{{topic}}.{world.settings.number}"
+    return "new target topics, another mirror id, tables and checkpoint"
+
+
+def translate_offsets(world: World, _error: MirrorError) -> str:
+    world.settings.offsets = "translated"
+    return "topics.offsets: translated"
+
+
+def delete_target_topics(world: World, error: MirrorError) -> str:
+    named = sorted(set(re.findall(r"target partition (\S+)-\d+ is not new", str(error))))
+    for topic in named:
+        world.delete_target_topic(topic)
+    return f"deleted target topics {named}"
+
+
+def name_new_target_topics(world: World, _error: MirrorError) -> str:
+    world.settings.target_name = f"{{topic}}.n{world.runs}"
+    return f"topics.target_name: {world.settings.target_name}"
+
+
+def copy_damaged_topic_again(world: World, error: MirrorError) -> str:
+    assert isinstance(error, PreservedLogDamagedError)
+    world.may_write_foreign = False
+    world.delete_target_topic(error.topic_partition.topic)
+    world.begin_another_mirror()
+    return f"took Write away from others, deleted target {error.topic_partition.topic}, {_ANOTHER_MIRROR}"
+
+
+def translate_damaged_topic(world: World, _error: MirrorError) -> str:
+    world.settings.offsets = "translated"
+    return "topics.offsets: translated"
+
+
+_NAMED = re.compile(r"(?:\(for |topic )([a-z])\b")
+"""Source topics in a message."""
+
+_ANOTHER_MIRROR = "another mirror id, tables and checkpoint"
+
+_REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
+    (OlderTablesError, "Put the newest tables back (all of the folder or prefix of `tables`)", put_newest_tables_back),
+    (OlderTablesError, "`shallow-mirror recover CONF --accept-repeats`", accept_repeated_copies),
+    (DataLossError, "set read.on_data_loss: continue and start again", skip_what_is_lost),
+    (DataLossError, "exclude the topic (topics.exclude)", exclude_topic),
+    (DataLossError, f"mirror it with {_ANOTHER_MIRROR}", use_another_mirror),
+    (TargetDataLossError, "exclude it (topics.exclude)", exclude_topic),
+    (TargetDataLossError, f"Mirror the topic from its start with {_ANOTHER_MIRROR}", use_another_mirror),
+    (
+        PreservedLogDamagedError,
+        f"delete the target topic and copy it again: a mirror with {_ANOTHER_MIRROR}",
+        copy_damaged_topic_again,
+    ),
+    (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_damaged_topic),
+    (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),
+    (ConfigError, f"mirror it to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
+    (ConfigError, "with preserved offsets the target topic has to be new. Delete it", delete_target_topics),
+    (ConfigError, "name another one (topics.target_name)", name_new_target_topics),
+    (ConfigError, "or translated where it does not", translate_offsets),
+    (ConfigError, f"from its start with {_ANOTHER_MIRROR}, or exclude it (topics.exclude)", use_another_mirror),
+    (ConfigError, "or exclude it (topics.exclude)", exclude_topic),
+)
+"""By kind of error and what its message has to say."""
+
+
+def take_remedy(world: World, error: MirrorError, chance: random.Random) -> str | None:
+    """Take one of the remedies that the message names, and return it; None where it names none that is known here."""
+    named = [remedy for kind, text, remedy in _REMEDIES if isinstance(error, kind) and text in str(error)]
+    return chance.choice(named)(world, error) if named else None

@@ -1,0 +1,157 @@
+"""Scripts of actions: made of a seed, performed in a world of their own, and shortened where one finds something.
+
+Not a state machine of Hypothesis: a seed is a script whatever was found before, and a run costs too much for an engine that draws
+each value and performs a script again to learn about it. Actions name things by number, so that a script without one of its
+actions is a script: shortening drops actions while the same is found.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.operators import actions
+from tests.operators.actions import TOPICS, Action, run_until_done
+from tests.operators.world import FindingError, World, opened_world
+
+_ROUNDS = (2, 5)
+_PRESERVED = 0.3
+"""So many mirrors preserve offsets from their begin."""
+_EFFECTS = 60
+_REQUESTS = 120
+
+
+@dataclass
+class Done:
+    """`finding`: what differed, or None. `events`: what happened in between."""
+
+    finding: str | None
+    events: Sequence[str]
+    runs: int = 0
+    kills: int = 0
+    remedies: int = 0
+    records: int = 0
+
+    def add(self, other: Done) -> None:
+        self.runs += other.runs
+        self.kills += other.kills
+        self.remedies += other.remedies
+        self.records += other.records
+
+
+def _write(chance: random.Random) -> Action:
+    return actions.Write(chance.randrange(2), chance.randrange(3), chance.randint(1, 3))
+
+
+def _share(chance: random.Random) -> int:
+    return chance.choice((0, 30, 60, 100))
+
+
+Make = Callable[[random.Random], Action]
+
+_SOURCE: Sequence[tuple[float, Make]] = (
+    (6, _write),
+    (3, lambda chance: actions.Begin(chance.randrange(2), chance.randrange(3), chance.randint(1, 2))),
+    (3, lambda chance: actions.End(chance.random() < 0.6)),
+    (0.7, lambda chance: actions.DeleteRecords(chance.randrange(2), chance.randrange(3), _share(chance))),
+    (0.4, lambda chance: actions.DeleteTopic(chance.randrange(2))),
+    (0.6, lambda chance: actions.CreateTopic(chance.randrange(2), chance.randint(1, 2))),
+    (0.5, lambda chance: actions.GrowTopic(chance.randrange(2))),
+    (1.5, lambda chance: actions.CommitGroup(chance.randrange(2), chance.randrange(2), chance.randrange(3), _share(chance))),
+)
+_TARGET: Sequence[tuple[float, Make]] = (
+    (0.4, lambda chance: actions.GrowTargetTopic(chance.randrange(2))),
+    (0.3, lambda chance: actions.DeleteTargetTopic(chance.randrange(2))),
+    (0.5, lambda chance: actions.DeleteTargetRecords(chance.randrange(2), chance.randrange(3), _share(chance))),
+    (0.7, lambda chance: actions.ForeignWrite(chance.randrange(2), chance.randrange(3))),
+)
+_CONTROLS: Sequence[tuple[float, Make]] = (
+    (1, lambda chance: actions.Pause(chance.randrange(2))),
+    (1, lambda chance: actions.Resume(chance.randrange(2))),
+    (0.6, lambda chance: actions.HandOver(chance.randrange(2))),
+    (0.8, lambda chance: actions.TakeBack(chance.randrange(2))),
+    (1.5, lambda _: actions.SyncGroups()),
+)
+_MEANWHILE = (*_SOURCE, *_TARGET, *_CONTROLS)
+
+
+def _run(chance: random.Random) -> Action:
+    kill_at = chance.randint(1, _EFFECTS) if chance.random() < 0.4 else 0
+    during = _choose(_MEANWHILE, chance) if chance.random() < 0.3 else None
+    during_at = chance.randint(1, _REQUESTS) if during else 0
+    return actions.Run(kill_at, chance.random() < 0.5, during_at, during, chance.randrange(1_000_000), chance.random() < 0.15)
+
+
+_BETWEEN: Sequence[tuple[float, Make]] = (
+    *_TARGET,
+    *_CONTROLS,
+    (0.7, lambda chance: actions.CopyTables(chance.random() < 0.5)),
+    (2.5, lambda chance: actions.PutBackTables(chance.choice((0, 1, 1, 2, 3)))),
+    (0.7, lambda _: actions.LoseCheckpoint()),
+    (1, lambda chance: actions.Idle(chance.choice((1, 13, 30)))),
+    (0.7, lambda chance: actions.SetIsolation(chance.choice(("read_committed", "read_uncommitted")))),
+    (0.7, lambda chance: actions.SetDataLoss(chance.choice(("stop", "continue")))),
+    (0.5, lambda chance: actions.SetOffsets(chance.choice(("translated", "preserved", "continued")))),
+)
+
+
+def _choose(weighted: Sequence[tuple[float, Make]], chance: random.Random) -> Action:
+    (make,) = chance.choices([make for _, make in weighted], [weight for weight, _ in weighted])
+    return make(chance)
+
+
+def script_of(seed: int) -> list[Action]:
+    """Return rounds: something happens at the source, an operator may act, and the mirror runs."""
+    chance = random.Random(seed)
+    script: list[Action] = [actions.SetOffsets("preserved")] if chance.random() < _PRESERVED else []
+    for _ in range(chance.randint(*_ROUNDS)):
+        script += [_choose(_SOURCE, chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
+        script += [_choose(_BETWEEN, chance) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
+        script.append(_run(chance))
+    return script
+
+
+def perform(script: Sequence[Action], folder: Path) -> Done:
+    """Perform a script in a new world, then let everything come to an end: all is copied, however the script left it."""
+    with opened_world(folder) as world:
+        world.create_source_topic(TOPICS[0], 2)
+        world.create_source_topic(TOPICS[1], 1)
+        finding = None
+        try:
+            for action in script:
+                world.events.append(repr(action))
+                action.perform(world)
+            world.events.append("end")
+            _finish(world)
+        except FindingError as found:
+            finding = str(found)
+        except AssertionError as failed:
+            finding = f"AssertionError: {failed}"
+        except Exception as error:  # noqa: BLE001 - whatever is no error of the package is a finding
+            finding = f"{type(error).__name__}: {error}"
+        return Done(finding, world.events, world.runs, world.kills, world.remedies, world.records)
+
+
+def _finish(world: World) -> None:
+    for txn in list(world.open_txns):
+        world.end_txn(txn, is_commit=True)
+    if world.has_tables():
+        world.controls().add("resume", list(TOPICS))
+        world.controls().add("take-back", list(TOPICS))
+    run_until_done(world, 0)
+
+
+def shortened(script: Sequence[Action], folder: Path, is_alike: Callable[[str], bool]) -> list[Action]:
+    """Drop actions while something is found that is alike."""
+    kept = list(script)
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for number in range(len(kept) - 1, -1, -1):
+            shorter = kept[:number] + kept[number + 1 :]
+            finding = perform(shorter, folder).finding
+            if finding is not None and is_alike(finding):
+                kept, has_changed = shorter, True
+    return kept

@@ -1,0 +1,99 @@
+"""Scripts of operators' actions against strict clusters in memory; more of them with `make faults FAULTS="operators"`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.operators.actions import (
+    Action,
+    CommitGroup,
+    HandOver,
+    Idle,
+    Pause,
+    PutBackTables,
+    Run,
+    SetOffsets,
+    SyncGroups,
+    TakeBack,
+    Write,
+)
+from tests.operators.run import explained
+from tests.operators.scripts import perform, script_of, shortened
+
+from shallow_mirror.sinks.kafka.protocol import txn_performer
+from shallow_mirror.streaming.planning import planner_state
+
+SEEDS = range(100)
+
+OLDER_TABLES = (Write(0, 0, 2), Run(), Write(0, 0, 3), Run(), PutBackTables(1), Run())
+
+
+@pytest.fixture(autouse=True)
+def _without_logging() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def finding(tmp_path: Path) -> Callable[..., str | None]:
+    return lambda *script: perform(script, tmp_path / "world").finding
+
+
+@pytest.mark.thorough
+def test_no_sequence_of_actions_loses_a_record_or_ends_without_a_way_on(tmp_path: Path) -> None:
+    kills = remedies = 0
+    for seed in SEEDS:
+        done = perform(script_of(seed), tmp_path / "world")
+        assert done.finding is None, explained(seed, done.finding, tmp_path / "world")
+        kills, remedies = kills + done.kills, remedies + done.remedies
+    assert kills > 0
+    assert remedies > 0
+
+
+@pytest.mark.thorough
+def test_a_run_killed_at_every_effect_is_taken_up_again(finding: Callable[..., str | None]) -> None:
+    for kill_at in range(1, 40, 3):
+        for is_behind in (False, True):
+            assert finding(Write(0, 0, 2), Run(kill_at, is_behind), Write(1, 0, 1)) is None, (kill_at, is_behind)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        OLDER_TABLES,
+        (Write(0, 0, 1), Run(), HandOver(0), Run(stays=True), Write(0, 0, 1), Run(), TakeBack(0), Run()),
+        (SetOffsets("preserved"), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run()),
+        (SetOffsets("preserved"), Write(0, 0, 2), Run(), Write(0, 0, 2), Run(), PutBackTables(1), Run()),
+    ],
+)
+def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:
+    assert finding(*script) is None
+
+
+def test_the_generator_finds_records_that_older_tables_would_copy_twice(
+    finding: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(txn_performer, "require_known_receipts", lambda *_: None)
+    assert "twice" in (finding(*OLDER_TABLES) or "")
+
+
+def test_the_generator_finds_a_paused_topic_that_is_copied(
+    finding: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (Write(0, 0, 1), Run(), Pause(0), Write(0, 0, 1), Run())
+    assert finding(*script) is None
+    write = planner_state.write_paused_topics
+    monkeypatch.setattr(planner_state, "write_paused_topics", lambda path, _paused: write(path, frozenset()))
+    assert "is paused or handed over" in (finding(*script) or "")
+
+
+@pytest.mark.thorough
+def test_a_script_is_shortened_to_what_makes_the_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(txn_performer, "require_known_receipts", lambda *_: None)
+    script = (Pause(1), *OLDER_TABLES[:3], CommitGroup(0, 0, 0, 60), SyncGroups(), *OLDER_TABLES[3:])
+    kept = shortened(script, tmp_path / "world", lambda found: "twice" in found)
+    assert tuple(kept) == OLDER_TABLES[1:-1]

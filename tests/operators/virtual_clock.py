@@ -1,0 +1,71 @@
+"""A clock that sleeping moves: waits of minutes take no time, and what waits for them goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from shallow_mirror.broker.auth.connection_factory import ConnectionOpener
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
+from shallow_mirror.sinks.kafka.single_slot import SingleSlot
+from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
+from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
+from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
+from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
+
+_monotonic, _sleep, _time = time.monotonic, time.sleep, time.time
+
+_WITH_DEFAULTS: tuple[type, ...] = (
+    Cluster,
+    ConnectionOpener,
+    KafkaSink,
+    LogFilling,
+    MicroBatchPlanner,
+    MicroBatchSink,
+    PreservedSettings,
+    SingleSlot,
+    SourceOffsets,
+    TxnPerformer,
+)
+"""Their clocks are default arguments, which were bound when the package was imported."""
+
+
+class VirtualClock:
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return _monotonic() + self.ahead_s
+
+    def time(self) -> float:
+        return _time() + self.ahead_s
+
+    def now_ms(self) -> int:
+        return int(self.time() * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.ahead_s += seconds
+
+
+@contextmanager
+def virtual_clock(clock: VirtualClock) -> Iterator[None]:
+    """Let everything that the package does in the block go by `clock`."""
+
+    def ours(default: object) -> object:
+        return clock.monotonic if default is _monotonic else clock.sleep if default is _sleep else default
+
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in _WITH_DEFAULTS:
+            init = kind.__init__  # type: ignore[misc]
+            named = {name: ours(value) for name, value in (init.__kwdefaults__ or {}).items()}
+            patch.setattr(init, "__kwdefaults__", named)
+            patch.setattr(init, "__defaults__", tuple(ours(value) for value in init.__defaults__ or ()))
+        for name in ("monotonic", "sleep", "time"):
+            patch.setattr(time, name, getattr(clock, name))
+        yield
