@@ -9,6 +9,7 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.clients.batch_client import BatchConsumer
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import EARLIEST_TIMESTAMP
+from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLossError
 from shallow_mirror.migration.observations import LogEnds
 from shallow_mirror.migration.quiet_time import Stamp, longest_gap_s
 from shallow_mirror.migration.request_deadline import request_deadline
@@ -38,7 +39,11 @@ def read_longest_pause_s(cluster: Cluster, client: ClientConfig, ends: LogEnds) 
         def stamps() -> Iterator[Stamp]:
             give_up_at_s, left_bytes = time.monotonic() + TAIL_S, TAIL_BYTES
             while any(consumer.position(name) < written[name] for name in tails):
-                for batch in consumer.poll_batches(max_bytes=1 << 20, timeout_ms=500):
+                try:
+                    batches = consumer.poll_batches(max_bytes=1 << 20, timeout_ms=500)
+                except (BatchRefusedError, CorruptBatchError, DataLossError):
+                    return  # a format before Kafka 0.11, damage, or retention: what was read has to do
+                for batch in batches:
                     left_bytes -= batch.size_bytes
                     yield Stamp(batch.topic_partition.topic, batch.producer_id, batch.max_timestamp_ms)
                 if time.monotonic() > give_up_at_s or left_bytes < 0:
