@@ -18,7 +18,7 @@ from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, SlotWrite
 from shallow_mirror.types import EpochEnd, Segment, SourcePartition
@@ -72,10 +72,10 @@ class SlotTarget(Protocol):
     def begin(self) -> SlotWriter:
         """Return the writer of a further try. Nothing is asked of the target before it writes."""
 
-    def unavailable(self, sources: Iterable[SourcePartition]) -> Mapping[SourcePartition, RetriableError]:
+    def unavailable(self, sources: Iterable[SourcePartition]) -> Mapping[SourcePartition, MirrorError]:
         """Return which of these partitions cannot be written now, and why; those of this try that were returned before, no more.
 
-        Raises RetriableError where nothing of the target answers.
+        What is no RetriableError needs an operator. Raises RetriableError where nothing of the target answers.
         """
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:

@@ -7,15 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Set
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from shallow_mirror.broker.cluster.missing_topics import is_incarnation_gone
 from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 
 _log = logging.getLogger(__name__)
-
-_NO_ID = "A" * 22
-"""As Kafka prints the zero id: of brokers before 2.8."""
 
 
 class DeletedTopics:
@@ -64,17 +61,5 @@ class DeletedTopics:
 
 
 def missing_incarnations(metadata: ClusterMetadata, archived: Collection[TopicIncarnation]) -> Set[TopicIncarnation]:
-    """Return the topics that the cluster does not have, or has under another id.
-
-    A topic that may not be described is not missing, and neither is one in an answer without topic ids.
-    """
-    missing = set()
-    for topic in archived:
-        listed = metadata.topics.get(topic.topic)
-        if listed is None:
-            continue
-        has_ids = _NO_ID not in (listed.topic_id, topic.topic_id)
-        is_other = listed.error_code == 0 and has_ids and listed.topic_id != topic.topic_id
-        if listed.error_code == UNKNOWN_TOPIC_OR_PARTITION or is_other:
-            missing.add(topic)
-    return missing
+    """Return the topics that the cluster does not have, or has under another id."""
+    return {topic for topic in archived if is_incarnation_gone(metadata.topics.get(topic.topic), topic.topic_id)}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from shallow_mirror.broker.admin.topic_admin import delete_records
 from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster, PathSpeeds
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -46,6 +47,8 @@ from shallow_mirror.types import EpochEnd, PlannedRange, SegmentKind, SlotTxn, S
 _log = logging.getLogger(__name__)
 
 _ABORT_PATIENCE_MS = 5_000
+
+_UNKNOWN_TOPIC = error_name(UNKNOWN_TOPIC_OR_PARTITION)
 
 _DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
 """What RefuseHangingTxns says of partitions that do answer."""
@@ -287,7 +290,7 @@ class KafkaSink:
                 began = self._clock()
                 results = self._run_slots(run_slots, decision)
                 txns = [result.txn for result in results if result.txn is not None]
-                self._performer.next_round.require_added(txns, deadline)
+                self._require_added(txns, deadline)
                 if self._guard is not None and txns:
                     self._guard.require(deadline, is_begun_enough=self._prepared.issuperset(txns))
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
@@ -310,6 +313,15 @@ class KafkaSink:
                 return self._owner.decide(rows, highest_slot=max(slots, default=-1))
             case _:
                 return self._performer.perform(action, deadline)
+
+    def _require_added(self, txns: Sequence[SlotTxn], deadline: Deadline) -> None:
+        """Raise RoundRepeatedError where a topic that was added to a transaction is not there: a task leaves it out."""
+        try:
+            self._performer.next_round.require_added(txns, deadline)
+        except RetriableError as error:
+            if not self._job.leaves_out or error.error_name != _UNKNOWN_TOPIC:
+                raise
+            raise RoundRepeatedError(str(error)) from error
 
     def _is_target_far(self) -> bool:
         return any(speed.is_far for speed in self._target_speeds.sending.values())
@@ -350,7 +362,8 @@ class KafkaSink:
             self._performer.perform(actions.InitProducerId(name), deadline)
         partitions = tuple(sorted({written.topic_partition for decided_txn in decided for written in decided_txn.written}))
         self._performer.perform(actions.AbortHangingTxns(names, partitions), deadline)
-        if self._performer.availability.held_partitions().keys().isdisjoint(partitions):
+        is_held = not self._performer.availability.held_partitions().keys().isdisjoint(partitions)
+        if not is_held and error.error_name != _UNKNOWN_TOPIC:  # a task leaves out a topic that is gone
             raise error
         _log.warning(
             "%d slot transactions are aborted and copied again without partitions that do not respond: %s", len(names), error

@@ -12,6 +12,7 @@ from shallow_mirror.errors import (
     MirrorError,
     PreservedLogDamagedError,
     TopicAccessError,
+    TopicGoneError,
     TopicRecreatedError,
     TopicSettingsError,
 )
@@ -27,7 +28,7 @@ def ranges_to_isolate(
 
     With `read.on_data_loss: continue` also a partition whose log ends below its position: it waits there.
 
-    A recreated topic is another one under the same name, and nothing that may be left for later.
+    A topic that was created again at the source is another one under the same name: all of the former one is left out.
     `reached` is where the next try has to end: in front of the batch that cannot be copied, where the error names one.
     """
     if job.continues_after_data_loss and isinstance(error, LogTruncatedError):
@@ -35,7 +36,12 @@ def ranges_to_isolate(
             return ()  # the driver lets the next round continue behind it
     elif not job.isolates:
         return ()
-    if isinstance(error, TopicAccessError | TopicSettingsError):
+    if isinstance(error, TopicRecreatedError):
+        if job.continues_after_data_loss:
+            return ()  # the driver begins again, with the partitions that the topic has now
+        sources = [source for source in positions if source.topic == error.topic_partition.topic]
+        return [UnfinishedRange.of(source, positions[source], Side.SOURCE, error) for source in sources]
+    if isinstance(error, TopicAccessError | TopicSettingsError | TopicGoneError):
         side = Side.TARGET if is_writing else Side.SOURCE
         topic_of = {source: job.routes[source.topic].target_topic if is_writing else source.topic for source in positions}
         sources = [source for source in positions if topic_of[source] in error.topics]
@@ -45,7 +51,7 @@ def ranges_to_isolate(
             source for source in positions if job.routes[source.topic].target_of(source).topic_partition == error.topic_partition
         ]
         return [UnfinishedRange.of(source, positions[source], Side.TARGET, error) for source in sources]
-    if not isinstance(error, BatchRefusedError | CorruptBatchError | DataLossError) or isinstance(error, TopicRecreatedError):
+    if not isinstance(error, BatchRefusedError | CorruptBatchError | DataLossError):
         return ()
     if (
         isinstance(error, DataLossError)

@@ -22,6 +22,7 @@ from pyspark import TaskContext
 
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
+from shallow_mirror.broker.net.error_codes import may_be_missing
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
@@ -33,6 +34,7 @@ from shallow_mirror.errors import (
     PreservedLogDamagedError,
     RetriableError,
     TopicAccessError,
+    TopicGoneError,
     TopicSettingsError,
 )
 from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
@@ -241,6 +243,7 @@ def fill_slot(
             DataLossError,
             PreservedLogDamagedError,
             TopicAccessError,
+            TopicGoneError,
             TopicSettingsError,
         ) as error:
             isolated_now = ranges_to_isolate(error, job, positions, is_writing=slot_try.is_writing)
@@ -261,8 +264,12 @@ def fill_slot(
             # Subclasses concern the transaction, and are for the driver: a fenced epoch may mean that another run took over, and
             # a blocked id needs another one. Nor is there another try once the time is over, or where the rows of Spark, which
             # are read once, are all there is to read: only a try with `ends` reads the source itself.
-            if type(error) is not RetriableError or patience.is_over() or not (readings.is_repeatable or ends is not None):
+            if type(error) is not RetriableError or patience.is_over():
                 raise
+            if ends is None and not readings.is_repeatable:
+                if not may_be_missing(error.error_name):
+                    raise
+                ends = {**slot_try.reached}  # the next try does without the topic, and reads the source itself
             _log.warning("slot %d starts again from its positions: %s", number, error)
             retried.append(error)
             target.pause(tries, patience)
@@ -378,11 +385,16 @@ class _SlotTry:
             raise
 
     def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
-        """Leave out the partitions whose target cannot be written now, before anything is sent to it."""
+        """Leave out the partitions whose target cannot be written now, before anything is sent to it.
+
+        Raises what needs an operator, where `on_error` is not isolate.
+        """
         if not self._job.leaves_out:
             return
         self.is_writing = True
         for source, error in self._target.unavailable(sources).items():
+            if not isinstance(error, RetriableError) and not self._job.isolates:
+                raise error
             self.left_out[source] = UnfinishedRange.of(source, self.reached[source], Side.TARGET, error)
         self.is_writing = False
 

@@ -69,6 +69,17 @@ class TopicSettingsError(ConfigError):
         return type(self), (self.problems, self.topics)
 
 
+class TopicGoneError(ConfigError):
+    """Target topics were deleted, or deleted and created again, and with them what was copied. `topics`: their names there."""
+
+    def __init__(self, problems: Sequence[str] | str, topics: Sequence[str]) -> None:
+        self.topics = tuple(topics)
+        super().__init__(problems)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.problems, self.topics)
+
+
 class BrokerTooOldError(ConfigError):
     """A broker is older than the oldest supported release, or does not offer a request that only some operations need."""
 

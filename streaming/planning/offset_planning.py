@@ -101,6 +101,14 @@ def without_recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> 
     return {source: offset for source, offset in offsets.items() if _name_and_id(source) not in recreated}
 
 
+def recreated_topics(sources: Iterable[SourcePartition], topic_ids: Mapping[str, str]) -> dict[str, str]:
+    """Return topics that have another id now than any of these partitions: a former id by name."""
+    former: dict[str, set[str]] = {}
+    for name, topic_id in set(map(_name_and_id, sources)):
+        former.setdefault(name, set()).add(topic_id)
+    return {name: max(ids) for name, ids in sorted(former.items()) if name in topic_ids and topic_ids[name] not in ids}
+
+
 def _recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> set[tuple[str, str]]:
     """Return names of recreated topics with their former ids."""
     names_and_ids = set(map(_name_and_id, offsets))

@@ -264,13 +264,16 @@ class MicroBatchPlanner:
                 if current[source] > held.get(source, -1):
                     raise error  # the driver begins the next lineage, or holds the partition
         self._truncated = frozenset(truncated)
-        return current, (self._target or listing).without(truncated)
+        verified = (self._target or listing).without(truncated)
+        return current, verified.without_recreated(start) if self._config.isolates_recreated else verified
 
     def _without_recreated(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Return `start` without recreated topics; these enter as new topics.
 
-        Raise DataLossError for them unless the mirror continues after data loss.
+        Raise DataLossError for them unless they are isolated, or the mirror continues after data loss.
         """
+        if self._config.isolates_recreated:
+            return start  # `start` keeps them: what has their names now does not enter
         current = offset_planning.without_recreated_topics(start, topic_ids)
         if current is not start and not self._config.continues_after_data_loss:
             offset_planning.require_same_topics(start, topic_ids)

@@ -58,6 +58,8 @@ class PlannerConfig:
     measurements_path: Path | None = None
     paused_path: Path | None = None
     isolates: bool = False
+    isolates_recreated: bool = False
+    """Of a mirror: a topic that was created again waits for the operator, and what has its name now does not enter."""
     left_out_path: Path | None = None
     planned_path: Path | None = None
     registration: planner_state.RegistrationFiles | None = None
@@ -96,6 +98,7 @@ class PlannerConfig:
             measurements_path=planner_state.measurements_path(config.checkpoint),
             paused_path=paused_path,
             isolates=config.on_error == "isolate",
+            isolates_recreated=config.isolates_recreated,
             left_out_path=left_out_path,
             planned_path=planned_path,
             registration=registration,

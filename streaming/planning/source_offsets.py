@@ -15,7 +15,7 @@ from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
+from shallow_mirror.errors import ConfigError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
@@ -60,6 +60,25 @@ class LogEnds:
             return self
         ends = {source: end for source, end in self.ends.items() if source not in failed}
         return replace(self, ends=ends, unanswered={**self.unanswered, **failed})
+
+    def without_recreated(self, former: Offsets) -> LogEnds:
+        """Return the listing with partitions of topics that were created again among the unanswered ones.
+
+        `former`: what was mirrored, or planned. A topic of which it has the current id is not one of them.
+        """
+        names = offset_planning.recreated_topics(former, self.topic_ids)
+        if not names:
+            return self
+        offsets = {source.topic_partition: offset for source, offset in former.items() if source.topic in names}
+        return self.without(
+            {
+                source: TopicRecreatedError(
+                    source.topic_partition, offsets.get(source.topic_partition, 0), names[source.topic], source.topic_id
+                )
+                for source in self.ends
+                if source.topic in names
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +187,12 @@ class SourceOffsets:
         listing = self.log_ends(deadline)
         if not self._config.continues_after_data_loss:
             offsets = {source: position.offset for source, position in positions.items()}
-            offset_planning.require_same_topics(offsets, listing.topic_ids)
+            if not self._config.isolates_recreated:
+                offset_planning.require_same_topics(offsets, listing.topic_ids)
         # Where a new partition begins depends on when it is listed first: one that does not answer must not be missed.
         listing.require_answers(listing.unanswered.keys() - positions.keys())
+        if self._config.isolates_recreated:
+            listing = listing.without_recreated({source: position.offset for source, position in positions.items()})
         new = [source for source in listing.ends if source not in positions]
         if not is_start:
             return self.starts_of(new, listing, deadline, is_first_run=False)

@@ -56,6 +56,7 @@ _RETRIABLE = {
     RUN_SUPERSEDED: "run this mirror once: another run has a copy of its tables, and of the two, one ends with OlderTablesError",
     PRODUCER_FORGOTTEN: "none needed: it is written to once no request of an earlier run can arrive any more; a run with "
     "--available-now waits for that",
+    "UNKNOWN_TOPIC_OR_PARTITION": "a topic was deleted, or a broker does not know it yet: check the topic",
     "TOPIC_RECREATED": "none needed: read.on_data_loss is continue",
 }
 
@@ -79,7 +80,15 @@ _NO_QUARANTINE = (
 _REMEDY_OF_DAMAGE = "check the disk of the source's broker, or set write.on_refused: quarantine"
 _REMEDY_OF_LOSS = "read.on_data_loss: continue skips what is lost; or exclude the topic"
 
+REMEDY_OF_GONE = "mirror the topic from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+REMEDY_OF_RECREATED = (
+    "set read.on_data_loss: continue, which mirrors it from its start behind the records of the former one, or exclude it "
+    "(topics.exclude)"
+)
+
 _DEFINITE = {
+    "TopicGoneError": REMEDY_OF_GONE,
+    "TopicRecreatedError": REMEDY_OF_RECREATED,
     "TopicAccessError": "grant what the message names",
     "TopicSettingsError": "set it as the message says; `shallow-mirror verify CONF` compares what was written in between",
     "BatchRefusedError": "do what the message says, or set write.on_refused: quarantine",

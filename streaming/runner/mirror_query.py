@@ -43,6 +43,7 @@ from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, Mic
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.planning.offset_planning import recreated_topics
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
@@ -50,6 +51,7 @@ from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.ended_preservation import EndedPreservation
+from shallow_mirror.streaming.runner.gone_topics import problems_of_gone, without_gone_topics
 from shallow_mirror.streaming.runner.held_settings import HeldSettings
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
@@ -165,6 +167,7 @@ class MirrorQuery:
             announce=self.cycles.register,
             stamping=self.stamping,
             adjust_new=self.held.hold,
+            isolates=self.config.on_error == "isolate",
         )
 
     def _registrar(self, registration: planner_state.RegistrationFiles, targets: TargetTopics) -> PartitionRegistrar:
@@ -183,8 +186,10 @@ class MirrorQuery:
     ) -> tuple[DecidedSegment, ...]:
         """Return the first rows of partitions, those of preserved topics with the producer id that their writers share."""
         existing = ContinuedLogs(self.config, self.reporter.start_step, self.supervisor.deadline)
-        rows = existing.with_existing(first_rows(targets, self.source, starts, deadline))
-        return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline)
+        new = first_rows(targets, self.source, starts, deadline)
+        gone = [row for row in new if row.segment.source.topic in targets.gone]
+        rows = (*existing.with_existing([row for row in new if row not in gone]), *gone)
+        return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline, targets.gone)
 
     def _kafka_sink(self, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics, planned_path: Path) -> KafkaSink:
         job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
@@ -256,9 +261,8 @@ class MirrorQuery:
         parallelism: int,
     ) -> Mapping[str, str]:
         # A recreated topic keeps its old positions in the map: the query begins with those of the topics that exist.
-        initial = {
-            source: position.offset for source, position in positions.items() if topic_ids.get(source.topic) == source.topic_id
-        }
+        of_query = without_gone_topics(positions, topic_ids, keeps_recreated=self.config.isolates_recreated)
+        initial = {source: positions[source].offset for source in of_query}
         self.reporter.left_out.on_query_start(initial)
         return stream_reader.options_of_mirror(
             self.config,
@@ -309,12 +313,17 @@ class MirrorQuery:
         self.cycles.require_no_cycles(listed)
         self.reporter.start_step("preparing target topics", f" of {counted(len(listed), 'source topic')}")
         require_agreed({key: at for key, at in positions.items() if key.topic in listed}, self.config.topics.is_preserved)
-        targets.leave_former({name: topic.topic_id for name, topic in listed.items()})
-        known = {key: at for key, at in positions.items() if key.topic in listed and listed[key.topic].topic_id == key.topic_id}
+        topic_ids = {name: topic.topic_id for name, topic in listed.items()}
+        recreated = recreated_topics(positions, topic_ids) if self.config.isolates_recreated else {}
+        targets.leave_former({name: topic_id for name, topic_id in topic_ids.items() if name not in recreated})
+        known = {key: at for key, at in positions.items() if topic_ids.get(key.topic) == key.topic_id}
         require_recorded_ends(self.target, known.values(), deadline)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
+        for problem in problems_of_gone(targets.gone, recreated):
+            self.reporter.record_problem(problem)
         new = {source.topic for source in starts} - mirrored
         warn_of_others(self.target, targets.partition_counts(new), deadline)
+        known = {key: at for key, at in known.items() if key.topic not in targets.gone}
         if undecided := EndedPreservation(self.config, self.target).rows(known, targets.routes, deadline):
             self.reporter.start_step("accounting for what preserved topics hold", "")
             decide_first_rows(self.owner, undecided)
@@ -323,7 +332,7 @@ class MirrorQuery:
             self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")
             decide_first_rows(self.owner, rows)
         self.has_begun = True
-        return {name: topic.topic_id for name, topic in listed.items()}
+        return topic_ids
 
     def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StallDetector, options: Mapping[str, str]) -> None:
         is_direct = self.config.read.transfer == "direct"

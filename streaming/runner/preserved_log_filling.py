@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from shallow_mirror.broker.admin.topic_admin import delete_records
 from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.missing_topics import listed_partitions
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -104,6 +105,9 @@ class LogFilling:
         """Return the partitions whose logs could not be filled. Raises RetriableError."""
         # Up to the last copied record a log reaches anyway: if it does not, it has lost records, which a slot finds out.
         unsure = {source: at for source, at in preserved.items() if at.offset > at.target_end}
+        listed = set(listed_partitions(self._target, (at.target.topic_partition for at in unsure.values()), deadline))
+        missing = {source for source, at in unsure.items() if at.target.topic_partition not in listed}
+        unsure = {source: at for source, at in unsure.items() if source not in missing}
         ends = self._offsets(unsure, _LATEST, deadline)
         short = {source: at for source, at in unsure.items() if ends[source] < at.offset}
         if short:
@@ -119,7 +123,7 @@ class LogFilling:
                 "preserved offsets: the log of target %s is not filled: %s", unsure[source].target.topic_partition, error
             )
         self._delete_below_starts({source: at for source, at in unsure.items() if source not in refused}, ends, deadline)
-        return set(refused)
+        return missing | refused.keys()
 
     def _send(self, short: _Positions, deadline: Deadline) -> dict[SourcePartition, MirrorError]:
         """Send fillers until the commit interval is over. Return the logs that may not be written to. Raises RetriableError."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import missing_topics
+from shallow_mirror.broker.cluster.missing_topics import gone_topics, missing_topics
 from shallow_mirror.checkpoints.best_effort_tables import RepeatedWarnings
 from shallow_mirror.checkpoints.controls import Controls, TopicControls
 from shallow_mirror.checkpoints.positions import Position
@@ -25,10 +25,12 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.log_context import in_context
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runner.error_hints import REMEDY_OF_GONE
 from shallow_mirror.streaming.runner.held_settings import HeldSettings
 from shallow_mirror.types import SourcePartition
 
@@ -173,9 +175,11 @@ class TopicMonitor:
             deleted = missing.gone
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
             problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
+            gone = self._gone_targets(target, deadline)
+            problems |= dict.fromkeys(gone.values(), REMEDY_OF_GONE)
             problems |= dict.fromkeys(self._held.release(source, target, deadline), _REMEDY_OF_HELD)
             if follower is not None:
-                problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden}, deadline), _REMEDY)
+                problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden, *gone}, deadline), _REMEDY)
         except RetriableError as error:
             _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
             return
@@ -183,6 +187,17 @@ class TopicMonitor:
             problems[f"topics cannot be checked: {error}"] = _REMEDY
         if not self._stop.is_set():
             self._report_topics(deleted, problems)
+
+    def _gone_targets(self, target: Cluster, deadline: Deadline) -> dict[str, str]:
+        """Return a sentence for each target topic that was deleted, or created again, by source topic. Raises RetriableError."""
+        routes = dict(self._targets.routes)
+        ids = {route.target_topic: route.target_topic_id for route in routes.values()}
+        gone = gone_topics(target, ids, deadline)
+        return {
+            source: gone_problem(source, route.target_of(SourcePartition(source, "", 0)), gone[route.target_topic])
+            for source, route in sorted(routes.items())
+            if route.target_topic in gone
+        }
 
     def _report_topics(self, deleted: Sequence[str], problems: Mapping[str, str]) -> None:
         """Record new problems of the run, and write all of them for `status`. `problems`: remedies by sentence.

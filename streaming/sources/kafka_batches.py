@@ -191,7 +191,9 @@ class _RangeReading:
         settings = self._settings
         if settings.failures_as_rows and not settings.is_data_loss_fatal and isinstance(error, LogTruncatedError):
             return error.topic_partition in self._planned  # the log ends below the position: the partition waits there
-        return settings.isolates and error.topic_partition in self._planned and not isinstance(error, TopicRecreatedError)
+        if isinstance(error, TopicRecreatedError) and not settings.is_data_loss_fatal:
+            return False  # the driver begins again, with the partitions that the topic has now
+        return settings.isolates and error.topic_partition in self._planned
 
     def _leave(self, partitions: Sequence[TopicPartition], error: MirrorError) -> Iterator[pa.RecordBatch]:
         """Yield rows with the offsets where these ranges were left; the others are still read."""

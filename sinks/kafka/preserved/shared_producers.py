@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -26,12 +26,16 @@ _CONTINUED_OR_TRANSLATED = (
 
 
 def with_shared_producers(
-    target: Cluster, rows: Sequence[DecidedSegment], is_preserved: Callable[[str], bool], deadline: Deadline
+    target: Cluster,
+    rows: Sequence[DecidedSegment],
+    is_preserved: Callable[[str], bool],
+    deadline: Deadline,
+    gone: Collection[str] = (),
 ) -> tuple[DecidedSegment, ...]:
     """Return first rows of partitions with the producer id that those of preserved topics get; others are unchanged.
 
     The decision of these rows is the agreement: it is committed before the first batch is sent. Logs that are continued get it as
-    well: it is a new one, which none of their batches has.
+    well: it is a new one, which none of their batches has. `gone`: source topics whose target topics are gone.
 
     Raises ConfigError where a target partition is not new, or begins too late, and RetriableError.
     """
@@ -39,7 +43,8 @@ def with_shared_producers(
     if not preserved:
         return tuple(rows)
     continued = {row.segment.target for row in preserved if row.is_continued}
-    _require_new(target, [row for row in preserved if row.segment.target not in continued], deadline)
+    new = [row for row in preserved if row.segment.target not in continued and row.segment.source.topic not in gone]
+    _require_new(target, new, deadline)
     producer_id = new_producer_id(target, deadline).producer_id
     return tuple(replace(row, shared_producer_id=producer_id) if is_preserved(row.segment.source.topic) else row for row in rows)
 

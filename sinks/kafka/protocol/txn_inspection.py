@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.cluster.missing_topics import gone_topics, suspected_topics
 from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
@@ -115,7 +116,8 @@ def inspect_logs(
     their number. Raises RetriableError.
     """
     evidence = dict.fromkeys(written, LogEvidence.NOTHING)
-    left = {written_range: written_range for written_range in written}
+    evidence |= dict.fromkeys(gone_ranges(target, written, deadline), LogEvidence.GONE)
+    left = {each: each for each in written if evidence[each] is not LogEvidence.GONE}
     while left:
         found, cut = _inspect_starts(target, txn, list(left.values()), deadline, pause)
         evidence.update((whole, found[rest]) for whole, rest in left.items() if rest in found)
@@ -198,26 +200,31 @@ def _evidence_of(fetched: IndexedPartition, txn: SlotTxn, start: int) -> LogEvid
 def lost_ranges(
     target: Cluster, written: Sequence[WrittenRange], deadline: Deadline, *, wholly: bool = False
 ) -> tuple[WrittenRange, ...]:
-    """Ranges whose log ends before their end (with `wholly`: before their start), or whose topic is gone or another one.
+    """Ranges whose log ends before their end (with `wholly`: before their start), although the topic is there.
 
-    Retention does not make a log end earlier: what is lost here was truncated or deleted. Raises RetriableError.
+    Retention does not make a log end earlier: what is lost here was truncated. Raises RetriableError.
     """
-    listed = target.metadata(sorted({written_range.target.topic for written_range in written}), deadline)
+    topic_ids = {written_range.target.topic: written_range.target.topic_id for written_range in written}
+    listed = target.metadata(sorted(topic_ids), deadline)
+    suspected = suspected_topics(listed, topic_ids)
     existing = [
         written_range.topic_partition
         for written_range in written
-        if listed.has(written_range.topic_partition)
-        and listed.topics[written_range.target.topic].topic_id == written_range.target.topic_id
+        if written_range.target.topic not in suspected and listed.has(written_range.topic_partition)
     ]
     ends = readable_ends(target, existing, deadline, IsolationLevel.READ_UNCOMMITTED)
 
     def is_lost(written_range: WrittenRange) -> bool:
-        if written_range.topic_partition not in existing:
-            return True
-        end = ends.get(written_range.topic_partition)  # without a leader the state is unknown
+        end = ends.get(written_range.topic_partition)  # without a leader, or a listed topic, the state is unknown
         return end is not None and (end <= written_range.start if wholly else end < written_range.end)
 
     return tuple(written_range for written_range in written if is_lost(written_range))
+
+
+def gone_ranges(target: Cluster, written: Sequence[WrittenRange], deadline: Deadline) -> tuple[WrittenRange, ...]:
+    """Ranges whose topic was deleted, or created again: nobody reads them any more. Raises RetriableError."""
+    gone = gone_topics(target, {written_range.target.topic: written_range.target.topic_id for written_range in written}, deadline)
+    return tuple(written_range for written_range in written if written_range.target.topic in gone)
 
 
 def readable_ends(

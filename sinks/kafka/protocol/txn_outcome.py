@@ -39,6 +39,7 @@ class LogEvidence(enum.Enum):
     OURS_ABORTED = "ours, aborted"
     OPEN = "ours, and its marker was never written"
     NOTHING = "nothing"
+    GONE = "the topic is gone"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,7 +95,8 @@ def judge(receipt: ReceiptEvidence, log: Sequence[LogEvidence]) -> TxnFate:
     One commit marker proves the commit: markers are only asked for after the decision, and whoever is missing one gets it
     written again or has its rows removed. A receipt that is not ours proves less: its own marker can have been forgotten and
     then been written as an abort, so it counts only where no partition was committed. Where markers were written nowhere,
-    no reader has seen any of it: aborting it now is as good as having aborted it then.
+    no reader has seen any of it: aborting it now is as good as having aborted it then. What was written to a topic that is gone
+    is seen by nobody, and needs no choice.
     """
     if receipt is ReceiptEvidence.OURS or LogEvidence.OURS in log:
         return TxnFate.COMMITTED

@@ -18,6 +18,7 @@ from shallow_mirror.broker.admin.hanging_transactions import (
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.cluster.missing_topics import listed_partitions
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
 from shallow_mirror.broker.produce.transactions import (
@@ -39,6 +40,7 @@ from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     READ_PATIENCE_MS,
+    gone_ranges,
     inspect_logs,
     inspect_receipt,
     lost_ranges,
@@ -172,6 +174,8 @@ class TxnPerformer:
             self._init_producer_id(name, deadline)
             self.require_known_receipts([name], deadline)  # at the start the markers of its last transaction were missing
         removed = self._confirm_pending(deadline)
+        # What was deleted holds nothing open.
+        self.availability.unchecked &= frozenset(listed_partitions(self._target, self.availability.unchecked, deadline))
         # Micro-batches wait for this look: nothing is asked of partitions that are still without a leader.
         readable = readable_ends(self._target, sorted(self.availability.unchecked), deadline)
         if readable:
@@ -191,7 +195,8 @@ class TxnPerformer:
         return self.run(actions.confirm_pending(rows), deadline)
 
     def _are_readable(self, ranges: Sequence[WrittenRange], deadline: Deadline) -> bool:
-        partitions = [written.topic_partition for written in ranges]
+        gone = gone_ranges(self._target, ranges, deadline)
+        partitions = [written.topic_partition for written in ranges if written not in gone]
         return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
 
     def _init_producer_id(self, name: str, deadline: Deadline, together: Sequence[str] = ()) -> bool:
@@ -304,6 +309,15 @@ class TxnPerformer:
                     held_back = describe_blocking_producers(self._target, transactions, decided.txn.producer_id)
                 # A broker that starts, and a leader whose followers are away, report lower log ends than there are: records
                 # count as lost once they are missing in two checks that far apart.
+                gone = gone_ranges(self._target, waiting, deadline)
+                waiting = tuple(written for written in waiting if written not in gone)
+                unavailable = tuple(written for written in unavailable if written not in gone)
+                if gone:
+                    _log.warning(
+                        "%s: the target topic of %s is gone, and what was written to it", decided.txn, ", ".join(map(str, gone))
+                    )
+                if not waiting:
+                    break
                 lost = lost_ranges(self._target, waiting, deadline)
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)

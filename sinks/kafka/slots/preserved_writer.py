@@ -31,6 +31,7 @@ from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
+from shallow_mirror.sinks.kafka.slots.written_topics import WrittenTopics
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.types import Segment, SourcePartition, TopicPartition
@@ -109,6 +110,7 @@ class PreservedWriter:
         self._log_ends: dict[SourcePartition, int] = {}
         self._responses: deque[_Response] = deque()
         self._fetched_bytes = 0
+        self._written_topics = WrittenTopics(job, target, deadline)
         self._unstamped: set[str] = set()
         """Target topics that answered with a time, and have CreateTime: another run had appended the batch."""
 
@@ -144,10 +146,12 @@ class PreservedWriter:
         return ()
 
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
+        self._written_topics.begin(self._job.routes[source.topic].target_topic for source in self._admitted)
         self._record(builder_of, left=0)
         return ()
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
+        self._written_topics.require()
         sources = {segment.source for segment in segments}
         # Without `stamped_topics`: a topic that has LogAppendTime is not written to (`_require_own_times`).
         return SlotWrite(

@@ -10,14 +10,16 @@ from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, KnownCluster, TopicMetadata
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
+from shallow_mirror.broker.cluster.missing_topics import gone_topics, is_incarnation_gone
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker
 from shallow_mirror.broker.net.begun_call import BEGUN
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
 from shallow_mirror.broker.produce.transactions import init_producer_id
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError
+from shallow_mirror.errors import MirrorError, RetriableError, TopicGoneError
 from shallow_mirror.sinks.base import SlotWriter, TryRepeatedError
 from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
@@ -30,6 +32,7 @@ from shallow_mirror.sinks.kafka.slots.slot_transaction import (
     QuarantinableBatchError,
     SlotTransaction,
 )
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.sinks.slots.slot_task import spark_attempt
@@ -153,10 +156,10 @@ class KafkaSlotTarget:
     def pause(self, tries: int, deadline: Deadline) -> None:
         self._target.pause(tries, deadline)
 
-    def unavailable(self, sources: Iterable[SourcePartition]) -> dict[SourcePartition, RetriableError]:
+    def unavailable(self, sources: Iterable[SourcePartition]) -> dict[SourcePartition, MirrorError]:
         """Return why the targets of these partitions cannot take part; of partitions that were asked about before, nothing.
 
-        A topic or partition that does not exist is left to Produce, which says so. Raises RetriableError where no broker answers.
+        TopicGoneError for a topic that was deleted, or created again. Raises RetriableError where no broker answers.
         """
         new = [source for source in sources if source not in self._checked]
         if not new:
@@ -164,10 +167,9 @@ class KafkaSlotTarget:
         self._checked.update(new)
         targets = {source: self._job.target_of(source) for source in new}
         listed = self._listed({target.topic for target in targets.values()})
+        wrong = self._missing(new, listed)
         partitions = {
-            source: topic.partitions[target.partition]
-            for source, target in targets.items()
-            if (topic := listed.get(target.topic)) is not None and target.partition in topic.partitions
+            source: listed[target.topic].partitions[target.partition] for source, target in targets.items() if source not in wrong
         }
         least = self._least_in_sync(
             {
@@ -176,7 +178,6 @@ class KafkaSlotTarget:
                 if partition.in_sync_count < partition.replica_count
             }
         )
-        wrong: dict[SourcePartition, RetriableError] = {}
         for source, partition in partitions.items():
             target = targets[source]
             if target in self._job.held:
@@ -192,6 +193,28 @@ class KafkaSlotTarget:
                     error.error_name, f"the leader of target {target} cannot be reached: {error.detail}"
                 )
         return wrong | self._unwritable_logs(source for source in partitions if source not in wrong)
+
+    def _missing(
+        self, sources: Sequence[SourcePartition], listed: Mapping[str, TopicMetadata]
+    ) -> dict[SourcePartition, MirrorError]:
+        """Return the partitions whose target topic is not the one that the map names, or is not known to the broker yet."""
+        routes = {source: self._job.routes[source.topic] for source in sources}
+        suspected = {
+            route.target_topic: route.target_topic_id
+            for route in routes.values()
+            if is_incarnation_gone(listed.get(route.target_topic), route.target_topic_id)
+        }
+        gone = gone_topics(self._target, suspected, self._deadline) if suspected else {}
+        missing: dict[SourcePartition, MirrorError] = {}
+        for source, route in routes.items():
+            topic, target = listed.get(route.target_topic), route.target_of(source)
+            if route.target_topic in gone:
+                problem = target_topic_policy.gone_problem(source.topic, target, gone[route.target_topic])
+                missing[source] = TopicGoneError(problem, [route.target_topic])
+            elif route.target_topic in suspected or topic is None or source.partition not in topic.partitions:
+                text = f"target {target.topic_partition} is not known to the broker that answered"
+                missing[source] = RetriableError(error_name(UNKNOWN_TOPIC_OR_PARTITION), text)
+        return missing
 
     def _unwritable_logs(self, sources: Iterable[SourcePartition]) -> dict[SourcePartition, RetriableError]:
         """Return why logs with preserved offsets cannot be written to now. Raises PreservedLogDamagedError."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.cluster.missing_topics import is_incarnation_gone
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.error_codes import INVALID_TXN_STATE, error_name
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
@@ -28,11 +29,12 @@ from shallow_mirror.broker.produce.txn_additions import (
 from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
 from shallow_mirror.checkpoints.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, ProducerEpochFencedError, RetriableError, TargetDataLossError
+from shallow_mirror.errors import ProducerEpochFencedError, RetriableError, TargetDataLossError, TopicGoneError
 from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, PreparedTxn
 from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import other_target_problem
+from shallow_mirror.sinks.kafka.slots.written_topics import WrittenTopics
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
 from shallow_mirror.sinks.slot_results import SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition
@@ -113,6 +115,7 @@ class SlotTransaction:
         self._checked_topics: set[str] = set()
         self._stable: Sequence[BegunCall[dict[TopicPartition, int]]] = ()
         self._stable_asked_at = 0.0
+        self._written_topics = WrittenTopics(job, target, deadline)
 
     def begin_ahead(self, targets: Sequence[TopicPartition]) -> None:
         """Add partitions before their first batches have come, where a producer epoch is there and the driver does not add them.
@@ -180,6 +183,7 @@ class SlotTransaction:
                 purpose=self._sending.pipeline().purpose_at(coordinator),
             )
             self._begin_stable_ends()
+            self._written_topics.begin(target.topic for target in self._sequences)
         return self._record(builder_of, left=0)
 
     def _begin_stable_ends(self) -> None:
@@ -250,7 +254,7 @@ class SlotTransaction:
         self._sending.has_stopped = response.submission.is_cut_short
 
     def _require_topics_of_map(self, topics: Collection[str]) -> None:
-        """Raise ConfigError where a target topic was deleted and created again, as far as this task knows.
+        """Raise TopicGoneError where a target topic was deleted and created again, as far as this task knows.
 
         A base offset below those of the map shows it as well, but not where something else is in the new topic already, such as
         the marker of an aborted try. After an unsuccessful try the metadata is new.
@@ -259,14 +263,14 @@ class SlotTransaction:
             return
         routes = {topic: self._job.routes[topic] for topic in sorted(topics)}
         existing = self._target.known_topics({route.target_topic for route in routes.values()}, self._deadline)
-        checked = (
-            other_target_problem(topic, route.target_of(SourcePartition(topic, "", 0)), route.target_topic, found)
+        problems = {
+            route.target_topic: gone_problem(topic, route.target_of(SourcePartition(topic, "", 0)), found.topic_id)
             for topic, route in routes.items()
             if (found := existing.get(route.target_topic)) is not None  # else Produce says so
-        )
-        problems = [problem for problem in checked if problem is not None]
+            and is_incarnation_gone(found, route.target_topic_id)
+        }
         if problems:
-            raise ConfigError(problems)
+            raise TopicGoneError(list(problems.values()), list(problems))
         self._checked_topics.update(topics)
 
     def _acknowledged(self, response: _Response) -> Mapping[TopicPartition, list[int]]:
@@ -279,6 +283,7 @@ class SlotTransaction:
         for target, base_offsets in placed.items():
             recorded_end = self._job.target_ends.get(target, 0)
             if base_offsets and base_offsets[0] < recorded_end:
+                self._written_topics.require_present([target.topic])
                 raise TargetDataLossError(target, recorded_end, base_offsets[0])
             self._sending.sent_bytes += sum(map(len, response.queues[target][: len(base_offsets)]))
         self._job.observer("task.produced")
@@ -317,12 +322,16 @@ class SlotTransaction:
         return self.txn
 
     def close(self, *, is_partial: bool) -> SlotWrite:
-        """Wait until the receipt is written, which commits with the transaction, and proves it. `finish` comes first."""
+        """Wait until the receipt is written, which commits with the transaction, and proves it. `finish` comes first.
+
+        Raises TopicGoneError where something else has the name of a target topic now.
+        """
         early_end = self._sending.early_end() if is_partial else None
         if self.txn is not None:
             assert self._receipt is not None
             finish_receipt(self._target, self.txn, min(self._sequences), self._receipt, self._deadline)
             self._job.observer("task.receipt")
+            self._written_topics.require()
         stamped = () if self.txn is None else tuple(sorted({target.topic for target in self._sending.pipeline().stamped}))
         return SlotWrite(
             txn=self.txn,

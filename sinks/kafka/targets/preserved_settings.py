@@ -44,8 +44,12 @@ class PreservedSettings:
         if not preserved or self._clock() - self._looked_at < SETTINGS_EVERY_S:
             return self._problems
         chosen = self._chosen(list(preserved))
-        names = [preserved[source].target_topic for source in chosen]
         try:
+            # A topic that was deleted has no settings: the task that would write to it finds that out.
+            every = [preserved[source].target_topic for source in chosen]
+            listed = self._target.metadata(every, deadline.sooner(_LOOK_MS)).topics
+            chosen = [source for source in chosen if listed[preserved[source].target_topic].error_code == 0]
+            names = [preserved[source].target_topic for source in chosen]
             settings = settings_of(self._target, names, target_topic_policy.OF_PRESERVED, deadline.sooner(_LOOK_MS))
         except RetriableError as error:
             _log.info("settings of preserved target topics are compared again later: %s", error)

@@ -124,22 +124,30 @@ def is_compacted(settings: Mapping[str, str]) -> bool:
     return "compact" in settings.get("cleanup.policy", "delete").split(",")
 
 
+_NEW_START = "Mirror {source} from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+
+
 def other_target_problem(source: str, before: TargetPartition, target: str, existing: TopicMetadata | None) -> str | None:
     """Return a sentence where what was copied to `before` is not in the topic `target` that would get the rest."""
-    remedy = f"Mirror {source} from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
     if before.topic != target:
         return (
             f"source topic {source} was mirrored to {before.topic} until now, topics.target_name makes it {target}: "
-            f"set topics.target_name back. {remedy}"
+            f"set topics.target_name back. {_NEW_START.format(source=source)}"
         )
-    if existing is None:
-        return f"target topic {target} (for {source}) was deleted, with what was copied to it. {remedy}"
-    if existing.topic_id != before.topic_id:
-        return (
-            f"target topic {target} (for {source}) was deleted and created again (topic id {before.topic_id} became "
-            f"{existing.topic_id}), without what was copied to it before. {remedy}"
-        )
+    if existing is None or existing.topic_id != before.topic_id:
+        return gone_problem(source, before, "" if existing is None else existing.topic_id)
     return None
+
+
+def gone_problem(source: str, before: TargetPartition, topic_id: str) -> str:
+    """Return a sentence for a target topic that is gone. `topic_id`: of the topic that has its name now; "": there is none."""
+    remedy = _NEW_START.format(source=source)
+    if not topic_id:
+        return f"target topic {before.topic} (for {source}) was deleted, with what was copied to it. {remedy}"
+    return (
+        f"target topic {before.topic} (for {source}) was deleted and created again (topic id {before.topic_id} became "
+        f"{topic_id}), without what was copied to it before. {remedy}"
+    )
 
 
 def is_stamping(settings: Mapping[str, str]) -> bool:

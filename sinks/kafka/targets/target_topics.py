@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
+from shallow_mirror.broker.cluster.missing_topics import gone_topics, is_incarnation_gone
 from shallow_mirror.broker.cluster.new_logs import await_logs
-from shallow_mirror.broker.net.error_codes import error_name, is_forbidden, refusal
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name, is_forbidden, refusal
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
 from shallow_mirror.config import MirrorConfig, RestoreConfig
@@ -53,14 +54,18 @@ class TargetTopics:
         announce: Callable[[Mapping[str, str]], None] = lambda _: None,
         stamping: LogAppendTimeTopics | None = None,
         adjust_new: Callable[[Mapping[str, TopicSpec]], Mapping[str, TopicSpec]] = lambda specs: specs,
+        isolates: bool = False,
     ) -> None:
         """Read no cluster yet: `prepare` does.
 
         `positions`: those of the offset map, with the target topics that hold what was copied. `route` returns the name of a
         target topic by source topic. `announce` is called with all names when there are new ones, before anything is copied to
         them. `stamping` is kept up to date; None: its problems are logged. `adjust_new` is called right before topics are
-        created, with their specifications by source topic, and returns what is created.
+        created, with their specifications by source topic, and returns what is created. `isolates`: target topics that are gone
+        are left out (`gone`), else they are a ConfigError.
         """
+        self._isolates = isolates
+        self._gone_problems: dict[str, str] = {}
         self._adjust_new = adjust_new
         self._announce = announce
         self.stamping = LogAppendTimeTopics() if stamping is None else stamping
@@ -117,6 +122,13 @@ class TargetTopics:
     def _look_up(self, topics: Mapping[str, int], deadline: Deadline) -> None:
         names = {source: self._route(source) for source in topics}
         existing = self._existing(list(names.values()), deadline)
+        gone = self._gone(names, existing, deadline)
+        for source in gone:
+            self._routes[source] = self._route_to_gone(source)
+            self._partitions[source] = topics[source]
+            existing.pop(names.pop(source), None)
+        if not names:
+            return
         self._require_same_targets(names, existing)
         missing = {source: target for source, target in names.items() if self._config.topics.create and target not in existing}
         if missing:
@@ -136,6 +148,49 @@ class TargetTopics:
             new = [TopicPartition(name, partition) for name, count in wanted.items() for partition in range(count)]
             await_logs(self._target, new, deadline)
         self._take_in(topics, names, existing, deadline)
+
+    @property
+    def gone(self) -> Mapping[str, str]:
+        """Return why nothing is written to target topics that are gone, by source topic; only where they are isolated."""
+        return self._gone_problems
+
+    def _gone(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline) -> Collection[str]:
+        """Return the source topics whose target topic is gone and is left out (`on_error: isolate`). Raises RetriableError."""
+        if not self._isolates:
+            return ()
+        ids = {
+            target: self._mirrored[source].topic_id
+            for source, target in names.items()
+            if source in self._mirrored and self._mirrored[source].topic == target
+        }
+        suspected = {
+            target: topic_id
+            for target, topic_id in ids.items()
+            if target not in existing or is_incarnation_gone(existing[target], topic_id)
+        }
+        gone = gone_topics(self._target, suspected, deadline)
+        if suspected.keys() - gone.keys():
+            raise RetriableError(
+                error_name(UNKNOWN_TOPIC_OR_PARTITION),
+                f"not every broker of the target knows topic {', '.join(sorted(suspected.keys() - gone.keys()))}",
+            )
+        problems = {
+            source: target_topic_policy.gone_problem(source, self._mirrored[source], gone[target])
+            for source, target in names.items()
+            if target in gone and source in self._mirrored
+        }
+        self._gone_problems |= problems
+        return problems
+
+    def _route_to_gone(self, source: str) -> RoutedTopic:
+        """Return a route to which tasks write nothing."""
+        limits = BatchLimits(
+            max_message_bytes=1,
+            isolation_level=self._config.read.isolation_level,
+            log_append_time=self._config.read.log_append_time,
+        )
+        before = self._mirrored[source]
+        return RoutedTopic(target_topic=before.topic, target_topic_id=before.topic_id, limits=limits)
 
     def _take_in(
         self, topics: Mapping[str, int], names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline

@@ -57,6 +57,11 @@ class MirrorConfig(Section):
         return f"source cluster {self.source.alias}"
 
     @property
+    def isolates_recreated(self) -> bool:
+        """Return whether a source topic that was created again waits for the operator while the others are copied."""
+        return self.on_error == "isolate" and not self.read.continues_after_data_loss
+
+    @property
     def source_client(self) -> ClientConfig:
         """Return the client of the cluster that is read."""
         return self.source.client

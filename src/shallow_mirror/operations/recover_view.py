@@ -21,6 +21,7 @@ _LOGS = {
     LogEvidence.OURS: "holds our records, committed",
     LogEvidence.OURS_ABORTED: "holds our records, aborted",
     LogEvidence.OPEN: "holds our records, in a transaction that has not ended",
+    LogEvidence.GONE: "was deleted, or created again since",
     LogEvidence.NOTHING: "holds none of our records in that range (retention, truncation, compaction): no evidence",
 }
 _FATES = {

@@ -32,7 +32,7 @@ from tests.support.record_batches import batch, marker, message
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.fetch_pace import FetchPace
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker.fetch.range_reader import RangeReader, receive_buffer
 from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.records.unpacked_batch import open_batch
@@ -591,6 +591,34 @@ def test_whatever_happens_every_batch_comes_once_and_in_order(
             else []
         )
         assert read[read_range.topic_partition] == expected
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_response_names_each_partition_once_also_where_both_lanes_come_together(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lane is done with its partitions, and gets the next request of the other one, which is answered at once."""
+    dice = random.Random(seed)
+    monkeypatch.setattr(FetchPace, "is_far", True)
+    monkeypatch.setattr(FetchPace, "round_trip_s", 5.0)
+    for partition in (1, 2):
+        fake.move_leader(("t", partition), 1)
+    ends = {place: fill(fake, place, [1] * dice.randint(1, 60), payload_bytes=100) for place in (A, B, C)}
+    fetch_bytes = dice.choice([200, 500, 1_000])
+    reader = RangeReader(
+        client,
+        [whole(place, end) for place, end in ends.items()],
+        isolation=COMMITTED,
+        fetch_bytes=fetch_bytes,
+        deadline=clock.deadline(),
+        max_wait_ms=10,
+        buffers=[receive_buffer(fetch_bytes) for _ in range(6)],
+        responses=3,
+    )
+    for response in reader:
+        names = [part.topic_partition for part in response]
+        assert len(names) == len(set(names))
+    assert reader.positions() == ends
 
 
 # --- a partition that cannot be read ---

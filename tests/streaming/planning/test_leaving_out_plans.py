@@ -21,7 +21,14 @@ from tests.support.planned_sources import (
 )
 
 from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
-from shallow_mirror.errors import DataLossError, LogTruncatedError, MirrorError, RetriableError, TopicAccessError
+from shallow_mirror.errors import (
+    DataLossError,
+    LogTruncatedError,
+    MirrorError,
+    RetriableError,
+    TopicAccessError,
+    TopicRecreatedError,
+)
 from shallow_mirror.sinks.slot_results import Side
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, parse_left_out, write_left_out
@@ -220,3 +227,31 @@ def test_available_now_waits_a_minute_for_every_leader_before_it_fixes_its_end(t
     planning.planner.prepare_available_now()
     assert planning.seconds - began == 60.0
     assert planning.planner.latest({A: 20, B: 30}) == {A: 20, B: 50}
+
+
+def test_a_topic_that_was_created_again_ends_the_query_or_is_isolated_and_what_has_its_name_does_not_enter(
+    tmp_path: Path,
+) -> None:
+    again = A._replace(topic_id="idB")
+    for isolates in (False, True):
+        planning = Planning(tmp_path, _cluster(), isolates=isolates, changes={"isolates_recreated": isolates})
+        planning.cluster.topics["orders"] = _topic("orders", "idB", [1, 1])
+        if not isolates:
+            with pytest.raises(TopicRecreatedError, match="idA became idB"):
+                planning.planner.latest({A: 20, B: 30})
+            continue
+        for _ in range(2):
+            assert planning.planner.latest({A: 20, B: 30}) == {A: 20, B: 30}
+        assert planning.reported() == {again: "TopicRecreatedError", B._replace(topic_id="idB"): "TopicRecreatedError"}
+
+
+def test_a_start_gives_no_first_position_to_a_topic_that_was_created_again_where_it_is_isolated(tmp_path: Path) -> None:
+    cluster = _cluster()
+    cluster.topics["orders"] = _topic("orders", "idB", [1, 1])
+    cluster.topics["orders-2"] = _topic("orders-2", "id2", [1])
+    new = SourcePartition("orders-2", "id2", 0)
+    cluster.offsets |= {(new.topic_partition, -1): 5, (new.topic_partition, -2): 0}
+    settings = replace(PlannerConfig.of_mirror(_config(tmp_path)), isolates=True, isolates_recreated=True)
+    offsets = UnsampledPlanner(settings, cluster)  # type: ignore[arg-type]
+    positions = {source: SimpleNamespace(offset=7) for source in (A, B)}
+    assert offsets.start_offsets(positions, _deadline()) == {new: 0}

@@ -22,6 +22,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
 )
 from shallow_mirror.broker.cluster.config_queries import ConfigQueries
 from shallow_mirror.broker.cluster.connection_pool import CONTROL, ConnectionPool
+from shallow_mirror.broker.cluster.coordinators import Coordinators
 from shallow_mirror.broker.cluster.fetch_pace import FetchPace
 from shallow_mirror.broker.cluster.latest_offsets import LatestOffsets
 from shallow_mirror.broker.cluster.log_queries import LogQueries
@@ -32,8 +33,7 @@ from shallow_mirror.broker.cluster.retry_loop import RetryLoop
 from shallow_mirror.broker.cluster.send_window import SendWindow
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.connection import Connection
-from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.broker.net.requests import call, receive, send
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name, may_be_missing
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.plurals import counted
@@ -42,58 +42,7 @@ from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
 NEW_TOPIC_PATIENCE_MS = 1000
 """How long a topic may be unknown before it does not exist: brokers hear of a new one a moment after its creator."""
 
-FOUND_TOGETHER = 100
-"""So many requests for coordinators are sent before their responses are received."""
-
 _T = TypeVar("_T")
-
-
-class Coordinators:
-    """Coordinators by kind and key, cached until one fails or says that it is another."""
-
-    def __init__(self, pool: ConnectionPool, metadata: MetadataCache, errors: ResponseErrors) -> None:
-        self._pool = pool
-        self._metadata = metadata
-        self._errors = errors
-        self._node_ids: dict[tuple[CoordinatorKind, str], int] = {}
-
-    def connection(self, kind: CoordinatorKind, key: str, deadline: Deadline, purpose: str) -> Connection:
-        """Return a connection to the coordinator. FindCoordinator also makes brokers create its internal topic."""
-        if (kind, key) not in self._node_ids:
-            response = call(self._pool.any_broker(deadline), "FindCoordinator", deadline, key=key, key_type=kind.value)
-            self._errors.raise_for(response.error_code, f"finding the coordinator of {key}", "FindCoordinator", key=key)
-            self._pool.add_broker(response.node_id, (response.host, response.port))
-            self._node_ids[kind, key] = response.node_id
-        try:
-            return self._metadata.connection(self._node_ids[kind, key], purpose, deadline)
-        except RetriableError:
-            self.forget(kind, key)
-            raise
-
-    def find(self, kind: CoordinatorKind, keys: Iterable[str], deadline: Deadline) -> None:
-        """Find the coordinators of keys with requests that are sent together; `connection` asks again where none was found."""
-        missing = [key for key in dict.fromkeys(keys) if (kind, key) not in self._node_ids]
-        if not missing:
-            return
-        connection = self._pool.any_broker(deadline)
-        for first in range(0, len(missing), FOUND_TOGETHER):
-            together = missing[first : first + FOUND_TOGETHER]
-            for key in together:
-                send(connection, "FindCoordinator", deadline, key=key, key_type=kind.value)
-            for key in together:
-                response = receive(connection, "FindCoordinator", deadline)
-                if not response.error_code:
-                    self._pool.add_broker(response.node_id, (response.host, response.port))
-                    self._node_ids[kind, key] = response.node_id
-
-    def learn(self, kind: CoordinatorKind, key: str, node_id: int) -> None:
-        self._node_ids[kind, key] = node_id
-
-    def known(self, kind: CoordinatorKind, key: str) -> int | None:
-        return self._node_ids.get((kind, key))
-
-    def forget(self, kind: CoordinatorKind, key: str) -> None:
-        self._node_ids.pop((kind, key), None)
 
 
 class Cluster:
@@ -168,6 +117,29 @@ class Cluster:
     def wait(self, ms: float, deadline: Deadline) -> None:
         self._retries.wait(ms, deadline)
 
+    def _retrying_of(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        what: str,
+        attempt: Callable[[Deadline], _T],
+        deadline: Deadline,
+    ) -> _T:
+        """Repeat as `retrying`; where one of the topics does not exist, not for longer than a new one may be unknown."""
+        names = sorted({topic_partition.topic for topic_partition in topic_partitions})
+        patience = deadline.sooner(NEW_TOPIC_PATIENCE_MS)
+
+        def require_topics(error: RetriableError) -> None:
+            if not patience.is_over() or not may_be_missing(error.error_name):
+                return
+            listed = self._metadata.refresh(names, deadline).topics
+            missing = [name for name in names if name in listed and listed[name].error_code == UNKNOWN_TOPIC_OR_PARTITION]
+            if missing:
+                text = f"gave up {what}: {self.where} has no topic {', '.join(missing)}"
+                raise RetriableError(error_name(UNKNOWN_TOPIC_OR_PARTITION), text) from error
+
+        self._check_process()
+        return self._retries.run(what, attempt, deadline, require_topics)
+
     # --- connections ---
 
     def connection(self, node_id: int, purpose: str, deadline: Deadline) -> Connection:
@@ -216,6 +188,11 @@ class Cluster:
         them has changed.
         """
         return self.retrying("asking for metadata", lambda attempt: self._metadata.refresh(topics, attempt), deadline)
+
+    def metadata_of(self, node_id: int, topics: Sequence[str], deadline: Deadline) -> ClusterMetadata:
+        """Return what one broker says of topics. Nothing is repeated or kept: raises RetriableError."""
+        self._check_process()
+        return self._metadata.ask(node_id, topics, deadline.sooner(self.config.request_timeout_ms))
 
     def begin_metadata(self, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata]:
         """Request metadata of topics without waiting for it."""
@@ -319,8 +296,11 @@ class Cluster:
         self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline
     ) -> dict[TopicPartition, ListedOffset]:
         """Return offsets: -1 latest (the last stable offset under read_committed), -2 earliest, else ms: first record since."""
-        return self.retrying(
-            "listing offsets", lambda attempt: self._log_queries.list_offsets(timestamps, isolation, attempt), deadline
+        return self._retrying_of(
+            timestamps,
+            "listing offsets",
+            lambda attempt: self._log_queries.list_offsets(timestamps, isolation, attempt),
+            deadline,
         )
 
     def latest_offsets(
@@ -359,20 +339,28 @@ class Cluster:
         speak older versions of ListOffsets.
         """
         keys = list(topic_partitions)
-        return self.retrying("listing local offsets", lambda attempt: self._log_queries.local_log_starts(keys, attempt), deadline)
+        return self._retrying_of(
+            keys, "listing local offsets", lambda attempt: self._log_queries.local_log_starts(keys, attempt), deadline
+        )
 
     def epoch_ends(self, leader_epochs: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, EpochEnd]:
         """Return the end of a leader epoch of each log (KIP-320); of the next lower epoch where the log has no record of it."""
-        return self.retrying(
-            "asking for leader epochs", lambda attempt: self._log_queries.epoch_ends(leader_epochs, attempt), deadline
+        return self._retrying_of(
+            leader_epochs,
+            "asking for leader epochs",
+            lambda attempt: self._log_queries.epoch_ends(leader_epochs, attempt),
+            deadline,
         )
 
     def describe_producers(
         self, topic_partitions: Sequence[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
         """Return the producers that the leaders remember."""
-        return self.retrying(
-            "describing producers", lambda attempt: self._log_queries.describe_producers(topic_partitions, attempt), deadline
+        return self._retrying_of(
+            topic_partitions,
+            "describing producers",
+            lambda attempt: self._log_queries.describe_producers(topic_partitions, attempt),
+            deadline,
         )
 
     def describe_logs(
@@ -388,8 +376,11 @@ class Cluster:
         self, names: Sequence[str], deadline: Deadline, *, keys: Sequence[str] | None = None
     ) -> dict[str, dict[str, str]]:
         """Return settings by topic, all or those of `keys`; a setting without a value is left out."""
-        return self.retrying(
-            "reading topic settings", lambda attempt: self._config_queries.topic_configs(names, keys, attempt), deadline
+        return self._retrying_of(
+            [TopicPartition(name, 0) for name in names],
+            "reading topic settings",
+            lambda attempt: self._config_queries.topic_configs(names, keys, attempt),
+            deadline,
         )
 
     def broker_configs(self, node_id: int, deadline: Deadline) -> dict[str, str]:

@@ -14,7 +14,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     TopicMetadata,
     parse_topic_metadata,
 )
-from shallow_mirror.broker.cluster.connection_pool import ConnectionPool
+from shallow_mirror.broker.cluster.connection_pool import CONTROL, ConnectionPool
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.net.connection import Connection
@@ -122,8 +122,7 @@ class MetadataCache:
         brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         self._pool.set_brokers(brokers)
         if listing is None or last_answer is None or response is not last_answer:
-            parsed = {topic.name: parse_topic_metadata(topic) for topic in response.topics}
-            metadata = ClusterMetadata(response.cluster_id or "", brokers, parsed)
+            metadata = _parsed(response)
             self.version += 1
         else:
             metadata = listing.metadata
@@ -132,15 +131,18 @@ class MetadataCache:
         self._keep(metadata)
         return metadata
 
+    def ask(self, node_id: int, topics: Sequence[str], deadline: Deadline) -> ClusterMetadata:
+        """Return the metadata of topics that one broker has. It is not kept. Raises RetriableError."""
+        response = call(self.connection(node_id, CONTROL, deadline), "Metadata", deadline, **_fields(topics))
+        return _parsed(response)
+
     def begin(self, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata]:
         """Request metadata of topics from any broker, to be received later. What it brings is not kept here: `learn`."""
         deadline = deadline.sooner(self._config.request_timeout_ms)
 
         def receive_metadata(connection: Connection, receiving: Deadline) -> ClusterMetadata:
             response = receive(connection, "Metadata", receiving.sooner(self._config.request_timeout_ms))
-            brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-            parsed = {topic.name: parse_topic_metadata(topic) for topic in response.topics}
-            return ClusterMetadata(response.cluster_id or "", brokers, parsed)
+            return _parsed(response)
 
         return BegunCall(
             lambda: self._pool.any_broker(deadline, BEGUN),
@@ -176,6 +178,13 @@ class MetadataCache:
         if self._named_topics.topics is not topics:
             self._named_topics = _Listing(topics)
         return self._named_topics
+
+
+def _parsed(response: Any) -> ClusterMetadata:
+    brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+    return ClusterMetadata(
+        response.cluster_id or "", brokers, {topic.name: parse_topic_metadata(topic) for topic in response.topics}
+    )
 
 
 def _fields(topics: Sequence[str] | None) -> dict[str, Any]:

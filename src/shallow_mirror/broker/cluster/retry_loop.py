@@ -30,8 +30,17 @@ class RetryLoop:
         self._jitter = jitter
         self._before_retry = before_retry
 
-    def run(self, what: str, attempt: Callable[[Deadline], _T], deadline: Deadline) -> _T:
-        """Repeat `attempt` while it raises RetriableError. `what` names it in the error that is raised at the deadline."""
+    def run(
+        self,
+        what: str,
+        attempt: Callable[[Deadline], _T],
+        deadline: Deadline,
+        require_hope: Callable[[RetriableError], None] = lambda _error: None,
+    ) -> _T:
+        """Repeat `attempt` while it raises RetriableError. `what` names it in the error that is raised at the deadline.
+
+        `require_hope` raises where another try cannot help.
+        """
         tries = 0
         while True:
             try:
@@ -40,6 +49,7 @@ class RetryLoop:
                 # A subclass knows more than "again": the caller decides about it.
                 if type(error) is not RetriableError or deadline.is_over():
                     raise
+                require_hope(error)
                 self._before_retry()
                 self.pause(tries, deadline)
                 tries += 1

@@ -152,7 +152,7 @@ class RangeReader:
                 response = self._response(path, waiting)
                 if response is None:
                     continue
-                if response and self._is_joined(path, waiting):
+                if response and self._is_joined(path, response, waiting):
                     response += self._response(path.other_lane, waiting) or ()
                 if response:
                     yield response
@@ -177,13 +177,16 @@ class RangeReader:
             self._send_where_idle(waiting)
         return response
 
-    def _is_joined(self, path: FetchPath, waiting: Mapping[FetchPath, Connection]) -> bool:
+    def _is_joined(self, path: FetchPath, response: FetchedResponse, waiting: Mapping[FetchPath, Connection]) -> bool:
         """Return whether the response of the other lane joins this one, so that Produce requests hold batches of both.
 
         It is waited for where both are full: they were requested at about the same time.
         """
         other = waiting.get(path.other_lane)
         if other is None or self._failure is not None or not self._joins_lanes:
+            return False
+        # A lane that was done with its partitions may have been given the next request of this one: a response names each once.
+        if any(fetched.topic_partition in self._sent[path.other_lane].sources for fetched in response):
             return False
         is_backlog = path in self._full and path.other_lane in self._full
         wait_s = min(self._cluster.fetch_pace(path).round_trip_s, self._time_left_s()) if is_backlog else 0.0

@@ -99,9 +99,16 @@ class RangeRetries:
             self._require_topics(self.partitions_left(), error)
 
     def _require_topics(self, topic_partitions: Sequence[TopicPartition], error: RetriableError) -> None:
-        """Raise RetriableError where a topic does not exist: it was deleted, and waiting does not help."""
+        """Leave the ranges of topics that do not exist: waiting does not help. Without `patience_ms` raise RetriableError."""
         names = sorted({topic_partition.topic for topic_partition in topic_partitions})
         missing = missing_topics(self._cluster, names, self._deadline).gone
-        if missing:
-            name = error_name(UNKNOWN_TOPIC_OR_PARTITION)
-            raise RetriableError(name, f"{self._cluster.where} has no topic {', '.join(missing)} any more") from error
+        if not missing:
+            return
+        gone = RetriableError(
+            error_name(UNKNOWN_TOPIC_OR_PARTITION), f"{self._cluster.where} has no topic {', '.join(missing)} any more"
+        )
+        if self._patience_ms is None:
+            raise gone from error
+        for topic_partition in self.partitions_left():
+            if topic_partition.topic in missing:
+                self.progress[topic_partition].unfinished = gone

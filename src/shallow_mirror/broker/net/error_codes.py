@@ -26,6 +26,7 @@ PRODUCER_FORGOTTEN = "PRODUCER_FORGOTTEN"
 (`sinks/kafka/preserved/log_guard.py`)."""
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -36,6 +37,8 @@ INVALID_TRANSACTION_TIMEOUT = 50
 CONCURRENT_TRANSACTIONS = 51
 OPERATION_NOT_ATTEMPTED = 55
 PRODUCER_FENCED = 90
+UNKNOWN_TOPIC_ID = 100
+INCONSISTENT_TOPIC_ID = 103
 TRANSACTIONAL_ID_NOT_FOUND = 105
 
 _R, _F, _D, _U = ErrorClass.RETRIABLE, ErrorClass.FENCED, ErrorClass.DEFINITE, ErrorClass.UNKNOWN
@@ -99,8 +102,16 @@ _TABLE: dict[int, tuple[str, ErrorClass]] = {
 }
 
 
+_OF_MISSING_TOPICS = (UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID)
+
+
 def error_name(code: int) -> str:
     return _TABLE[code][0] if code in _TABLE else f"error {code}"
+
+
+def may_be_missing(name: str) -> bool:
+    """Return whether an error of this name may be of a topic that does not exist any more."""
+    return name in {_TABLE[code][0] for code in _OF_MISSING_TOPICS}
 
 
 _RESOURCES = {29: "topic", 30: "group", 31: "the cluster", 53: "transactional id"}

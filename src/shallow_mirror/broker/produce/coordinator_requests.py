@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster import NEW_TOPIC_PATIENCE_MS, Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.begun_call import BEGUN, DecodedCall
 from shallow_mirror.broker.net.error_codes import (
@@ -56,13 +56,14 @@ def ask_coordinator(
     deadline: Deadline,
     *,
     begun: BegunRequest | None = None,
+    brief: Collection[int] = (),
     **fields: Any,
 ) -> Any:
     """Repeat a request until the response is not retriable. The caller handles its code. Raises RetriableError.
 
-    `begun`: the same request, whose response comes first.
+    `begun`: the same request, whose response comes first. `brief`: retriable codes that are returned after NEW_TOPIC_PATIENCE_MS.
     """
-    tries = 0
+    patience, tries = deadline.sooner(NEW_TOPIC_PATIENCE_MS), 0
     while True:
         try:
             attempt = deadline.sooner(cluster.config.request_timeout_ms)
@@ -74,6 +75,8 @@ def ask_coordinator(
             if code in _LOOK_FOR_COORDINATOR:
                 cluster.forget_coordinator(kind, key)
             if code == 0 or error_class(code) not in (ErrorClass.RETRIABLE, ErrorClass.UNKNOWN):
+                return response
+            if code in brief and patience.is_over():
                 return response
             reason = RetriableError(error_name(code), f"{api} of {key}")
         except RetriableError as error:

@@ -11,7 +11,12 @@ from typing import Any
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.error_codes import OPERATION_NOT_ATTEMPTED, TOPIC_AUTHORIZATION_FAILED, refusal
+from shallow_mirror.broker.net.error_codes import (
+    OPERATION_NOT_ATTEMPTED,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    refusal,
+)
 from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.broker.produce.coordinator_requests import BegunRequest, ask_coordinator, raise_for_code
 from shallow_mirror.deadline import Deadline
@@ -90,7 +95,10 @@ def add_partitions_and_offsets(
 
 
 def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline) -> None:
-    """Add partitions to the transaction, all or none, before the first Produce to them. Raises TopicAccessError."""
+    """Add partitions to the transaction, all or none, before the first Produce to them.
+
+    Raises TopicAccessError, and RetriableError soon where the target has no such topic.
+    """
     response = ask_coordinator(
         cluster,
         CoordinatorKind.TXN,
@@ -98,6 +106,7 @@ def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[To
         "AddPartitionsToTxn",
         _worst_code,
         deadline,
+        brief=(UNKNOWN_TOPIC_OR_PARTITION,),
         **_added_partitions(txn, topic_partitions),
     )
     code = _worst_code(response)

@@ -106,7 +106,7 @@ def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
     owner.settle()
     clock = SleepingClock()  # requests take no time, so the deadline ends a pause between them
     performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000, clock=clock, sleep=clock.sleep)
-    decided = DecidedTxn(ours, (WrittenRange(TargetPartition("copy", "t", 0), 1, 2),))
+    decided = DecidedTxn(ours, (WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, 0), 1, 2),))
     assert performer.perform(actions.EndTxn(ours), deadline)
     with pytest.raises(RetriableError) as raised:
         performer.perform(actions.AwaitVisible(decided), clock.deadline(500))
@@ -125,7 +125,9 @@ def test_nothing_is_decided_behind_what_another_id_of_this_mirror_has_left_open(
     for txn in (forgotten, ours):
         add_partitions(target, txn, [place], deadline)
         log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
-    written = actions.RefuseHangingTxns((DecidedTxn(ours, (WrittenRange(TargetPartition("copy", "t", 0), 1, 2),)),))
+    written = actions.RefuseHangingTxns(
+        (DecidedTxn(ours, (WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, 0), 1, 2),)),)
+    )
     owner = _take_over(tmp_path, "first")
 
     another_application = TargetAvailability(fenced={NAME: ours})
@@ -207,7 +209,7 @@ def test_a_look_at_partitions_without_a_leader_does_not_wait_for_them(tmp_path: 
     clock, place = SleepingClock(), TopicPartition("copy", 0)
     target = sleeping_client_of(clusters.target, clock)
     txn = init_producer_id(target, NAME, 60_000, clock.deadline())
-    written = WrittenRange(TargetPartition("copy", "t", 0), 0, 1)
+    written = WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, 0), 0, 1)
     availability = TargetAvailability(fenced={NAME: txn}, pending={txn: (written,)}, unchecked=frozenset({place}))
     owner = _take_over(tmp_path, "first")
     performer = TxnPerformer(
@@ -248,7 +250,7 @@ def test_last_stable_offsets_are_asked_for_while_end_txn_is_on_its_way(
 
     monkeypatch.setattr(target, "begin_latest_offsets", begin_and_let_end_txn_go_on)
     monkeypatch.setattr(target, "latest_offsets", refuse)
-    deadline, place = Deadline.after_ms(5_000, time.monotonic), TargetPartition("copy", "t", 0)
+    deadline, place = Deadline.after_ms(5_000, time.monotonic), TargetPartition("copy", route_to("copy").target_topic_id, 0)
     assert performer.perform(actions.EndTxn(txn, (txn,), (place.topic_partition,)), deadline)
     decided = DecidedTxn(txn, (WrittenRange(place, 0, 2),))
     assert performer.perform(actions.AwaitVisible(decided), deadline) == actions.Visibility()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 from tests.sinks.two_strict_clusters import A, Clusters, client_of, create_target
 from tests.support.mirror_runs import config
 
+from shallow_mirror.broker.cluster import missing_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.deadline import Deadline
@@ -59,3 +60,44 @@ def test_what_was_copied_binds_the_rest(
 ) -> None:
     with pytest.raises(ConfigError, match=r"target topic target \(for orders\) was deleted and created again"):
         prepare(clusters, opened, tmp_path, offsets, {"orders": topic_id})
+
+
+def deleted(clusters: Clusters) -> None:
+    clusters.target.delete_topic("target")
+
+
+def kept(_clusters: Clusters) -> None:
+    """Leave what has the name, which has another id than the map."""
+
+
+@pytest.mark.parametrize(("change", "was"), [(deleted, "was deleted, with"), (kept, "was deleted and created again")])
+@pytest.mark.parametrize("offsets", ["preserved", "translated"])
+def test_with_isolation_a_start_leaves_out_a_target_topic_that_is_gone_and_prepares_the_others(
+    clusters: Clusters,
+    opened: tuple[Cluster, Cluster],
+    tmp_path: Path,
+    offsets: str,
+    change: Callable[[Clusters], None],
+    was: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(missing_topics, "NEW_TOPIC_PATIENCE_MS", 1.0)
+    clusters.source.create_topic("users", 1)
+    limits = dict.fromkeys(target_topic_policy.TIMESTAMP_LIMITS, str(target_topic_policy.NO_LIMIT_MS))
+    create_target(clusters.target, "users", 1, **limits, **target_topic_policy.FORCED_WHERE_PRESERVED)
+    change(clusters)
+    settings = config(tmp_path, clusters.source.bootstrap, clusters.target.bootstrap, [".*"], on_error="isolate")
+    targets = TargetTopics(
+        settings,
+        *opened,
+        positions={A: Position(3, FORMER, target_end=3)},
+        route=lambda topic: "target" if topic == "orders" else topic,
+        isolates=True,
+    )
+    targets.leave_former({"orders": A.topic_id})
+    targets.prepare({"orders": 2, "users": 1}, Deadline.after_ms(10_000, time.monotonic))
+    assert list(targets.gone) == ["orders"]
+    assert f"target topic target (for orders) {was}" in targets.gone["orders"]
+    assert targets.routes["orders"].target_topic_id == FORMER.topic_id, "a task compares it, and writes nothing"
+    assert targets.routes["users"].target_topic == "users"
+    assert clusters.target.asked("CreateTopics") == 0

@@ -1,0 +1,67 @@
+"""Executor: whether the target topics that one try has written to are still those of the map.
+
+Produce names topics: one that is deleted and created again while a task writes gets the rest. Its first offsets are below those
+of the map only where the map has some. So a broker is asked for the topic ids behind the last batch, in front of the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
+from shallow_mirror.broker.cluster.missing_topics import gone_topics, suspected_topics
+from shallow_mirror.broker.net.begun_call import BegunCall
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import RetriableError, TopicGoneError
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
+from shallow_mirror.types import SourcePartition
+
+
+class WrittenTopics:
+    """Of one try. `begin` is called when all was sent, `require` when all is acknowledged."""
+
+    def __init__(self, job: KafkaSlotJob, target: Cluster, deadline: Deadline) -> None:
+        self._job, self._target, self._deadline = job, target, deadline
+        self._names: tuple[str, ...] = ()
+        self._listing: BegunCall[ClusterMetadata] | None = None
+
+    def begin(self, target_topics: Iterable[str]) -> None:
+        """Ask for the topics without waiting for the answer."""
+        self._names = tuple(sorted(set(target_topics)))
+        if self._names:
+            self._listing = self._target.begin_metadata(self._names, self._deadline)
+
+    def require(self) -> None:
+        """Raise TopicGoneError where one of the topics is gone, RetriableError where that is not sure."""
+        if self._listing is None:
+            return
+        try:
+            metadata = self._listing.receive(self._deadline)
+        except RetriableError:
+            metadata = self._target.metadata(self._names, self._deadline)
+        suspected = suspected_topics(metadata, self._topic_ids(self._names))
+        if suspected:
+            self.require_present(suspected)
+            names = ", ".join(suspected)
+            raise RetriableError(error_name(UNKNOWN_TOPIC_OR_PARTITION), f"not every broker of the target knows topic {names}")
+
+    def require_present(self, target_topics: Collection[str]) -> None:
+        """Raise TopicGoneError where one of the topics is gone. Asks several brokers."""
+        gone = gone_topics(self._target, self._topic_ids(target_topics), self._deadline)
+        if gone:
+            problems = [
+                gone_problem(topic, route.target_of(SourcePartition(topic, "", 0)), gone[route.target_topic])
+                for topic, route in sorted(self._job.routes.items())
+                if route.target_topic in gone
+            ]
+            raise TopicGoneError(problems, list(gone))
+
+    def _topic_ids(self, target_topics: Collection[str]) -> dict[str, str]:
+        return {
+            route.target_topic: route.target_topic_id
+            for route in self._job.routes.values()
+            if route.target_topic in target_topics
+        }
