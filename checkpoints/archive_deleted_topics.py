@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.row_codec import Int32, TimeMs, row_codec
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 
 ARCHIVE_DELETED_TOPICS_TABLE = "archive_deleted_topics"
-
-ARCHIVE_DELETED_TOPICS = pa.schema(
-    [
-        ("source_topic", pa.string()),
-        ("source_topic_id", pa.string()),
-        ("is_deleted", pa.bool_()),
-        ("run_epoch", pa.int32()),
-        ("seen_at", TIMESTAMP),
-    ]
-)
 
 
 class TopicIncarnation(NamedTuple):
@@ -31,24 +19,33 @@ class TopicIncarnation(NamedTuple):
     topic_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopicRow:
+    """A row of the table: a topic that is missing at the source since then, or is there again."""
+
+    source: TopicIncarnation
+    is_deleted: bool
+    run_epoch: Int32
+    seen_at_ms: TimeMs
+
+
+ARCHIVE_DELETED_TOPICS = row_codec(DeletedTopicRow)
+
+
 class ArchiveDeletedTopics:
     """Reads and appends. Raises as `DurableTable`."""
 
-    def __init__(self, table: DurableTable) -> None:
+    def __init__(self, table: DurableTable[DeletedTopicRow]) -> None:
         self._table = table
 
     @classmethod
     def of(cls, storage: MirrorStorage) -> ArchiveDeletedTopics:
-        return cls(storage.durable_table(ARCHIVE_DELETED_TOPICS_TABLE))
+        return cls(storage.durable_table(ARCHIVE_DELETED_TOPICS_TABLE, ARCHIVE_DELETED_TOPICS))
 
     def since_ms(self) -> dict[TopicIncarnation, int]:
         """Return when each topic that is missing was first seen to be."""
-        newest: dict[TopicIncarnation, tuple[datetime, bool]] = {}
-        for row in self._table.read((), None):
-            topic = TopicIncarnation(row["source_topic"], row["source_topic_id"])
-            if topic not in newest or newest[topic][0] <= row["seen_at"]:
-                newest[topic] = row["seen_at"], row["is_deleted"]
-        return {topic: ms_of(at) for topic, (at, is_deleted) in newest.items() if is_deleted}
+        newest = {row.source: row for row in sorted(self._table.read(), key=lambda row: row.seen_at_ms)}
+        return {topic: row.seen_at_ms for topic, row in newest.items() if row.is_deleted}
 
     def record(
         self, known: Mapping[TopicIncarnation, int], missing: Collection[TopicIncarnation], *, run_epoch: int, at_ms: int
@@ -58,16 +55,10 @@ class ArchiveDeletedTopics:
             topic: False for topic in known if topic not in missing
         }
         if changed:
-            at = datetime.fromtimestamp(at_ms / 1000, UTC)
-            rows = [
-                {
-                    "source_topic": topic.topic,
-                    "source_topic_id": topic.topic_id,
-                    "is_deleted": is_deleted,
-                    "run_epoch": run_epoch,
-                    "seen_at": at,
-                }
-                for topic, is_deleted in sorted(changed.items())
-            ]
-            self._table.append(pa.Table.from_pylist(rows, schema=ARCHIVE_DELETED_TOPICS))
+            self._table.append(
+                [
+                    DeletedTopicRow(source=topic, is_deleted=is_deleted, run_epoch=run_epoch, seen_at_ms=at_ms)
+                    for topic, is_deleted in sorted(changed.items())
+                ]
+            )
         return {topic: known.get(topic, at_ms) for topic in missing}

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, LeaderEpochStart, StoredBatches
 from shallow_mirror.checkpoints.positions import Position, positions_of_newest_lineages
-from shallow_mirror.checkpoints.schema import TIMESTAMP, DecidedSegment, in_source_order, ms_of
+from shallow_mirror.checkpoints.row_codec import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.schema import DecidedSegment, in_source_order
 from shallow_mirror.types import COPIED_KINDS, Segment, SegmentKind, SourcePartition, TargetPartition
 
 ARCHIVE_SEGMENTS_TABLE = "archive_segments"

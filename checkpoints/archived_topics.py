@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from typing import Annotated
 
-import pyarrow as pa
-
-from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.row_codec import Column, Inline, Int32, TimeMs, row_codec
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 from shallow_mirror.checkpoints.table_location import Tables, location_of
 from shallow_mirror.errors import ConfigError
 
 ARCHIVE_TOPICS_TABLE = "archive_topics"
 
-ARCHIVE_TOPICS = pa.schema(
-    [
-        ("source_topic", pa.string()),
-        ("source_topic_id", pa.string()),
-        ("partitions", pa.int32()),
-        ("configs", pa.map_(pa.string(), pa.string())),
-        ("run_epoch", pa.int32()),
-        ("micro_batch", pa.int64()),
-        ("seen_at", TIMESTAMP),
-    ]
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
     """A topic of the source. `configs`: its settings as brokers return them, defaults included."""
 
-    topic: str
-    topic_id: str
-    partitions: int
+    topic: Annotated[str, Column("source_topic")]
+    topic_id: Annotated[str, Column("source_topic_id")]
+    partitions: Int32
     configs: Mapping[str, str]
 
 
@@ -42,21 +28,25 @@ class TopicDescription:
 class SeenTopic:
     """A row of the table."""
 
-    description: TopicDescription
+    description: Annotated[TopicDescription, Inline()]
+    run_epoch: Int32
     micro_batch: int
     """The newest decision so far: the topic was like this between it and the next one."""
-    seen_at_ms: int
+    seen_at_ms: TimeMs
+
+
+ARCHIVE_TOPICS = row_codec(SeenTopic)
 
 
 class ArchivedTopics:
     """Reads and appends. Raises as `DurableTable`."""
 
-    def __init__(self, table: DurableTable) -> None:
+    def __init__(self, table: DurableTable[SeenTopic]) -> None:
         self._table = table
 
     @classmethod
     def of(cls, storage: MirrorStorage) -> ArchivedTopics:
-        return cls(storage.durable_table(ARCHIVE_TOPICS_TABLE))
+        return cls(storage.durable_table(ARCHIVE_TOPICS_TABLE, ARCHIVE_TOPICS))
 
     def record(self, topics: Iterable[TopicDescription], *, run_epoch: int, micro_batch: int, at_ms: int) -> None:
         """Append the topics that are not as they were recorded last. `micro_batch`: the newest decision so far."""
@@ -64,37 +54,13 @@ class ArchivedTopics:
         changed = [topic for topic in topics if known.get(topic.topic_id) != topic]
         if not changed:
             return
-        at = datetime.fromtimestamp(at_ms / 1000, UTC)
-        rows = [
-            {
-                "source_topic": topic.topic,
-                "source_topic_id": topic.topic_id,
-                "partitions": topic.partitions,
-                "configs": sorted(topic.configs.items()),
-                "run_epoch": run_epoch,
-                "micro_batch": micro_batch,
-                "seen_at": at,
-            }
-            for topic in changed
-        ]
-        self._table.append(pa.Table.from_pylist(rows, schema=ARCHIVE_TOPICS))
+        self._table.append(
+            [SeenTopic(description=topic, run_epoch=run_epoch, micro_batch=micro_batch, seen_at_ms=at_ms) for topic in changed]
+        )
 
     def seen(self) -> list[SeenTopic]:
         """Return all descriptions in the order in which they were seen."""
-        rows = [
-            SeenTopic(
-                description=TopicDescription(
-                    topic=row["source_topic"],
-                    topic_id=row["source_topic_id"],
-                    partitions=row["partitions"],
-                    configs=_pairs(row["configs"]),
-                ),
-                micro_batch=row["micro_batch"],
-                seen_at_ms=ms_of(row["seen_at"]),
-            )
-            for row in self._table.read((), None)
-        ]
-        return sorted(rows, key=lambda seen: (seen.micro_batch, seen.seen_at_ms))
+        return sorted(self._table.read(), key=lambda seen: (seen.micro_batch, seen.seen_at_ms))
 
     def latest(self, micro_batch: int | None = None, *, time_ms: int | None = None) -> dict[str, TopicDescription]:
         """Return the last description of each topic, by topic id: as it was seen up to a decision and a time, else first."""
@@ -129,8 +95,3 @@ def seen_topics(tables: Tables) -> list[SeenTopic]:
     if location.single_table is not None or location.is_read_by_spark:
         return []
     return ArchivedTopics.of(MirrorStorage(location)).seen()
-
-
-def _pairs(configs: Sequence[tuple[str, str]] | Mapping[str, str]) -> dict[str, str]:
-    """Return a map column's value: Arrow gives pairs, Spark a mapping."""
-    return dict(configs)

@@ -15,29 +15,20 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
-import pyarrow as pa
-
-from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals, read_topic_states
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.paused_intervals import (
+    CONTROLS,
+    ControlAction,
+    ControlRow,
+    PausedInterval,
+    paused_intervals,
+    read_topic_states,
+)
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 from shallow_mirror.checkpoints.table_location import Tables
 
 CONTROLS_TABLE = "controls"
-
-CONTROLS = pa.schema(
-    [
-        ("sequence", pa.int64()),
-        ("topic", pa.string()),
-        ("action", pa.string()),
-        ("at", TIMESTAMP),
-        ("host", pa.string()),
-        ("pid", pa.int64()),
-    ]
-)
-
-ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,41 +68,38 @@ class Controls:
     Raises OutcomeUnknownError where the table cannot be written or read, OffsetMapConflictError where it is damaged.
     """
 
-    def __init__(self, rows: DurableTable, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+    def __init__(self, rows: DurableTable[ControlRow], now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._rows, self._now_ms = rows, now_ms
 
     @classmethod
     def open(cls, storage: MirrorStorage | Tables) -> Self:
-        return cls(MirrorStorage.of(storage).durable_table(CONTROLS_TABLE))
+        return cls(MirrorStorage.of(storage).durable_table(CONTROLS_TABLE, CONTROLS))
 
     def add(self, action: ControlAction, topics: Sequence[str]) -> None:
         """Add a row for each topic; on the disk when it returns."""
-        newest = max((row["sequence"] for row in self._rows.read((), ["sequence"])), default=0)
-        columns = [
-            [newest + number for number in range(1, len(topics) + 1)],
-            list(topics),
-            [action] * len(topics),
-            [self._now_ms() * 1000] * len(topics),
-            [socket.gethostname()] * len(topics),
-            [os.getpid()] * len(topics),
-        ]
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, CONTROLS, strict=True)]
-        self._rows.append(pa.Table.from_arrays(arrays, schema=CONTROLS))
+        newest = max((row["sequence"] for row in self._rows.read_columns((), ["sequence"])), default=0)
+        at_ms, host, pid = self._now_ms(), socket.gethostname(), os.getpid()
+        self._rows.append(
+            [
+                ControlRow(sequence=sequence, topic=topic, action=action, at_ms=at_ms, host=host, pid=pid)
+                for sequence, topic in enumerate(topics, start=newest + 1)
+            ]
+        )
 
     def paused(self) -> Mapping[str, int]:
         """Return since when each topic is paused by an operator, in ms, by source topic."""
         return self.read().paused
 
     def read(self) -> TopicControls:
-        rows = sorted(self._rows.read((), None), key=lambda row: row["sequence"])
+        rows = sorted(self._rows.read(), key=lambda row: row.sequence)
         # The mirror's answers are no commands: one that is late must not undo a `take-back`.
         states = read_topic_states(rows)
-        confirmed = {row["topic"]: row["sequence"] for row in rows if row["action"] == "handed-over"}
+        confirmed = {row.topic: row.sequence for row in rows if row.action == "handed-over"}
         moving = {topic: state for topic, state in sorted(states.items()) if state.handed_over_ms is not None}
         is_confirmed = {topic: confirmed.get(topic, -1) > state.handed_over_sequence for topic, state in moving.items()}
         since_ms = {topic: state.handed_over_ms for topic, state in moving.items() if state.handed_over_ms is not None}
-        received = frozenset(row["topic"] for row in rows if row["action"] == "receive")
-        handed = frozenset(row["topic"] for row in rows if row["action"] == "hand-over")
+        received = frozenset(row.topic for row in rows if row.action == "receive")
+        handed = frozenset(row.topic for row in rows if row.action == "hand-over")
         return TopicControls(
             paused={topic: state.paused_ms for topic, state in sorted(states.items()) if state.paused_ms is not None},
             requested={topic: at_ms for topic, at_ms in since_ms.items() if not is_confirmed[topic]},
@@ -122,4 +110,4 @@ class Controls:
 
     def paused_intervals(self) -> list[PausedInterval]:
         """Return every interval in which a source topic was paused or handed over, or still is, in order of time."""
-        return paused_intervals(self._rows.read((), ["sequence", "topic", "action", "at"]))
+        return paused_intervals(self._rows.read())

@@ -8,52 +8,18 @@ readers begin there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
-
-import pyarrow as pa
+from typing import Annotated
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.row_codec import Column, Inline, Int32, row_codec
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
 
 GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE = "group_offsets", "group_syncs"
-
-GROUP_OFFSETS = pa.schema(
-    [
-        ("group", pa.string()),
-        ("source_topic", pa.string()),
-        ("source_topic_id", pa.string()),
-        ("source_partition", pa.int32()),
-        ("committed_offset", pa.int64()),
-        ("metadata", pa.string()),
-        ("target_topic", pa.string()),
-        ("target_partition", pa.int32()),
-        ("target_offset", pa.int64()),
-        ("outcome", pa.string()),
-        ("observed_at", TIMESTAMP),
-    ]
-)
-"""`committed_offset` is null from when on the group has none any more. `target_offset` is where it led to then."""
-
-GROUP_SYNCS = pa.schema(
-    [
-        ("observed_at", TIMESTAMP),
-        ("is_whole", pa.bool_()),
-        ("group_count", pa.int64()),
-        ("partition_count", pa.int64()),
-        ("in_place_count", pa.int64()),
-        ("committed_count", pa.int64()),
-        ("waiting_count", pa.int64()),
-        ("left_count", pa.int64()),
-        ("seconds", pa.float64()),
-        ("problem", pa.string()),
-    ]
-)
 
 _RECENT = timedelta(days=1)
 _INSTANT = timedelta(microseconds=1)
@@ -61,15 +27,17 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """`offset` None: the group has no offset there any more. The target's fields are None where it led nowhere then."""
+    """The committed offset of a group in a source partition. The target's fields are None where it led nowhere then."""
 
     group: str
     source: SourcePartition
-    offset: int | None
+    offset: Annotated[int | None, Column("committed_offset")]
+    """None: the group has no offset there any more."""
     metadata: str = ""
     target_topic: str | None = None
-    target_partition: int | None = None
+    target_partition: Int32 | None = None
     target_offset: int | None = None
+    """Where it led to then."""
     outcome: str | None = None
 
     @property
@@ -78,22 +46,36 @@ class GroupPosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSyncPass:
-    """One pass over all groups. `is_whole`: all positions were recorded. Counts are of partitions of mirrored topics.
+class GroupPositionRow:
+    """A row of the table `group_offsets`."""
 
-    `left_count`: those that cannot be moved as things stand. `problem`: why the pass failed; the counts are 0 then.
-    """
+    position: Annotated[GroupPosition, Inline()]
+    observed_at: datetime
+
+
+GROUP_OFFSETS = row_codec(GroupPositionRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSyncPass:
+    """A row of the table `group_syncs`: one pass over all groups. Counts are of partitions of mirrored topics."""
 
     observed_at: datetime
     is_whole: bool = False
+    """All positions were recorded."""
     group_count: int = 0
     partition_count: int = 0
     in_place_count: int = 0
     committed_count: int = 0
     waiting_count: int = 0
     left_count: int = 0
+    """Those that cannot be moved as things stand."""
     seconds: float = 0.0
     problem: str | None = None
+    """Why the pass failed; the counts are 0 then."""
+
+
+GROUP_SYNCS = row_codec(GroupSyncPass)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,15 +101,15 @@ def changed_positions(
 
 
 def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable[GroupPosition]) -> None:
-    rows = [_row(position, done.observed_at) for position in changed]
+    rows = [GroupPositionRow(position=position, observed_at=done.observed_at) for position in changed]
     if rows:
-        tables.append(GROUP_OFFSETS_TABLE, pa.Table.from_pylist(rows, schema=GROUP_OFFSETS))
-    tables.append(GROUP_SYNCS_TABLE, pa.Table.from_pylist([asdict(done)], schema=GROUP_SYNCS))
+        tables.append(GROUP_OFFSETS_TABLE, GROUP_OFFSETS.to_arrow(rows))
+    tables.append(GROUP_SYNCS_TABLE, GROUP_SYNCS.to_arrow([done]))
 
 
 def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
     """Delete what no query for a time from `since` on needs: what lies before the last complete pass until then."""
-    passes = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
+    passes = _read_passes(tables, Comparison("observed_at", "<=", since))
     whole = max((sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole), default=None)
     has_old = whole is not None and any(sync_pass.observed_at < whole for sync_pass in passes)
     for table in (GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE):
@@ -138,7 +120,7 @@ def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
 
 def thin_out(tables: BestEffortTables, since: datetime) -> None:
     """Delete what lies between two complete passes up to `since`: a query for a time there gets those of the first."""
-    passes = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (Comparison("observed_at", "<=", since),))]
+    passes = _read_passes(tables, Comparison("observed_at", "<=", since))
     whole = sorted(sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole)
     for first, second in pairwise(whole):
         if any(first < sync_pass.observed_at < second for sync_pass in passes):
@@ -162,11 +144,11 @@ def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
         )
     between = (Comparison("observed_at", ">", whole - _INSTANT), Comparison("observed_at", "<=", at))
     newest: dict[tuple[str, SourcePartition], GroupPosition] = {}
-    for row in sorted(tables.read(GROUP_OFFSETS_TABLE, between), key=lambda row: row["observed_at"]):
-        position = _position(row)
-        newest[position.key] = position
+    rows = row_codec(GroupPositionRow).rows(tables.read(GROUP_OFFSETS_TABLE, between))
+    for row in sorted(rows, key=lambda row: row.observed_at):
+        newest[row.position.key] = row.position
     after = (Comparison("observed_at", ">", at), Comparison("observed_at", "<=", at + _RECENT))
-    later = [_pass(row).observed_at for row in tables.read(GROUP_SYNCS_TABLE, after) if row["problem"] is None]
+    later = [sync_pass.observed_at for sync_pass in _read_passes(tables, *after) if sync_pass.problem is None]
     return PositionsAsOf(
         positions=tuple(position for _, position in sorted(newest.items()) if position.offset is not None),
         observed_at=max(sync_pass.observed_at for sync_pass in passes),
@@ -177,41 +159,11 @@ def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
 def _passes(tables: BestEffortTables, until: datetime) -> Sequence[GroupSyncPass]:
     """Return recent passes, where one of them was complete; else all."""
     before = Comparison("observed_at", "<=", until)
-    recent = [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (before, Comparison("observed_at", ">", until - _RECENT)))]
+    recent = _read_passes(tables, before, Comparison("observed_at", ">", until - _RECENT))
     if any(sync_pass.is_whole for sync_pass in recent):
         return recent
-    return [_pass(row) for row in tables.read(GROUP_SYNCS_TABLE, (before,))]
+    return _read_passes(tables, before)
 
 
-def _pass(row: Mapping[str, Any]) -> GroupSyncPass:
-    fields = {name: row[name] for name in GROUP_SYNCS.names}
-    return GroupSyncPass(**{**fields, "observed_at": fields["observed_at"].astimezone(UTC)})
-
-
-def _row(position: GroupPosition, observed_at: datetime) -> dict[str, Any]:
-    return {
-        "group": position.group,
-        "source_topic": position.source.topic,
-        "source_topic_id": position.source.topic_id,
-        "source_partition": position.source.partition,
-        "committed_offset": position.offset,
-        "metadata": position.metadata,
-        "target_topic": position.target_topic,
-        "target_partition": position.target_partition,
-        "target_offset": position.target_offset,
-        "outcome": position.outcome,
-        "observed_at": observed_at,
-    }
-
-
-def _position(row: Mapping[str, Any]) -> GroupPosition:
-    return GroupPosition(
-        group=row["group"],
-        source=SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]),
-        offset=row["committed_offset"],
-        metadata=row["metadata"] or "",
-        target_topic=row["target_topic"],
-        target_partition=row["target_partition"],
-        target_offset=row["target_offset"],
-        outcome=row["outcome"],
-    )
+def _read_passes(tables: BestEffortTables, *condition: Comparison) -> list[GroupSyncPass]:
+    return GROUP_SYNCS.rows(tables.read(GROUP_SYNCS_TABLE, condition))

@@ -7,22 +7,21 @@ behind a state whose newest epoch is its own. So of two conductors one is fenced
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
-
-import pyarrow as pa
 
 from shallow_mirror.checkpoints.commit_attempts import ATTEMPTS, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.migration_rows import MIGRATION, MIGRATION_TABLE, TAKEN_OVER, MigrationRow
+from shallow_mirror.checkpoints.row_codec import row_codec
 from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_WRITER
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import TableShape
 from shallow_mirror.checkpoints.table_protocol import TableSnapshot, TableWriter
 from shallow_mirror.errors import ConfigError, FencedError, OffsetMapConflictError, OutcomeUnknownError
 
-_SHAPE = TableShape(table=MIGRATION_TABLE, title="the table of the migration", schema=MIGRATION)
+_SHAPE = TableShape(table=MIGRATION_TABLE, title="the table of the migration", schema=MIGRATION.schema)
 
 
 class MigrationLog:
@@ -65,10 +64,8 @@ class MigrationLog:
             raise ConfigError(
                 f"{_SHAPE.title} is of migration {found!r}, not of {self._migration!r}: give each migration `tables` of its own"
             )
-        rows = snapshot.read().to_pylist()
-        return tuple(
-            MigrationRow(**{**row, "detail": json.loads(row["detail"])}) for row in sorted(rows, key=lambda row: row["sequence"])
-        )
+        rows = row_codec(MigrationRow).rows(snapshot.read().to_pylist())
+        return tuple(sorted(rows, key=lambda row: row.sequence))
 
 
 class MigrationOwner:
@@ -114,20 +111,20 @@ class MigrationOwner:
     ) -> bool:
         """Return whether the row was added right behind `snapshot`; False where another commit took its place."""
         sequence = rows[-1].sequence + 1 if rows else 1
-        values = {
-            "sequence": sequence,
-            "conductor_epoch": self.epoch,
-            "wave": wave,
-            "event": event,
-            "step": step,
-            "detail": json.dumps(dict(detail or {})),
-            "fingerprint": self._fingerprint,
-            "host": self._run.host,
-            "pid": self._run.pid,
-            "run_id": self._run.run_id,
-            "at": self._now_ms() * 1000,
-        }
-        table = pa.table([pa.array([values[field.name]], field.type) for field in MIGRATION], schema=MIGRATION)
+        row = MigrationRow(
+            sequence=sequence,
+            conductor_epoch=self.epoch,
+            wave=wave,
+            event=event,
+            step=step,
+            detail=dict(detail or {}),
+            fingerprint=self._fingerprint,
+            host=self._run.host,
+            pid=self._run.pid,
+            run_id=self._run.run_id,
+            at=datetime.fromtimestamp(self._now_ms() / 1000, UTC),
+        )
+        table = row_codec(MigrationRow).to_arrow([row])
         base = snapshot.delta_version
         failure = try_commit(functools.partial(self._writer.append, snapshot, table, sequence, {}))
         after = read_back(self._writer, failure, snapshot, _SHAPE.title)

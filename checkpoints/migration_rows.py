@@ -5,29 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-import pyarrow as pa
-
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.row_codec import Int32, Json, row_codec
 
 MIGRATION_TABLE = "migration"
-
-MIGRATION = pa.schema(
-    [
-        ("sequence", pa.int64()),
-        ("conductor_epoch", pa.int32()),
-        ("wave", pa.string()),
-        ("event", pa.string()),
-        ("step", pa.string()),
-        ("detail", pa.string()),
-        ("fingerprint", pa.string()),
-        ("host", pa.string()),
-        ("pid", pa.int64()),
-        ("run_id", pa.string()),
-        ("at", TIMESTAMP),
-    ]
-)
 
 TAKEN_OVER, ENDED = "taken over", "ended"
 """Events of a conductor itself: its first row, and its last one unless it was killed."""
@@ -38,13 +20,16 @@ class MigrationRow:
     """`wave` and `step` are empty where a row is of the whole migration. `fingerprint`: of the files that the conductor read."""
 
     sequence: int
-    conductor_epoch: int
+    conductor_epoch: Int32
     wave: str
     event: str
     step: str
-    detail: Mapping[str, Any]
+    detail: Annotated[Mapping[str, Any], Json()]
     fingerprint: str
     host: str
     pid: int
     run_id: str
     at: datetime
+
+
+MIGRATION = row_codec(MigrationRow)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.row_codec import TimeMs, row_codec
+
+ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRow:
+    """A row of the table: an action on a source topic."""
+
+    sequence: int
+    topic: str
+    action: ControlAction
+    at_ms: TimeMs
+    host: str
+    pid: int
+
+
+CONTROLS = row_codec(ControlRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +50,28 @@ class TopicState:
     def is_copied(self) -> bool:
         return self.paused_ms is None and self.handed_over_ms is None
 
-    def take(self, row: Mapping[str, Any]) -> None:
-        match row["action"]:
+    def take(self, row: ControlRow) -> None:
+        match row.action:
             case "pause" if self.paused_ms is None:
-                self.paused_ms = ms_of(row["at"])
+                self.paused_ms = row.at_ms
             case "resume" if self.paused_ms is not None:
                 self.paused_ms = None
             case "hand-over" if self.handed_over_ms is None:
-                self.handed_over_ms, self.handed_over_sequence = ms_of(row["at"]), row["sequence"]
+                self.handed_over_ms, self.handed_over_sequence = row.at_ms, row.sequence
             # Earlier releases wrote `resume` to take a topic back; the command `resume` refuses a topic that is handed over.
             case "take-back" | "resume":
                 self.handed_over_ms = None
 
 
-def read_topic_states(rows: Iterable[Mapping[str, Any]]) -> dict[str, TopicState]:
+def read_topic_states(rows: Iterable[ControlRow]) -> dict[str, TopicState]:
     """Return the state of each topic. `rows`: in the order of `sequence`."""
     states: dict[str, TopicState] = {}
     for row in rows:
-        states.setdefault(row["topic"], TopicState()).take(row)
+        states.setdefault(row.topic, TopicState()).take(row)
     return states
 
 
-def paused_intervals(rows: Iterable[Mapping[str, Any]]) -> list[PausedInterval]:
+def paused_intervals(rows: Iterable[ControlRow]) -> list[PausedInterval]:
     """Return from when to when each topic was paused or handed over, by `since_ms`, then topic.
 
     A pause of a paused topic and a resume of a topic that is not paused change nothing. Intervals of a topic do not overlap.
@@ -63,8 +80,8 @@ def paused_intervals(rows: Iterable[Mapping[str, Any]]) -> list[PausedInterval]:
     since: dict[str, int] = {}
     latest_end: dict[str, int] = {}
     intervals = []
-    for row in sorted(rows, key=lambda row: row["sequence"]):
-        topic, at_ms = row["topic"], ms_of(row["at"])
+    for row in sorted(rows, key=lambda row: row.sequence):
+        topic, at_ms = row.topic, row.at_ms
         state = states.setdefault(topic, TopicState())
         state.take(row)
         if not state.is_copied:

@@ -10,39 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
-
-import pyarrow as pa
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.problems import CountedProblem, Problem, ProblemKind
-from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.problems import PROBLEMS, CountedProblem, Problem, ProblemKind
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.logging_setup import fields
-from shallow_mirror.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 
 PROBLEMS_TABLE = "problems"
-
-PROBLEMS = pa.schema(
-    [
-        ("run_epoch", pa.int32()),
-        ("number", pa.int32()),
-        ("kind", pa.string()),
-        ("error_name", pa.string()),
-        ("source_topic", pa.string()),
-        ("source_partition", pa.int32()),
-        ("problem", pa.string()),
-        ("remedy", pa.string()),
-        ("occurrences", pa.int64()),
-        ("first_at", TIMESTAMP),
-        ("last_at", TIMESTAMP),
-    ]
-)
-"""`number` tells the problems of a run apart. Of several rows of one, the one with the most occurrences holds."""
 
 MOST_PROBLEMS = 500
 """Of a run. What it meets after that is counted in one further problem by kind."""
@@ -122,27 +100,25 @@ class ProblemLog:
             ]
             for entry in due:
                 entry.written, entry.written_at_ms = entry.counted.occurrences, now_ms
-            rows = [_row(self._run_epoch, entry.counted) for entry in due]
+            rows = [_as_written(entry.counted, self._run_epoch) for entry in due]
         if rows:
-            self._tables.append(PROBLEMS_TABLE, pa.Table.from_pylist(rows, schema=PROBLEMS))
+            self._tables.append(PROBLEMS_TABLE, PROBLEMS.to_arrow(rows))
 
 
 def read_problems(tables: BestEffortTables, newest_run_epoch: int) -> tuple[CountedProblem, ...]:
     """Return the problems of the last runs, the latest one last."""
     rows = tables.read(PROBLEMS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - _RUNS_READ),))
-    return merged(rows)
+    return merged(PROBLEMS.rows(rows))
 
 
-def merged(rows: Iterable[Mapping[str, Any]]) -> tuple[CountedProblem, ...]:
+def merged(rows: Iterable[CountedProblem]) -> tuple[CountedProblem, ...]:
     """Merge the rows of each problem. Pure."""
-    newest: dict[tuple[int, int], Mapping[str, Any]] = {}
+    newest: dict[tuple[int, int], CountedProblem] = {}
     for row in rows:
-        key = (row["run_epoch"], row["number"])
-        if key not in newest or newest[key]["occurrences"] < row["occurrences"]:
+        key = (row.run_epoch, row.number)
+        if key not in newest or newest[key].occurrences < row.occurrences:
             newest[key] = row
-    return tuple(
-        sorted(map(_parse_problem, newest.values()), key=lambda problem: (problem.last_at_ms, problem.run_epoch, problem.number))
-    )
+    return tuple(sorted(newest.values(), key=lambda problem: (problem.last_at_ms, problem.run_epoch, problem.number)))
 
 
 def _too_many(kind: ProblemKind) -> Problem:
@@ -150,37 +126,7 @@ def _too_many(kind: ProblemKind) -> Problem:
     return Problem(kind=kind, text=text, remedy="see the log of the run")
 
 
-def _row(run_epoch: int, counted: CountedProblem) -> dict[str, Any]:
-    topic_partition = counted.problem.place
-    return {
-        "run_epoch": run_epoch,
-        "number": counted.number,
-        "kind": counted.problem.kind.value,
-        "error_name": counted.problem.error_name,
-        "source_topic": None if topic_partition is None else topic_partition.topic,
-        "source_partition": None if topic_partition is None else topic_partition.partition,
-        "problem": counted.problem.text[:LONGEST_TEXT],
-        "remedy": counted.problem.remedy[:LONGEST_TEXT],
-        "occurrences": counted.occurrences,
-        "first_at": counted.first_at_ms * 1000,
-        "last_at": counted.last_at_ms * 1000,
-    }
-
-
-def _parse_problem(row: Mapping[str, Any]) -> CountedProblem:
-    topic = row["source_topic"]
-    problem = Problem(
-        kind=ProblemKind(row["kind"]),
-        text=row["problem"],
-        remedy=row["remedy"],
-        error_name=row["error_name"],
-        place=None if topic is None else TopicPartition(topic, row["source_partition"]),
-    )
-    return CountedProblem(
-        run_epoch=row["run_epoch"],
-        number=row["number"],
-        problem=problem,
-        occurrences=row["occurrences"],
-        first_at_ms=ms_of(row["first_at"]),
-        last_at_ms=ms_of(row["last_at"]),
-    )
+def _as_written(counted: CountedProblem, run_epoch: int) -> CountedProblem:
+    problem = counted.problem
+    shortened = replace(problem, text=problem.text[:LONGEST_TEXT], remedy=problem.remedy[:LONGEST_TEXT])
+    return replace(counted, run_epoch=run_epoch, problem=shortened)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from shallow_mirror.checkpoints.row_codec import Column, Inline, Int32, TimeMs, row_codec
 from shallow_mirror.types import TopicPartition
 
 _NUMBERS = re.compile(r"\d+")
@@ -41,10 +42,10 @@ class Problem:
     """`error_name`: Kafka's, or the type of ours. `place` None: no partition of the source in particular."""
 
     kind: ProblemKind
-    text: str
-    remedy: str
     error_name: str | None = None
-    place: TopicPartition | None = None
+    place: Annotated[TopicPartition | None, Column("source")] = None
+    text: Annotated[str, Column("problem")]
+    remedy: str
 
     @property
     def key(self) -> object:
@@ -58,12 +59,13 @@ class Problem:
 class CountedProblem:
     """`problem` as it was met last."""
 
-    run_epoch: int
-    number: int
-    problem: Problem
+    run_epoch: Int32
+    number: Int32
+    """Tells the problems of a run apart. Of several rows of one, the one with the most occurrences holds."""
+    problem: Annotated[Problem, Inline()]
     occurrences: int
-    first_at_ms: int
-    last_at_ms: int
+    first_at_ms: TimeMs
+    last_at_ms: TimeMs
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
@@ -80,3 +82,6 @@ class CountedProblem:
             "first_at_ms": self.first_at_ms,
             "last_at_ms": self.last_at_ms,
         }
+
+
+PROBLEMS = row_codec(CountedProblem)

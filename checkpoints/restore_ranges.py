@@ -7,36 +7,16 @@ that wrote them. Of two decisions that were made at once, as by a run that was f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import pyarrow as pa
-
+from shallow_mirror.checkpoints.row_codec import Int32, row_codec
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import OffsetRange, SourcePartition
 
 RESTORE_RANGES_TABLE = "restore_ranges"
-
-RESTORE_RANGES = pa.schema(
-    [
-        ("archive_id", pa.string()),
-        ("until", pa.string()),
-        ("last_decision", pa.int64()),
-        ("source_topic", pa.string()),
-        ("source_topic_id", pa.string()),
-        ("source_partition", pa.int32()),
-        ("lineage", pa.int32()),
-        ("source_start", pa.int64()),
-        ("source_end", pa.int64()),
-        ("target_topic", pa.string()),
-        ("is_preserved", pa.bool_()),
-        ("settings", pa.string()),
-        ("run_epoch", pa.int32()),
-        ("extends_epoch", pa.int32()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +90,43 @@ class RestoreRanges:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRangeRow:
+    """A row of the table: the range of one partition, with the decision that it is part of."""
+
+    archive_id: str
+    until: str
+    last_decision: int
+    source: SourcePartition
+    lineage: Int32
+    source_start: int
+    source_end: int
+    # Earlier releases have none of these columns.
+    target_topic: str | None = None
+    is_preserved: bool | None = None
+    settings: str | None = None
+    run_epoch: Int32 = 0
+    extends_epoch: Int32 | None = None
+
+
+RESTORE_RANGES = row_codec(RestoreRangeRow)
+
+
 class RestoreRangesTable:
     """Raises as `DurableTable`."""
 
-    def __init__(self, table: DurableTable) -> None:
+    def __init__(self, table: DurableTable[RestoreRangeRow]) -> None:
         self._table = table
 
     @classmethod
     def of(cls, storage: MirrorStorage) -> RestoreRangesTable:
-        return cls(storage.durable_table(RESTORE_RANGES_TABLE))
+        return cls(storage.durable_table(RESTORE_RANGES_TABLE, RESTORE_RANGES))
 
     def read(self) -> RestoreRanges | None:
         """Return what the first start decided, with the topics that later ones added; None before it."""
-        decisions: dict[tuple[int, int | None], list[dict[str, Any]]] = {}
-        for row in self._table.read((), None):
-            # Rows of earlier releases have neither column.
-            decisions.setdefault((row.get("run_epoch") or 0, row.get("extends_epoch")), []).append(row)
+        decisions: dict[tuple[int, int | None], list[RestoreRangeRow]] = {}
+        for row in self._table.read():
+            decisions.setdefault((row.run_epoch, row.extends_epoch), []).append(row)
         decided: RestoreRanges | None = None
         while True:
             before = None if decided is None else decided.run_epoch
@@ -145,43 +146,42 @@ class RestoreRangesTable:
         if not decided.ranges:
             raise ConfigError("nothing to restore: the archive has no segment of these topics before the cut")
         topics = decided.topics or {}
-        rows = [
-            {
-                "archive_id": decided.archive_id,
-                "until": decided.until,
-                "last_decision": decided.last_decision,
-                "source_topic": source.topic,
-                "source_topic_id": source.topic_id,
-                "source_partition": source.partition,
-                "lineage": decided.lineages[source],
-                "source_start": offsets.start,
-                "source_end": offsets.end,
-                "target_topic": topics[source.topic].target_topic if source.topic in topics else None,
-                "is_preserved": topics[source.topic].is_preserved if source.topic in topics else None,
-                "settings": None if decided.settings is None else decided.settings.document(),
-                "run_epoch": decided.run_epoch,
-                "extends_epoch": None if extends is None else extends.run_epoch,
-            }
-            for source, offsets in sorted(decided.ranges.items())
-        ]
-        self._table.append(pa.Table.from_pylist(rows, schema=RESTORE_RANGES))
+        self._table.append(
+            [
+                RestoreRangeRow(
+                    archive_id=decided.archive_id,
+                    until=decided.until,
+                    last_decision=decided.last_decision,
+                    source=source,
+                    lineage=decided.lineages[source],
+                    source_start=offsets.start,
+                    source_end=offsets.end,
+                    target_topic=topics[source.topic].target_topic if source.topic in topics else None,
+                    is_preserved=topics[source.topic].is_preserved if source.topic in topics else None,
+                    settings=None if decided.settings is None else decided.settings.document(),
+                    run_epoch=decided.run_epoch,
+                    extends_epoch=None if extends is None else extends.run_epoch,
+                )
+                for source, offsets in sorted(decided.ranges.items())
+            ]
+        )
 
 
-def _ranges_of(rows: Iterable[Mapping[str, Any]], run_epoch: int) -> RestoreRanges:
+def _ranges_of(rows: Sequence[RestoreRangeRow], run_epoch: int) -> RestoreRanges:
     """Return one decision."""
-    rows = list(rows)
     first = rows[0]
-    sources = [SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]) for row in rows]
-    is_recorded = first.get("settings") is not None
+    topics = {
+        row.source.topic: RestoredTopic(row.target_topic, row.is_preserved)
+        for row in rows
+        if row.target_topic is not None and row.is_preserved is not None
+    }
     return RestoreRanges(
-        archive_id=first["archive_id"],
-        until=first["until"],
-        last_decision=first["last_decision"],
-        ranges={source: OffsetRange(row["source_start"], row["source_end"]) for source, row in zip(sources, rows, strict=True)},
-        lineages={source: row["lineage"] for source, row in zip(sources, rows, strict=True)},
-        settings=RestoreSettings.parse(first["settings"]) if is_recorded else None,
-        topics={row["source_topic"]: RestoredTopic(row["target_topic"], row["is_preserved"]) for row in rows}
-        if is_recorded
-        else None,
+        archive_id=first.archive_id,
+        until=first.until,
+        last_decision=first.last_decision,
+        ranges={row.source: OffsetRange(row.source_start, row.source_end) for row in rows},
+        lineages={row.source: row.lineage for row in rows},
+        settings=None if first.settings is None else RestoreSettings.parse(first.settings),
+        topics=None if first.settings is None else topics,
         run_epoch=run_epoch,
     )

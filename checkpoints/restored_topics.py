@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from typing import Annotated
 
-import pyarrow as pa
-
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.row_codec import Column, Inline, Int32, TimeMs, row_codec
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 
 RESTORED_TOPICS_TABLE = "restored_topics"
-
-RESTORED_TOPICS = pa.schema(
-    [
-        ("source_topic", pa.string()),
-        ("target_topic", pa.string()),
-        ("paused_settings", pa.map_(pa.string(), pa.string())),
-        ("run_epoch", pa.int32()),
-        ("created_at", TIMESTAMP),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,42 +18,38 @@ class PausedTopic:
 
     source_topic: str
     target_topic: str
-    settings: Mapping[str, str]
+    settings: Annotated[Mapping[str, str], Column("paused_settings")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredTopicRow:
+    """A row of the table."""
+
+    topic: Annotated[PausedTopic, Inline()]
+    run_epoch: Int32
+    created_at_ms: TimeMs
+
+
+RESTORED_TOPICS = row_codec(RestoredTopicRow)
 
 
 class RestoredTopicsTable:
     """Raises as `DurableTable`."""
 
-    def __init__(self, table: DurableTable) -> None:
+    def __init__(self, table: DurableTable[RestoredTopicRow]) -> None:
         self._table = table
 
     @classmethod
     def of(cls, storage: MirrorStorage) -> RestoredTopicsTable:
-        return cls(storage.durable_table(RESTORED_TOPICS_TABLE))
+        return cls(storage.durable_table(RESTORED_TOPICS_TABLE, RESTORED_TOPICS))
 
     def record(self, topics: Iterable[PausedTopic], *, run_epoch: int, at_ms: int) -> None:
         """Append topics that are about to be created: a run that ends in between leaves one row too many, not one too few."""
-        rows = [
-            {
-                "source_topic": topic.source_topic,
-                "target_topic": topic.target_topic,
-                "paused_settings": sorted(topic.settings.items()),
-                "run_epoch": run_epoch,
-                "created_at": datetime.fromtimestamp(at_ms / 1000, UTC),
-            }
-            for topic in topics
-        ]
+        rows = [RestoredTopicRow(topic=topic, run_epoch=run_epoch, created_at_ms=at_ms) for topic in topics]
         if rows:
-            self._table.append(pa.Table.from_pylist(rows, schema=RESTORED_TOPICS))
+            self._table.append(rows)
 
     def read(self) -> dict[str, PausedTopic]:
         """Return the topics by archived topic, as the last row has them."""
-        rows = sorted(self._table.read((), None), key=lambda row: (row["run_epoch"], row["created_at"]))
-        return {
-            row["source_topic"]: PausedTopic(
-                source_topic=row["source_topic"],
-                target_topic=row["target_topic"],
-                settings=dict(row["paused_settings"]),  # Arrow gives pairs, Spark a mapping
-            )
-            for row in rows
-        }
+        rows = sorted(self._table.read(), key=lambda row: (row.run_epoch, row.created_at_ms))
+        return {row.topic.source_topic: row.topic for row in rows}

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from shallow_mirror.archive_format.archived_batches import StoredBatches
+from shallow_mirror.checkpoints.row_codec import TIMESTAMP
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SCHEMA_VERSION = 1
@@ -30,14 +31,6 @@ PROPERTY_REBUILT_FROM = "shallow_mirror.rebuilt_from"
 """Of such a table: which objects there were."""
 PROPERTY_MAP_ID = "shallow_mirror.map_id"
 """Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id can be distinguished."""
-
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-
-def ms_of(at: datetime) -> int:
-    """Return the value of a TIMESTAMP column as milliseconds since the epoch."""
-    return round(at.timestamp() * 1000)
-
 
 # A new column of the offset map needs a change in each of these places:
 #   here                                 OFFSET_MAP, `_row`, `row_to_segment`; SCHEMA_VERSION, because `column_problems` rejects

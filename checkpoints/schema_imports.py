@@ -11,30 +11,32 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-import pyarrow as pa
-
-from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
+from shallow_mirror.checkpoints.row_codec import TimeMs, row_codec
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 from shallow_mirror.checkpoints.table_location import Tables
 
 SCHEMA_IMPORTS_TABLE = "schema_imports"
 
-SCHEMA_IMPORTS = pa.schema(
-    [
-        ("sequence", pa.int64()),
-        ("registry", pa.string()),
-        ("subject", pa.string()),
-        ("action", pa.string()),
-        ("mode_before", pa.string()),
-        ("at", TIMESTAMP),
-        ("host", pa.string()),
-        ("pid", pa.int64()),
-    ]
-)
-
 ImportAction = Literal["import", "restore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaImportRow:
+    """A row of the table. `mode_before`: of the subject; None: it had none, or `action` is "restore"."""
+
+    sequence: int
+    registry: str
+    subject: str
+    action: ImportAction
+    mode_before: str | None
+    at_ms: TimeMs
+    host: str
+    pid: int
+
+
+SCHEMA_IMPORTS = row_codec(SchemaImportRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,28 +53,27 @@ class UnfinishedImport:
 class SchemaImports:
     """The imports of one registry. Raises as `Controls`: OutcomeUnknownError, OffsetMapConflictError."""
 
-    def __init__(self, rows: DurableTable, registry: str, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+    def __init__(
+        self,
+        rows: DurableTable[SchemaImportRow],
+        registry: str,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
         self._rows, self._registry, self._now_ms = rows, registry, now_ms
 
     @classmethod
     def open(cls, storage: MirrorStorage | Tables, registry: str) -> Self:
         """Open the table. `registry`: the URL of the target's registry."""
-        return cls(MirrorStorage.of(storage).durable_table(SCHEMA_IMPORTS_TABLE), registry)
+        return cls(MirrorStorage.of(storage).durable_table(SCHEMA_IMPORTS_TABLE, SCHEMA_IMPORTS), registry)
 
     def unfinished(self) -> list[UnfinishedImport]:
         """Return the subjects that this mirror has set to IMPORT and not back, sorted."""
-        rows = sorted(self._rows.read((), None), key=lambda row: row["sequence"])
-        newest: dict[str, dict[str, Any]] = {row["subject"]: row for row in rows if row["registry"] == self._registry}
+        rows = sorted(self._rows.read(), key=lambda row: row.sequence)
+        newest = {row.subject: row for row in rows if row.registry == self._registry}
         return [
-            UnfinishedImport(
-                subject=subject,
-                mode_before=row["mode_before"],
-                at_ms=ms_of(row["at"]),
-                host=row["host"],
-                pid=row["pid"],
-            )
+            UnfinishedImport(subject=subject, mode_before=row.mode_before, at_ms=row.at_ms, host=row.host, pid=row.pid)
             for subject, row in sorted(newest.items())
-            if row["action"] == "import"
+            if row.action == "import"
         ]
 
     def begin(self, modes_before: Mapping[str, str | None]) -> None:
@@ -86,17 +87,20 @@ class SchemaImports:
     def _add(self, action: ImportAction, modes: Mapping[str, str | None]) -> None:
         if not modes:
             return
-        newest = max((row["sequence"] for row in self._rows.read((), ["sequence"])), default=0)
-        count = len(modes)
-        columns = [
-            [newest + number for number in range(1, count + 1)],
-            [self._registry] * count,
-            list(modes),
-            [action] * count,
-            list(modes.values()),
-            [self._now_ms() * 1000] * count,
-            [socket.gethostname()] * count,
-            [os.getpid()] * count,
-        ]
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA_IMPORTS, strict=True)]
-        self._rows.append(pa.Table.from_arrays(arrays, schema=SCHEMA_IMPORTS))
+        newest = max((row["sequence"] for row in self._rows.read_columns((), ["sequence"])), default=0)
+        at_ms, host, pid = self._now_ms(), socket.gethostname(), os.getpid()
+        self._rows.append(
+            [
+                SchemaImportRow(
+                    sequence=sequence,
+                    registry=self._registry,
+                    subject=subject,
+                    action=action,
+                    mode_before=mode,
+                    at_ms=at_ms,
+                    host=host,
+                    pid=pid,
+                )
+                for sequence, (subject, mode) in enumerate(modes.items(), start=newest + 1)
+            ]
+        )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic
 
 from shallow_mirror.checkpoints.backends.conditional_put_probe import require_conditional_puts
 from shallow_mirror.checkpoints.backends.deltalake_backend import DeltalakeBackend
 from shallow_mirror.checkpoints.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.backends.spark_backend import SparkBackend
 from shallow_mirror.checkpoints.best_effort_tables import BackgroundTables, BestEffortTables, ForegroundTables
+from shallow_mirror.checkpoints.row_codec import Row, RowCodec
 from shallow_mirror.checkpoints.schema import CATALOG, PROPERTY_WRITER
 from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableLayout, TableShape
 from shallow_mirror.checkpoints.table_location import Tables, location_of
@@ -68,8 +68,8 @@ class MirrorStorage:
         """Return the writer of a table of decisions. Raises as `offset_map`."""
         return self._backend.decisions(layout)
 
-    def durable_table(self, table: str) -> DurableTable:
-        return DurableTable(self._backend, table)
+    def durable_table(self, table: str, codec: RowCodec[Row]) -> DurableTable[Row]:
+        return DurableTable(self._backend, table, codec)
 
     def best_effort_tables(self) -> BestEffortTables:
         return ForegroundTables(self._backend)
@@ -89,20 +89,24 @@ class MirrorStorage:
         return SparkBackend(self.location, self._spark)
 
 
-class DurableTable:
+class DurableTable(Generic[Row]):
     """A table beside the offset map whose rows must not be lost. Rows are read in no order; a missing table has none.
 
     Unlike with an observation, what cannot be written or read is an error: OutcomeUnknownError, OffsetMapConflictError (damaged).
     """
 
-    def __init__(self, backend: TableBackend, table: str) -> None:
-        self._backend, self._table = backend, table
+    def __init__(self, backend: TableBackend, table: str, codec: RowCodec[Row]) -> None:
+        self._backend, self._table, self._codec = backend, table, codec
 
-    def append(self, rows: pa.Table) -> None:
-        """Return when the rows are on the disk."""
-        self._backend.append_durably(self._table, rows)
+    def append(self, rows: Sequence[Row]) -> None:
+        """Return when the rows are on the disk, in one commit."""
+        self._backend.append_durably(self._table, self._codec.to_arrow(rows))
 
-    def read(self, condition: Condition, columns: list[str] | None) -> list[dict[str, Any]]:
+    def read(self, condition: Condition = ()) -> list[Row]:
+        return self._codec.rows(self.read_columns(condition, None))
+
+    def read_columns(self, condition: Condition, columns: list[str] | None) -> list[dict[str, Any]]:
+        """Return only these columns, by name; None: all."""
         with self._backend.raised("read rows", self._table):
             return self._backend.read(self._table, condition, columns)
 

@@ -5,16 +5,13 @@ An interrupted verification continues from it.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import Annotated, Any
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.row_codec import Inline, Json, TimeMs, row_codec
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
 
@@ -22,36 +19,6 @@ AUDIT_TABLE = "audit"
 
 BEGUN, EQUAL, DIFFERENT, FINISHED = "begun", "equal", "different", "finished"
 """Outcomes. A range is equal or different; the first and the last row of an audit have no partition."""
-
-AUDIT = pa.schema(
-    [
-        ("audit_id", pa.string()),
-        ("scope", pa.string()),
-        ("host", pa.string()),
-        ("pid", pa.int64()),
-        ("version", pa.string()),
-        ("source_topic", pa.string()),
-        ("source_topic_id", pa.string()),
-        ("source_partition", pa.int32()),
-        ("source_start", pa.int64()),
-        ("source_end", pa.int64()),
-        ("target_topic", pa.string()),
-        ("target_topic_id", pa.string()),
-        ("target_partition", pa.int32()),
-        ("target_start", pa.int64()),
-        ("target_end", pa.int64()),
-        ("batch_count", pa.int64()),
-        ("opened_batch_count", pa.int64()),
-        ("record_count", pa.int64()),
-        ("source_bytes", pa.int64()),
-        ("target_bytes", pa.int64()),
-        ("unchecked", pa.string()),
-        ("difference_counts", pa.string()),
-        ("differences", pa.string()),
-        ("outcome", pa.string()),
-        ("verified_at", TIMESTAMP),
-    ]
-)
 
 FLUSH_S = 2.0
 """Rows wait for each other so long: a kill loses what was verified since, which is then verified again."""
@@ -70,31 +37,52 @@ class VerifyIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedRange:
-    """The last three are JSON in the table: source offsets by reason, differences by kind, and the first of them whole."""
+    """A range of a partition that was verified."""
 
     source: SourcePartition
+    source_range: Annotated[OffsetRange, Inline("source_")]
     target: TargetPartition
-    source_range: OffsetRange
-    target_range: OffsetRange
+    target_range: Annotated[OffsetRange, Inline("target_")]
     batch_count: int
     opened_batch_count: int
     record_count: int
     source_bytes: int
     target_bytes: int
-    unchecked: Mapping[str, int]
-    difference_counts: Mapping[str, int]
-    differences: Sequence[Mapping[str, Any]]
+    unchecked: Annotated[Mapping[str, int], Json()]
+    """Source offsets by reason."""
+    difference_counts: Annotated[Mapping[str, int], Json()]
+    """By kind."""
+    differences: Annotated[Sequence[Mapping[str, Any]], Json()]
+    """The first of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """A row of the table. The first and the last one of a verification have no range."""
+
+    identity: Annotated[VerifyIdentity, Inline()]
+    verified: Annotated[VerifiedRange | None, Inline()] = None
+    outcome: str
+    verified_at_ms: TimeMs
+
+
+AUDIT = row_codec(AuditRow)
 
 
 def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
     """Return id and ranges of the newest verification, if it was of this scope and did not finish."""
-    begun = tables.read(AUDIT_TABLE, (Comparison("outcome", "=", BEGUN),))
-    finished = {row["audit_id"] for row in tables.read(AUDIT_TABLE, (Comparison("outcome", "=", FINISHED),))}
-    newest = max(begun, key=lambda row: row["verified_at"], default=None)
-    if newest is None or newest["audit_id"] in finished or newest["scope"] != scope:
+    begun = _read(tables, Comparison("outcome", "=", BEGUN))
+    finished = {row.identity.audit_id for row in _read(tables, Comparison("outcome", "=", FINISHED))}
+    newest = max(begun, key=lambda row: row.verified_at_ms, default=None)
+    if newest is None or newest.identity.audit_id in finished or newest.identity.scope != scope:
         return None
-    rows = tables.read(AUDIT_TABLE, (Comparison("audit_id", "=", newest["audit_id"]), Comparison("outcome", "!=", BEGUN)))
-    return newest["audit_id"], [_range_of(row) for row in rows]
+    audit_id = newest.identity.audit_id
+    rows = _read(tables, Comparison("audit_id", "=", audit_id), Comparison("outcome", "!=", BEGUN))
+    return audit_id, [row.verified for row in rows if row.verified is not None]
+
+
+def _read(tables: BestEffortTables, *condition: Comparison) -> list[AuditRow]:
+    return AUDIT.rows(tables.read(AUDIT_TABLE, condition))
 
 
 class VerifyLog:
@@ -103,72 +91,37 @@ class VerifyLog:
     def __init__(
         self,
         tables: BestEffortTables,
-        audit: VerifyIdentity,
+        identity: VerifyIdentity,
         *,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         flush_s: float = FLUSH_S,
     ) -> None:
         self._tables = tables
-        self._audit = audit
+        self._identity = identity
         self._clock, self._now_ms = clock, now_ms
         self._flush_s = flush_s
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[AuditRow] = []
         self._flushed = clock()
 
     def begin(self) -> None:
-        self._add({"outcome": BEGUN})
+        self._add(BEGUN)
         self.flush()
 
     def note(self, verified: VerifiedRange) -> None:
-        self._add(_row_of(verified))
+        self._add(DIFFERENT if verified.difference_counts else EQUAL, verified)
         if self._clock() - self._flushed >= self._flush_s:
             self.flush()
 
     def finish(self) -> None:
-        self._add({"outcome": FINISHED})
+        self._add(FINISHED)
 
     def flush(self) -> None:
         if self._waiting:
-            columns = [pa.array([row.get(field.name) for row in self._waiting], field.type) for field in AUDIT]
-            self._tables.append(AUDIT_TABLE, pa.table(columns, schema=AUDIT))
+            self._tables.append(AUDIT_TABLE, AUDIT.to_arrow(self._waiting))
             self._tables.flush()
         self._waiting, self._flushed = [], self._clock()
 
-    def _add(self, row: Mapping[str, Any]) -> None:
-        of_audit = {name: getattr(self._audit, name) for name in self._audit.__dataclass_fields__}
-        self._waiting.append({**of_audit, **row, "verified_at": self._now_ms() * 1000})
-
-
-_COUNTS = ("batch_count", "opened_batch_count", "record_count", "source_bytes", "target_bytes")
-_DOCUMENTS = ("unchecked", "difference_counts", "differences")
-
-
-def _row_of(verified: VerifiedRange) -> dict[str, Any]:
-    source, target = verified.source, verified.target
-    return {
-        "source_topic": source.topic,
-        "source_topic_id": source.topic_id,
-        "source_partition": source.partition,
-        "source_start": verified.source_range.start,
-        "source_end": verified.source_range.end,
-        "target_topic": target.topic,
-        "target_topic_id": target.topic_id,
-        "target_partition": target.partition,
-        "target_start": verified.target_range.start,
-        "target_end": verified.target_range.end,
-        **{name: getattr(verified, name) for name in _COUNTS},
-        **{name: json.dumps(getattr(verified, name)) for name in _DOCUMENTS},
-        "outcome": DIFFERENT if verified.difference_counts else EQUAL,
-    }
-
-
-def _range_of(row: Mapping[str, Any]) -> VerifiedRange:
-    return VerifiedRange(
-        source=SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]),
-        target=TargetPartition(row["target_topic"], row["target_topic_id"], row["target_partition"]),
-        source_range=OffsetRange(row["source_start"], row["source_end"]),
-        target_range=OffsetRange(row["target_start"], row["target_end"]),
-        **{name: row[name] for name in _COUNTS},
-        **{name: json.loads(row[name]) for name in _DOCUMENTS},
-    )
+    def _add(self, outcome: str, verified: VerifiedRange | None = None) -> None:
+        row = AuditRow(identity=self._identity, verified=verified, outcome=outcome, verified_at_ms=self._now_ms())
+        self._waiting.append(row)

@@ -19,6 +19,7 @@ from shallow_mirror import __version__, cli
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.paused_intervals import CONTROLS
 from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
@@ -319,7 +320,9 @@ def test_a_report_names_the_topics_that_are_paused_and_those_that_were(conf: Pat
     _let_clusters_be_given_up_soon(conf)
     _make_map(conf)
     moments_ms = iter([60_000, 120_000])
-    controls = Controls(MirrorStorage(MirrorConfig.load(conf).table_location).durable_table("controls"), lambda: next(moments_ms))
+    controls = Controls(
+        MirrorStorage(MirrorConfig.load(conf).table_location).durable_table("controls", CONTROLS), lambda: next(moments_ms)
+    )
     controls.add("pause", ["orders", "logs"])
     controls.add("resume", ["logs"])
     assert _exit_code("report", str(conf), "--out", str(tmp_path / "page.html")) == 0

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from shallow_mirror.checkpoints.backends.log_durability import LocalLog, local_log
-from shallow_mirror.checkpoints.schema import TIMESTAMP, schema_of, table_uri
+from shallow_mirror.checkpoints.row_codec import TIMESTAMP
+from shallow_mirror.checkpoints.schema import schema_of, table_uri
 from shallow_mirror.checkpoints.table_protocol import Condition, Conditions, any_in_sql, condition_in_sql
 
 if TYPE_CHECKING:

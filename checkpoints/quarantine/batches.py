@@ -2,65 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from shallow_mirror.checkpoints.schema import TIMESTAMP
+from shallow_mirror.checkpoints.row_codec import Inline, Int32, TimeMs, row_codec
 from shallow_mirror.types import SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.crc import crc32c
 from shallow_mirror.wire.batches.header import HEADER
 
 QUARANTINE_TABLE = "quarantine"
 
-_HEADER_COLUMNS: Mapping[str, tuple[str, pa.DataType]] = {
-    "base_offset": ("base_offset", pa.int64()),
-    "partition_leader_epoch": ("source_leader_epoch", pa.int32()),
-    "magic": ("magic", pa.int32()),
-    "crc": ("crc", pa.int64()),
-    "attributes": ("attributes", pa.int32()),
-    "last_offset_delta": ("last_offset_delta", pa.int32()),
-    "base_timestamp": ("base_timestamp_ms", pa.int64()),
-    "max_timestamp": ("max_timestamp_ms", pa.int64()),
-    "producer_id": ("source_producer_id", pa.int64()),
-    "producer_epoch": ("source_producer_epoch", pa.int32()),
-    "base_sequence": ("base_sequence", pa.int32()),
-    "records_count": ("records_count", pa.int32()),
-}
-"""Fields of the header as the batch has them, which may be damaged."""
-
 BATCH = "batch"
 """The column that is large."""
 
-QUARANTINE = pa.schema(
-    [
-        ("source_topic", pa.string()),
-        ("source_topic_id", pa.string()),
-        ("source_partition", pa.int32()),
-        ("source_start", pa.int64()),
-        ("source_end", pa.int64()),
-        ("target_topic", pa.string()),
-        ("target_topic_id", pa.string()),
-        ("target_partition", pa.int32()),
-        *_HEADER_COLUMNS.values(),
-        ("size_bytes", pa.int64()),
-        ("batch_crc32c", pa.int64()),
-        ("error_name", pa.string()),
-        ("rule", pa.string()),
-        ("remedy", pa.string()),
-        ("decision", pa.int64()),
-        ("quarantined_at", TIMESTAMP),
-        (BATCH, pa.binary()),
-    ]
-)
-"""One row a batch and attempt: it counts only if the offset map has a `quarantined` row of the same offsets, and then the row of
-the highest `decision` does. `batch_crc32c` is over the whole of `batch`, its own `crc` may be what is wrong with it."""
 
-DESCRIBING = [name for name in QUARANTINE.names if name != BATCH]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHeader:
+    """Fields of the header as the batch has them, which may be damaged."""
+
+    base_offset: int
+    source_leader_epoch: Int32
+    magic: Int32
+    crc: int
+    attributes: Int32
+    last_offset_delta: Int32
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    source_producer_id: int
+    source_producer_epoch: Int32
+    base_sequence: Int32
+    records_count: Int32
+
+    @classmethod
+    def parse(cls, batch: bytes) -> BatchHeader:
+        header = np.frombuffer(batch, HEADER, count=1)[0]
+        return cls(
+            base_offset=int(header["base_offset"]),
+            source_leader_epoch=int(header["partition_leader_epoch"]),
+            magic=int(header["magic"]),
+            crc=int(header["crc"]),
+            attributes=int(header["attributes"]),
+            last_offset_delta=int(header["last_offset_delta"]),
+            base_timestamp_ms=int(header["base_timestamp"]),
+            max_timestamp_ms=int(header["max_timestamp"]),
+            source_producer_id=int(header["producer_id"]),
+            source_producer_epoch=int(header["producer_epoch"]),
+            base_sequence=int(header["base_sequence"]),
+            records_count=int(header["records_count"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineRow:
+    """A row of the table: one a batch and attempt.
+
+    It counts only if the offset map has a `quarantined` row of the same offsets, and then the row of the highest `decision` does.
+    """
+
+    source: SourcePartition
+    source_start: int
+    source_end: int
+    target: TargetPartition
+    header: Annotated[BatchHeader, Inline()]
+    size_bytes: int
+    batch_crc32c: int
+    """Over the whole of `batch`: its own `crc` may be what is wrong with it."""
+    error_name: str | None
+    rule: str
+    remedy: str
+    decision: int
+    quarantined_at_ms: TimeMs
+    batch: bytes
+
+
+QUARANTINE = row_codec(QuarantineRow)
+
+
+DESCRIBING = [name for name in QUARANTINE.schema.names if name != BATCH]
 
 
 class BatchKey(NamedTuple):
@@ -97,33 +118,22 @@ class QuarantinedBatch:
         return f"{self.source.topic_partition}: batch at offsets {self.source_start} to {last}: {self.rule}. {self.remedy}"
 
 
-def rows_of(batches: Sequence[QuarantinedBatch], decision: int, now_ms: int) -> pa.Table:
-    at = datetime.fromtimestamp(now_ms / 1000, UTC)
-    return pa.Table.from_pylist(
-        [_row(batch) | {"decision": decision, "quarantined_at": at} for batch in batches], schema=QUARANTINE
+def row_of(batch: QuarantinedBatch, decision: int, now_ms: int) -> QuarantineRow:
+    return QuarantineRow(
+        source=batch.source,
+        source_start=batch.source_start,
+        source_end=batch.source_end,
+        target=batch.target,
+        header=BatchHeader.parse(batch.batch),
+        size_bytes=len(batch.batch),
+        batch_crc32c=crc32c(batch.batch),
+        error_name=batch.error_name,
+        rule=batch.rule,
+        remedy=batch.remedy,
+        decision=decision,
+        quarantined_at_ms=now_ms,
+        batch=batch.batch,
     )
-
-
-def _row(batch: QuarantinedBatch) -> dict[str, Any]:
-    values = np.frombuffer(batch.batch, HEADER, count=1)[0].item()
-    header = dict(zip(HEADER.names or (), values, strict=True))
-    return {
-        "source_topic": batch.source.topic,
-        "source_topic_id": batch.source.topic_id,
-        "source_partition": batch.source.partition,
-        "source_start": batch.source_start,
-        "source_end": batch.source_end,
-        "target_topic": batch.target.topic,
-        "target_topic_id": batch.target.topic_id,
-        "target_partition": batch.target.partition,
-        **{column: header[field] for field, (column, _) in _HEADER_COLUMNS.items()},
-        "size_bytes": len(batch.batch),
-        "batch_crc32c": crc32c(batch.batch),
-        "error_name": batch.error_name,
-        "rule": batch.rule,
-        "remedy": batch.remedy,
-        BATCH: batch.batch,
-    }
 
 
 def key_of(row: Mapping[str, Any]) -> BatchKey:

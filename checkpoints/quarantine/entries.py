@@ -15,13 +15,15 @@ from typing import Any, Self
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine.batches import (
     DESCRIBING,
+    QUARANTINE,
     QUARANTINE_TABLE,
     BatchKey,
     QuarantinedBatch,
+    QuarantineRow,
     batch_of,
     is_whole,
     key_of,
-    rows_of,
+    row_of,
 )
 from shallow_mirror.checkpoints.schema import row_to_segment
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
@@ -37,27 +39,28 @@ class QuarantineTable:
     Only the driver writes it, from what tasks report, so that it reaches every catalog and a folder of this machine alike.
     """
 
-    def __init__(self, rows: DurableTable, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+    def __init__(self, rows: DurableTable[QuarantineRow], now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._rows, self._now_ms = rows, now_ms
 
     @classmethod
     def open(cls, storage: MirrorStorage | Tables) -> Self:
-        return cls(MirrorStorage.of(storage).durable_table(QUARANTINE_TABLE))
+        return cls(MirrorStorage.of(storage).durable_table(QUARANTINE_TABLE, QUARANTINE))
 
     def add(self, batches: Sequence[QuarantinedBatch], decision: int) -> None:
         """Add batches; on the disk when it returns.
 
         Raises OutcomeUnknownError; rows of a decision that never comes count for nothing.
         """
-        self._rows.append(rows_of(batches, decision, self._now_ms()))
+        now_ms = self._now_ms()
+        self._rows.append([row_of(batch, decision, now_ms) for batch in batches])
 
     def described(self, condition: Condition) -> list[Mapping[str, Any]]:
         """Return rows without the batches themselves, in no order."""
-        return list(self._rows.read(condition, DESCRIBING))
+        return list(self._rows.read_columns(condition, DESCRIBING))
 
     def whole(self, condition: Condition) -> list[Mapping[str, Any]]:
         """Return rows with the batches: as many as `condition` lets pass are in memory at once."""
-        return list(self._rows.read(condition, None))
+        return list(self._rows.read_columns(condition, None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ import pyarrow as pa
 import yaml
 from markdown_text import code, table
 
+from shallow_mirror.checkpoints.row_codec import RowCodec
+
 _INTRODUCTION = """# Tables
 
 Plain Delta tables (no deletion vectors, no column mapping), in the folder or schema of the setting `tables`. Any reader may
@@ -33,8 +35,9 @@ def schemas(folder: Path) -> Iterator[tuple[str, pa.Schema]]:
             ".".join(["shallow_mirror", "checkpoints", *path.relative_to(folder).with_suffix("").parts])
         )
         for name, value in vars(module).items():
-            if isinstance(value, pa.Schema) and name.isupper() and not name.startswith("_"):
-                schemas.setdefault(name.lower(), value)
+            schema = value.schema if isinstance(value, RowCodec) else value
+            if isinstance(schema, pa.Schema) and name.isupper() and not name.startswith("_"):
+                schemas.setdefault(name.lower(), schema)
     yield from schemas.items()
 
 

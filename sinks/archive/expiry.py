@@ -19,7 +19,7 @@ from itertools import islice
 from shallow_mirror.checkpoints.archive_deleted_topics import TopicIncarnation
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.row_codec import ms_of
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.config.archive_config import RetentionSettings
 from shallow_mirror.errors import FencedError, MirrorError

@@ -11,7 +11,7 @@ from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.group_offset_history import delete_outdated, thin_out
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.row_codec import ms_of
 from shallow_mirror.checkpoints.table_protocol import Comparison
 
 _KEPT_DATA = (Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value), Comparison("kind", "=", "data"))

@@ -59,7 +59,7 @@ class HeldSettings:
                     source_topic_id=next(iter(ends)).topic_id,
                     target_topic=spec.name,
                     held_settings=tuple(before),
-                    source_ends={source.partition: end for source, end in ends.items()},
+                    source_ends=tuple(end for _, end in sorted(ends.items())),
                 )
             )
             _log.info("target topic %s is compacted like %s once what that holds now is copied", spec.name, topic)
@@ -134,4 +134,4 @@ def _existing(rows: Mapping[str, CreatedTopic], source: Cluster, target: Cluster
 
 
 def _ends_of(row: CreatedTopic) -> dict[SourcePartition, int]:
-    return {SourcePartition(row.source_topic, row.source_topic_id, number): end for number, end in row.source_ends.items()}
+    return {SourcePartition(row.source_topic, row.source_topic_id, number): end for number, end in enumerate(row.source_ends)}

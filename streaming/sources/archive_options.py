@@ -15,7 +15,7 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import MOST_OPENED_BYTES
 from shallow_mirror.archive_reading.scan_plan import PART_BYTES
 from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.row_codec import ms_of
 from shallow_mirror.checkpoints.table_location import TableLocation
 from shallow_mirror.config.values import parse_duration
 from shallow_mirror.errors import ConfigError

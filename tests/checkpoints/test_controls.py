@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from shallow_mirror.checkpoints.controls import ControlAction, Controls
+from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.paused_intervals import ControlAction
 from shallow_mirror.errors import OffsetMapConflictError
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shallow_mirror.checkpoints.controls import Controls
-from shallow_mirror.checkpoints.paused_intervals import PausedInterval, paused_intervals
+from shallow_mirror.checkpoints.paused_intervals import ControlAction, ControlRow, PausedInterval, paused_intervals
+
+PAUSES: tuple[ControlAction, ...] = ("pause", "resume")
 
 
-def rows(*actions: tuple[str, str, int]) -> list[dict[str, Any]]:
+def rows(*actions: tuple[ControlAction, str, int]) -> list[ControlRow]:
     """Build rows of (action, topic, ms)."""
     return [
-        {"sequence": number, "topic": topic, "action": action, "at": datetime.fromtimestamp(at_ms / 1000, UTC)}
+        ControlRow(sequence=number, topic=topic, action=action, at_ms=at_ms, host="h", pid=1)
         for number, (action, topic, at_ms) in enumerate(actions, start=1)
     ]
 
@@ -57,9 +57,9 @@ def test_a_resume_from_a_host_whose_clock_is_behind_leaves_no_interval_of_negati
     assert paused_intervals(actions) == [PausedInterval("a", 10, 50), PausedInterval("a", 50, 60)]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["pause", "resume"]), st.sampled_from("abc"), st.integers(0, 100))))
+@given(st.lists(st.tuples(st.sampled_from(PAUSES), st.sampled_from("abc"), st.integers(0, 100))))
 def test_intervals_of_a_topic_do_not_overlap_and_the_open_ones_are_the_topics_whose_last_row_is_a_pause(
-    actions: list[tuple[str, str, int]],
+    actions: list[tuple[ControlAction, str, int]],
 ) -> None:
     intervals = paused_intervals(rows(*actions))
     last = {topic: action for action, topic, _ in actions}

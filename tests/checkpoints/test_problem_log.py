@@ -13,6 +13,7 @@ import pytest
 from shallow_mirror.checkpoints import problem_log as module
 from shallow_mirror.checkpoints.problem_log import ProblemLog, merged, read_problems
 from shallow_mirror.checkpoints.problems import CountedProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.row_codec import row_codec
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.types import TopicPartition
 
@@ -23,11 +24,11 @@ class Rows:
     """A store in memory."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[CountedProblem] = []
 
     def append(self, table: str, rows: pa.Table) -> bool:
         assert table == "problems"
-        self.rows += rows.to_pylist()
+        self.rows += row_codec(CountedProblem).rows(rows.to_pylist())
         return True
 
     def tidy(self, table: str) -> None: ...
@@ -36,7 +37,7 @@ class Rows:
 
     def flush(self) -> None: ...
     def read(self, table: str, condition: Any) -> list[dict[str, Any]]:
-        return self.rows
+        raise NotImplementedError
 
 
 class Clock:
@@ -113,7 +114,7 @@ def test_what_was_met_before_the_take_over_is_written_after_it() -> None:
     log.record(away())
     log.begin(rows, 7)
     assert texts_and_counts(merged(rows.rows)) == [(away().text, 2)]
-    assert rows.rows[0]["run_epoch"] == 7
+    assert rows.rows[0].run_epoch == 7
 
 
 def test_too_many_different_problems_are_combined_by_kind_but_not_the_one_that_ended_the_run() -> None:

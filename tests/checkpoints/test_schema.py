@@ -8,15 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shallow_mirror.checkpoints import (
-    controls,
     group_offset_history,
-    problem_log,
+    paused_intervals,
+    problems,
     run_history,
     schema,
     verify_log,
 )
 from shallow_mirror.checkpoints.backends.spark_sql import columns_in_sql
 from shallow_mirror.checkpoints.quarantine import batches
+from shallow_mirror.checkpoints.row_codec import RowCodec
 from shallow_mirror.checkpoints.schema import (
     OFFSET_MAP,
     DecidedSegment,
@@ -77,11 +78,12 @@ def test_a_missing_or_changed_column_is_named_and_a_further_one_is_welcome() -> 
 
 @pytest.mark.parametrize(
     "module",
-    [verify_log, controls, group_offset_history, run_history, problem_log, batches, schema],
+    [verify_log, paused_intervals, group_offset_history, run_history, problems, batches, schema],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
 def test_every_table_can_be_created_through_spark(module: object) -> None:
-    schemas = [value for value in vars(module).values() if isinstance(value, pa.Schema)]
+    values = (value.schema if isinstance(value, RowCodec) else value for value in vars(module).values())
+    schemas = [value for value in values if isinstance(value, pa.Schema)]
     assert schemas
     for table_schema in schemas:
         assert columns_in_sql(table_schema).count("`") == 2 * len(table_schema)

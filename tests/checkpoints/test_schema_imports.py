@@ -6,13 +6,15 @@ import os
 from itertools import count
 from pathlib import Path
 
-from shallow_mirror.checkpoints.schema_imports import SchemaImports
+from shallow_mirror.checkpoints.schema_imports import SCHEMA_IMPORTS, SchemaImports
 from shallow_mirror.checkpoints.storage import MirrorStorage
 
 
 def _imports(folder: Path, registry: str = "http://west") -> SchemaImports:
     moments = count(1000, 1000)
-    return SchemaImports(MirrorStorage(str(folder)).durable_table("schema_imports"), registry, lambda: next(moments))
+    return SchemaImports(
+        MirrorStorage(str(folder)).durable_table("schema_imports", SCHEMA_IMPORTS), registry, lambda: next(moments)
+    )
 
 
 def test_a_subject_is_unfinished_until_it_is_recorded_as_set_back(tmp_path: Path) -> None:

@@ -196,7 +196,8 @@ def test_spark_sees_the_rows_and_types_of_the_observations(spark: Any, tmp_path:
         )  # fmt: skip
     observations.run_started(1, RUN, "0.1.0")
     observations.run_ended(1, RUN, "done")
-    for table, schema in (("micro_batches", MICRO_BATCHES), ("runs", RUNS)):
+    schemas = {"micro_batches": MICRO_BATCHES.schema, "runs": RUNS.schema}
+    for table, schema in schemas.items():
         rows = read_by_spark(spark, str(tmp_path), table)
         assert rows.dtypes == [(field.name, SPARK_TYPES[field.type]) for field in schema]
         assert_same(spark, rows, DeltaTable(str(tmp_path / table)).to_pyarrow_table())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.row_codec import ms_of
 from shallow_mirror.checkpoints.table_protocol import Condition
 from shallow_mirror.plurals import counted
 

@@ -27,7 +27,7 @@ from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable, of_partition
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, SeenTopic, TopicDescription
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.row_codec import ms_of
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.errors import ConfigError

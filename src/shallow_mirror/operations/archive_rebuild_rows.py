@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.checkpoints.archive_schema import SegmentState, decided_segment_of
-from shallow_mirror.checkpoints.schema import DecidedSegment, ms_of
+from shallow_mirror.checkpoints.row_codec import ms_of
+from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.operations.archive_object_check import read_footer
 from shallow_mirror.operations.archive_rebuild_choice import CopiedDecision, FooterSummary, Partitions

@@ -30,7 +30,7 @@ from shallow_mirror.checkpoints.problems import CountedProblem
 from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
 from shallow_mirror.checkpoints.restore_ranges import RestoreRangesTable
 from shallow_mirror.checkpoints.restored_topics import RestoredTopicsTable
-from shallow_mirror.checkpoints.schema import ms_of
+from shallow_mirror.checkpoints.row_codec import ms_of
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.checkpoints.topic_offsets import (

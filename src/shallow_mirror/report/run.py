@@ -101,5 +101,5 @@ def _read_runs(tables: BestEffortTables, newest_run_epoch: int) -> list[Mapping[
     runs: dict[int, dict[str, Any]] = {}
     for row in rows:
         values = {name: value for name, value in row.items() if value is not None}
-        runs.setdefault(row["run_epoch"], dict.fromkeys(run_history.RUNS.names)).update(values)
+        runs.setdefault(row["run_epoch"], dict.fromkeys(run_history.RUNS.schema.names)).update(values)
     return [runs[epoch] for epoch in sorted(runs)]
