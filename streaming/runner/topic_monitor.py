@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import gone_topics, missing_topics
 from shallow_mirror.checkpoints.best_effort_tables import RepeatedWarnings
 from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.problems import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -30,6 +31,7 @@ from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.error_hints import REMEDY_OF_GONE
+from shallow_mirror.streaming.runner.followed_deletions import FollowedDeletions
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ _DELETED = "was deleted: its copies stay on the target"
 _HIDDEN = "may no longer be described by the mirror's user, so no new records are copied"
 _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
+_REMEDY_OF_FOLLOWED = "Exclude it (topics.exclude); topics.deleted: keep leaves its target topic"
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
 _REMEDY = "Set it on the target topic manually, or set topics.configs: create"
 
@@ -65,7 +68,11 @@ class TopicMonitor:
         *,
         cycles: CycleDetector,
         report: Callable[[Problem], None],
+        deletions: FollowedDeletions | None = None,
+        positions: Mapping[SourcePartition, Position] = MappingProxyType({}),
     ) -> None:
+        """Start nothing yet. `deletions`: None where target topics of deleted source topics are kept. `positions`: of the map."""
+        self._deletions, self._positions = deletions, positions
         self._config = config
         self._targets = targets
         self._mirrored = frozenset(mirrored)
@@ -132,6 +139,9 @@ class TopicMonitor:
             deleted = missing.gone
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
             problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
+            if self._deletions is not None:
+                followed = self._deletions.follow(source, target, self._positions, deadline)
+                problems |= dict.fromkeys(followed.values(), _REMEDY_OF_FOLLOWED)
             gone = self._gone_targets(target, deadline)
             problems |= dict.fromkeys(gone.values(), REMEDY_OF_GONE)
             if follower is not None:
@@ -160,7 +170,8 @@ class TopicMonitor:
 
         Topics with broker timestamps are written only: a Produce response, or their settings, made them problems before.
         """
-        remedies = {f"source topic {name} {_DELETED}": _REMEDY_OF_DELETED for name in deleted} | {**problems}
+        kept = deleted if self._deletions is None else ()
+        remedies = {f"source topic {name} {_DELETED}": _REMEDY_OF_DELETED for name in kept} | {**problems}
         for sentence in sorted(remedies.keys() - self._reported):
             self._report(Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=remedies[sentence]))
         self._reported = frozenset(remedies)

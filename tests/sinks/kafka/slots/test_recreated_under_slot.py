@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, after, dropped_after, error
 from tests.sinks.kafka.slots.test_preserved_writer import preserving
-from tests.sinks.slots.test_gone_topics import left
+from tests.sinks.slots.test_left_out_ranges import left
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 from tests.support.record_batches import batch, marker
 

@@ -86,9 +86,7 @@ def test_with_isolation_a_start_leaves_out_a_target_topic_that_is_gone_and_prepa
     limits = dict.fromkeys(target_topic_policy.TIMESTAMP_LIMITS, str(target_topic_policy.NO_LIMIT_MS))
     create_target(clusters.target, "users", 1, **limits, **target_topic_policy.FORCED_WHERE_PRESERVED)
     change(clusters)
-    settings = config(
-        tmp_path, *(cluster.bootstrap for cluster in (clusters.source, clusters.target)), [".*"], on_error="isolate"
-    )
+    settings = config(tmp_path, clusters.source.bootstrap, clusters.target.bootstrap, [".*"], on_error="isolate")
     targets = TargetTopics(
         settings,
         *opened,

@@ -1,4 +1,4 @@
-"""Driver: the table `archive_deleted_topics`: since when topics of an archive are missing at the source."""
+"""Driver: the tables of topics that are missing at the source, and since when: of an archive, and of a mirror."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from shallow_mirror.checkpoints.schema import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 
 ARCHIVE_DELETED_TOPICS_TABLE = "archive_deleted_topics"
+DELETED_TOPICS_TABLE = "deleted_topics"
 
-ARCHIVE_DELETED_TOPICS = pa.schema(
+DELETED_TOPICS = pa.schema(
     [
         ("source_topic", pa.string()),
         ("source_topic_id", pa.string()),
@@ -31,15 +32,19 @@ class TopicIncarnation(NamedTuple):
     topic_id: str
 
 
-class ArchiveDeletedTopics:
+class DeletedTopicsTable:
     """Reads and appends. Raises as `DurableTable`."""
 
     def __init__(self, table: DurableTable) -> None:
         self._table = table
 
     @classmethod
-    def of(cls, storage: MirrorStorage) -> ArchiveDeletedTopics:
+    def of_archive(cls, storage: MirrorStorage) -> DeletedTopicsTable:
         return cls(storage.durable_table(ARCHIVE_DELETED_TOPICS_TABLE))
+
+    @classmethod
+    def of_mirror(cls, storage: MirrorStorage) -> DeletedTopicsTable:
+        return cls(storage.durable_table(DELETED_TOPICS_TABLE))
 
     def since_ms(self) -> dict[TopicIncarnation, int]:
         """Return when each topic that is missing was first seen to be."""
@@ -69,5 +74,5 @@ class ArchiveDeletedTopics:
                 }
                 for topic, is_deleted in sorted(changed.items())
             ]
-            self._table.append(pa.Table.from_pylist(rows, schema=ARCHIVE_DELETED_TOPICS))
+            self._table.append(pa.Table.from_pylist(rows, schema=DELETED_TOPICS))
         return {topic: known.get(topic, at_ms) for topic in missing}
