@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Set
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.broker.cluster.missing_topics import is_incarnation_gone
-from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics, TopicIncarnation
+from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 
@@ -22,7 +22,7 @@ class DeletedTopics:
         self,
         source: Cluster,
         cluster_id: str,
-        table: ArchiveDeletedTopics,
+        table: DeletedTopicsTable,
         keep_s: float | None,
         *,
         run_epoch: int,

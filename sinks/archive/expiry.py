@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
-from shallow_mirror.checkpoints.archive_deleted_topics import TopicIncarnation
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.deleted_topics import TopicIncarnation
 from shallow_mirror.checkpoints.row_codec import ms_of
 from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
 from shallow_mirror.config.archive_config import RetentionSettings

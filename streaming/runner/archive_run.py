@@ -14,10 +14,10 @@ from typing import Any
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import named_cluster
 from shallow_mirror.broker.fetch.empty_ranges import topic_storage
-from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
 from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
@@ -339,7 +339,7 @@ class _ArchiveRun:
                 deleted_topics=DeletedTopics(
                     self._source,
                     self._source_cluster_id,
-                    ArchiveDeletedTopics.of(self._storage),
+                    DeletedTopicsTable.of_archive(self._storage),
                     config.deleted_topics.keep_s,
                     run_epoch=self._archive.table.run_epoch,
                     deadline=self._supervisor.deadline,

@@ -149,6 +149,7 @@ class _Run:
             supervisor=self.supervisor,
             observer=self.observer,
             available_now=self.available_now,
+            source_cluster_id=self.source_cluster_id,
         )
 
     def _group_sync(self, tables: BestEffortTables) -> AbstractContextManager[GroupSync | None]:

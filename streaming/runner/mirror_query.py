@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
@@ -51,6 +53,7 @@ from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.continued_logs import ContinuedLogs
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.ended_preservation import EndedPreservation
+from shallow_mirror.streaming.runner.followed_deletions import FollowedDeletions
 from shallow_mirror.streaming.runner.gone_topics import problems_of_gone, without_gone_topics
 from shallow_mirror.streaming.runner.held_settings import HeldSettings
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
@@ -88,6 +91,7 @@ class MirrorQuery:
     supervisor: Supervisor
     observer: Observer
     available_now: bool
+    source_cluster_id: str
     slot_time: SlotTime = field(init=False)
     copied: CopiedBytes = field(init=False)
     stamping: LogAppendTimeTopics = field(init=False)
@@ -288,6 +292,23 @@ class MirrorQuery:
             held=self.held,
             positions=lambda: OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror).positions(),
             report=self.reporter.record_problem,
+            deletions=self._followed_deletions(),
+        )
+
+    def _followed_deletions(self) -> FollowedDeletions | None:
+        """Return what deletes target topics of deleted source topics; None where they are kept."""
+        if self.config.topics.deleted == "keep":
+            return None
+        to_read = self.storage.to_read()
+        return FollowedDeletions(
+            DeletedTopicsTable.of_mirror(self.storage),
+            lambda: OffsetMap.open(to_read, mirror=self.config.mirror).positions(),
+            Controls.open(to_read).read,
+            source_cluster_id=self.source_cluster_id,
+            is_included=self.config.topics.is_included,
+            after_s=self.config.topics.deleted_after_s,
+            run_epoch=self.owner.run_epoch,
+            now_ms=lambda: int(time.time() * 1000),
         )
 
     def _register_partitions(self, targets: TargetTopics) -> dict[str, str]:

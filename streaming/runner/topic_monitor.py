@@ -31,6 +31,7 @@ from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runner.error_hints import REMEDY_OF_GONE
+from shallow_mirror.streaming.runner.followed_deletions import FollowedDeletions
 from shallow_mirror.streaming.runner.held_settings import HeldSettings
 from shallow_mirror.types import SourcePartition
 
@@ -48,6 +49,7 @@ _DELETED = "was deleted: its copies stay on the target"
 _HIDDEN = "may no longer be described by the mirror's user, so no new records are copied"
 _REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
 _REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
+_REMEDY_OF_FOLLOWED = "Exclude it (topics.exclude); topics.deleted: keep leaves its target topic"
 _REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
 _REMEDY_OF_HELD = "Grant AlterConfigs on it, or set it on the target topic manually"
 _REMEDY = "Set it on the target topic manually, or set topics.configs: create"
@@ -70,9 +72,14 @@ class TopicMonitor:
         held: HeldSettings,
         positions: Callable[[], Mapping[SourcePartition, Position]],
         report: Callable[[Problem], None],
+        deletions: FollowedDeletions | None = None,
     ) -> None:
-        """`positions`: returns the settled ones of the offset map; for any thread."""
-        self._held = held
+        """Start nothing yet.
+
+        `positions`: returns the settled ones of the offset map; for any thread. `deletions`: None where target topics of
+        deleted source topics are kept.
+        """
+        self._held, self._deletions = held, deletions
         self._positions = positions
         self._config = config
         self._targets = targets
@@ -175,6 +182,9 @@ class TopicMonitor:
             deleted = missing.gone
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
             problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
+            if self._deletions is not None:
+                followed = self._deletions.follow(source, target, self._positions(), deadline)
+                problems |= dict.fromkeys(followed.values(), _REMEDY_OF_FOLLOWED)
             gone = self._gone_targets(target, deadline)
             problems |= dict.fromkeys(gone.values(), REMEDY_OF_GONE)
             problems |= dict.fromkeys(self._held.release(source, target, deadline), _REMEDY_OF_HELD)
@@ -204,7 +214,8 @@ class TopicMonitor:
 
         Topics with broker timestamps are written only: a Produce response, or their settings, made them problems before.
         """
-        remedies = {f"source topic {name} {_DELETED}": _REMEDY_OF_DELETED for name in deleted} | {**problems}
+        kept = deleted if self._deletions is None else ()
+        remedies = {f"source topic {name} {_DELETED}": _REMEDY_OF_DELETED for name in kept} | {**problems}
         for sentence in sorted(remedies.keys() - self._reported):
             self._report(Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=remedies[sentence]))
         self._reported = frozenset(remedies)

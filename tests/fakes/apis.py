@@ -453,6 +453,25 @@ def _code_of_quota(entity: tuple[tuple[str, str | None], ...], ops: Any, *, is_t
     return 0 if is_entity and is_valid and not is_twice else _INVALID_REQUEST
 
 
+def _delete_topics(state: ClusterState, _node_id: int, body: Any, change: Change) -> Any:
+    """Delete topics by id."""
+    response = answer_type("DeleteTopics")
+
+    def deleted(topic_id: Any) -> None:
+        name = next((name for name, known in state.topic_ids.items() if known == topic_id), None)
+        if name is None:
+            raise RefusedError(100)
+        state.delete_topic(name)
+
+    results = []
+    for topic in body.topics:
+        code, _, _ = attempt(change, partial(deleted, topic.topic_id))
+        results.append(
+            response.DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=None)
+        )
+    return response(throttle_time_ms=change.throttle_ms, responses=results)
+
+
 _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ApiVersions": api_versions,
     "Metadata": _metadata,
@@ -473,6 +492,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ListGroups": txn_apis.list_groups,
     "DescribeGroups": txn_apis.describe_groups,
     "DeleteGroups": txn_apis.delete_groups,
+    "DeleteTopics": _delete_topics,
     "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,
     "DescribeAcls": _describe_acls,

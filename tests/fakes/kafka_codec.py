@@ -19,6 +19,7 @@ _MODULES = {
     "ListGroups": (admin, 4),
     "DescribeGroups": (admin, 5),
     "DeleteGroups": (admin, 2),
+    "DeleteTopics": (admin, 6),
     "Heartbeat": (consumer, 4),
     "FindCoordinator": (metadata, 3),
     "ApiVersions": (metadata, 3),

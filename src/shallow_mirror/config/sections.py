@@ -90,7 +90,13 @@ class TopicSettings(SourceTopicSettings, OffsetSettings):
     create: bool = True
     replication_factor: int | None = Field(default=None, ge=1, le=32767)
     configs: Annotated[Literal["create", "sync", "off"], OrOff] = "create"
+    deleted: Literal["keep", "delete"] = "keep"
+    deleted_after: Interval = "7 days"
     bytes_per_second: dict[Pattern, BytesPerSecond] = Field(default={})
+
+    @property
+    def deleted_after_s(self) -> float:
+        return values.parse_interval(self.deleted_after)
 
     def is_continued(self, topic: str) -> bool:
         """Return whether they do in a target topic that may hold the first of them already."""

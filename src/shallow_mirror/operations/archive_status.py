@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics, TopicIncarnation
 from shallow_mirror.checkpoints.archive_schema import SegmentState
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.checkpoints.lineages import Lineages
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.storage import MirrorStorage
@@ -181,7 +181,7 @@ def gather_archive_status(
         micro_batch=0 if recorded is None else recorded.micro_batch,
         decided_at_ms=None if recorded is None or not recorded.decided_at_ms else recorded.decided_at_ms,
         topics=topics,
-        deleted_topics=_deleted_topics(config, ArchiveDeletedTopics.of(storage), topics),
+        deleted_topics=_deleted_topics(config, DeletedTopicsTable.of_archive(storage), topics),
         deleting_bytes=deleting_bytes,
         source_problem=problem,
         waiting_for=None if planned is None or is_over else planned.waiting_for,
@@ -192,7 +192,7 @@ def gather_archive_status(
 
 
 def _deleted_topics(
-    config: ArchiveConfig, table: ArchiveDeletedTopics, topics: Sequence[ArchivedTopic]
+    config: ArchiveConfig, table: DeletedTopicsTable, topics: Sequence[ArchivedTopic]
 ) -> tuple[DeletedTopic, ...]:
     size_bytes = {TopicIncarnation(topic.topic, topic.topic_id): topic.size_bytes for topic in topics}
     keep_s = config.deleted_topics.keep_s

@@ -16,8 +16,8 @@ from tests.support.record_batches import batch
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.archive_deleted_topics import ArchiveDeletedTopics, TopicIncarnation
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -57,7 +57,7 @@ class Scene:
             self.archive.archive({partition: [batch(0, 10)]})
         self.cluster = Cluster(ClientConfig.from_properties({"bootstrap.servers": source.bootstrap}))
         self.cluster_id = CLUSTER_ID
-        self.table = ArchiveDeletedTopics.of(MirrorStorage(config.table_location))
+        self.table = DeletedTopicsTable.of_archive(MirrorStorage(config.table_location))
 
     def expire(self, day: float) -> list[SourcePartition]:
         """Expire as a run that starts at that day. Return the partitions that have visible data."""

@@ -17,6 +17,7 @@ from shallow_mirror.checkpoints.problems import ProblemKind
 from shallow_mirror.checkpoints.schema import OFFSET_MAP_TABLE, table_uri
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.operations.status import gather_status
 from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify import Unchecked, verify_mirror
 
@@ -131,3 +132,52 @@ def test_a_topic_that_was_created_again_stops_the_mirror_or_continues_behind_the
     assert kinds(conf) == [(0, 1, "data"), (0, 2, "data"), (0, 3, "data")]
     report = verify_mirror(MirrorConfig.load(conf))
     assert (report.is_equal, report.record_count, report.unchecked) == (True, 1, {Unchecked.SOURCE_TOPIC_GONE: 5})
+
+
+def test_topics_that_go_away_on_either_side_are_left_out_and_the_others_are_copied(
+    stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str
+) -> None:
+    source, target = stoppable_clusters.source.bootstrap, stoppable_clusters.target.bootstrap
+    whole, of_target, of_source, preserved = (f"{topic_name}.{name}" for name in ("whole", "target", "source", "preserved"))
+    topics = {"offsets": {preserved: "preserved"}}
+    for name in (whole, of_target, of_source, preserved):
+        create_topic(source, name)
+        write(source, name, ["a"])
+    conf = conf_file(tmp_path, source, target, [f"{topic_name}.*"], topics=topics, on_error="isolate")
+    settings = MirrorConfig.load(conf)
+
+    def left_out() -> set[str]:
+        return {left.source.topic for left in gather_status(settings).left_out}
+
+    def write_all(value: str, *names: str) -> None:
+        for name in names:
+            write(source, name, [value])
+
+    with mirror(conf) as process:
+        wait_for("all topics", lambda: [read_values(target, name) for name in (whole, of_source, preserved)] == [["a"]] * 3)
+        for name in (of_target, preserved):
+            delete_topic(target, name)
+        write_all("b", whole, of_target, of_source, preserved)
+        wait_for("what is left out", lambda: {of_target, preserved} <= left_out())
+        wait_for("the others", lambda: [read_values(target, name) for name in (whole, of_source)] == [["a", "b"]] * 2)
+        create_topic(target, of_target)
+        delete_topic(source, of_source)
+        create_topic(source, of_source)
+        write_all("c", whole, of_target, of_source)
+        wait_for("all three", lambda: {of_target, of_source, preserved} <= left_out())
+        wait_for("the rest", lambda: read_values(target, whole) == ["a", "b", "c"])
+        assert process.poll() is None
+    assert read_values(target, of_target) == []
+    assert read_values(target, of_source) == ["a", "b"]
+    write_all("d", whole)
+    with mirror(conf):
+        wait_for("what is written after a start", lambda: read_values(target, whole) == ["a", "b", "c", "d"])
+        wait_for("what it leaves out", lambda: {of_target, of_source, preserved} <= left_out())
+    assert read_values(target, of_target) == []
+    assert read_values(target, of_source) == ["a", "b"]
+    stopping = conf_file(tmp_path, source, target, [f"{topic_name}.*"], topics={**topics, "exclude": [of_source]})
+    with mirror(stopping) as process:
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert f"target topic {of_target} (for {of_target}) was deleted and created again" in output
+    assert f"target topic {preserved} (for {preserved}) was deleted, with what was copied to it" in output

@@ -60,30 +60,32 @@ def suspected_topics(metadata: ClusterMetadata, topic_ids: Mapping[str, str]) ->
     return {name: topic_id for name, topic_id in topic_ids.items() if is_incarnation_gone(metadata.topics.get(name), topic_id)}
 
 
-def gone_topics(cluster: Cluster, topic_ids: Mapping[str, str], deadline: Deadline) -> dict[str, str]:
+def gone_topics(cluster: Cluster, topic_ids: Mapping[str, str], deadline: Deadline, *, asks_all: bool = False) -> dict[str, str]:
     """Return which topics are gone, and the id of what has the name now; "": nothing has. `topic_ids`: ids by name.
 
     Every broker that answers, of MOST_ASKED, has to say so, and twice, NEW_TOPIC_PATIENCE_MS apart, where no broker has a topic
-    of the name. Raises RetriableError where no broker answers.
+    of the name. `asks_all`: every broker of the cluster has to. Raises RetriableError where no broker answers, or not all.
     """
     left = suspected_topics(cluster.metadata(sorted(topic_ids), deadline), topic_ids) if topic_ids else {}
-    gone = _gone_at_all_brokers(cluster, left, deadline)
+    gone = _gone_at_all_brokers(cluster, left, deadline, asks_all)
     absent = {name: left[name] for name, now in gone.items() if not now}
     if absent:
         cluster.wait(NEW_TOPIC_PATIENCE_MS, deadline)
-        gone = {name: now for name, now in gone.items() if now} | _gone_at_all_brokers(cluster, absent, deadline)
+        gone = {name: now for name, now in gone.items() if now} | _gone_at_all_brokers(cluster, absent, deadline, asks_all)
     return gone
 
 
-def _gone_at_all_brokers(cluster: Cluster, topic_ids: Mapping[str, str], deadline: Deadline) -> dict[str, str]:
+def _gone_at_all_brokers(cluster: Cluster, topic_ids: Mapping[str, str], deadline: Deadline, asks_all: bool) -> dict[str, str]:
     if not topic_ids:
         return {}
     answers: list[ClusterMetadata] = []
     last: RetriableError | None = None
-    for node_id in sorted(cluster.metadata([], deadline).brokers)[:MOST_ASKED]:
+    for node_id in sorted(cluster.metadata([], deadline).brokers)[: None if asks_all else MOST_ASKED]:
         try:
             answers.append(cluster.metadata_of(node_id, sorted(topic_ids), deadline.sooner(_ANSWER_MS)))
         except RetriableError as error:
+            if asks_all:
+                raise
             _log.info("broker %d does not say whether topics are gone: %s", node_id, error)
             last = error
     if not answers and last is not None:

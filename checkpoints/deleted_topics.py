@@ -1,4 +1,4 @@
-"""Driver: the table `archive_deleted_topics`: since when topics of an archive are missing at the source."""
+"""Driver: the tables of topics that are missing at the source, and since when: of an archive, and of a mirror."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from shallow_mirror.checkpoints.row_codec import Int32, TimeMs, row_codec
 from shallow_mirror.checkpoints.storage import DurableTable, MirrorStorage
 
 ARCHIVE_DELETED_TOPICS_TABLE = "archive_deleted_topics"
+DELETED_TOPICS_TABLE = "deleted_topics"
 
 
 class TopicIncarnation(NamedTuple):
@@ -29,18 +30,22 @@ class DeletedTopicRow:
     seen_at_ms: TimeMs
 
 
-ARCHIVE_DELETED_TOPICS = row_codec(DeletedTopicRow)
+ARCHIVE_DELETED_TOPICS = DELETED_TOPICS = row_codec(DeletedTopicRow)
 
 
-class ArchiveDeletedTopics:
+class DeletedTopicsTable:
     """Reads and appends. Raises as `DurableTable`."""
 
     def __init__(self, table: DurableTable[DeletedTopicRow]) -> None:
         self._table = table
 
     @classmethod
-    def of(cls, storage: MirrorStorage) -> ArchiveDeletedTopics:
-        return cls(storage.durable_table(ARCHIVE_DELETED_TOPICS_TABLE, ARCHIVE_DELETED_TOPICS))
+    def of_archive(cls, storage: MirrorStorage) -> DeletedTopicsTable:
+        return cls(storage.durable_table(ARCHIVE_DELETED_TOPICS_TABLE, DELETED_TOPICS))
+
+    @classmethod
+    def of_mirror(cls, storage: MirrorStorage) -> DeletedTopicsTable:
+        return cls(storage.durable_table(DELETED_TOPICS_TABLE, DELETED_TOPICS))
 
     def since_ms(self) -> dict[TopicIncarnation, int]:
         """Return when each topic that is missing was first seen to be."""
