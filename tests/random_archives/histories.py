@@ -221,7 +221,7 @@ class ArchiveHistory(RandomSource):
         if not ends and begin == archived.end:
             return None
         end = max([begin, *ends]) if self.chance.random() < 0.6 else self.chance.choice(ends or [begin])
-        batches = log.between(begin, end) if end > begin else []  # all up to the last stable offset has expired
+        batches = log.between(begin, end) if begin < end else []  # all may have expired, up to the middle of a batch
         responses: list[Response] = []
         while batches:
             count = self.chance.randint(1, len(batches))
