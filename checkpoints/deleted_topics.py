@@ -23,6 +23,7 @@ DELETED_TOPICS = pa.schema(
         ("seen_at", TIMESTAMP),
     ]
 )
+ARCHIVE_DELETED_TOPICS = DELETED_TOPICS
 
 
 class TopicIncarnation(NamedTuple):
