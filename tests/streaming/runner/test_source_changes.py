@@ -134,6 +134,7 @@ def test_a_topic_that_was_created_again_stops_the_mirror_or_continues_behind_the
     assert (report.is_equal, report.record_count, report.unchecked) == (True, 1, {Unchecked.SOURCE_TOPIC_GONE: 5})
 
 
+@pytest.mark.long
 def test_topics_that_go_away_on_either_side_are_left_out_and_the_others_are_copied(
     stoppable_clusters: TwoClusters, tmp_path: Path, topic_name: str
 ) -> None:
