@@ -1,0 +1,38 @@
+"""A topic is deleted by its id: one that has its name by now stays."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+from tests.support.mirror_runs import create_topic
+
+from shallow_mirror.broker.admin.topic_deletion import delete_topic_by_id
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.local_kafka.node import LocalKafka
+
+OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+def deadline() -> Deadline:
+    return Deadline.after_ms(30_000, time.monotonic)
+
+
+@pytest.mark.brokers
+def test_brokers_delete_the_topic_with_this_id_and_no_other(target_cluster: LocalKafka, topic_name: str) -> None:
+    create_topic(target_cluster.bootstrap, topic_name)
+    properties = {"bootstrap.servers": target_cluster.bootstrap}
+    with closing(Cluster(ClientConfig.from_properties(properties))) as cluster:
+        topic_id = cluster.metadata([topic_name], deadline()).topics[topic_name].topic_id
+        delete_topic_by_id(cluster, topic_name, OTHER_ID, deadline())
+        assert cluster.metadata([topic_name], deadline()).topics[topic_name].topic_id == topic_id
+        delete_topic_by_id(cluster, topic_name, topic_id, deadline())
+        until = deadline()
+        while not cluster.metadata([topic_name], deadline()).topics[topic_name].error_code:
+            until.require("the topic to be gone")
+            time.sleep(0.05)
+        assert cluster.metadata([topic_name], deadline()).topics[topic_name].error_code == UNKNOWN_TOPIC_OR_PARTITION
