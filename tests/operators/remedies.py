@@ -14,9 +14,11 @@ from shallow_mirror.errors import (
     MirrorError,
     OlderTablesError,
     PreservedLogDamagedError,
+    RecoverNeededError,
     TargetDataLossError,
 )
-from shallow_mirror.operations.recover import accept_repeats, older_tables
+from shallow_mirror.operations.recover import accept_repeats, inspect, older_tables, resolve
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import TxnFate
 
 Remedy = Callable[[World, MirrorError], str]
 
@@ -74,6 +76,7 @@ def delete_target_topics(world: World, error: MirrorError) -> str:
 
 
 def name_new_target_topics(world: World, _error: MirrorError) -> str:
+    world.leave_copies()
     world.settings.target_name = f"{{topic}}.n{world.runs}"
     return f"topics.target_name: {world.settings.target_name}"
 
@@ -89,6 +92,21 @@ def copy_damaged_topic_again(world: World, error: MirrorError) -> str:
 def translate_damaged_topic(world: World, _error: MirrorError) -> str:
     world.settings.offsets = "translated"
     return "topics.offsets: translated"
+
+
+def add_target_partitions(world: World, error: MirrorError) -> str:
+    lacking = re.findall(r"target topic (\S+) has fewer partitions \(\d+\) than source topic \S+ \((\d+)\)", str(error))
+    for topic, count in lacking:
+        world.target.add_partitions(topic, int(count))
+    return f"added partitions to target {lacking}"
+
+
+def choose_for_lost_records(world: World, _error: MirrorError) -> str:
+    """Copy again only where all records of the transaction are lost: `--redo` copies those that are not lost a second time."""
+    reports = inspect(world.config)
+    is_redo = all(len(report.lost) == len(report.decided.written) for report in reports if report.needs_choice)
+    resolve(world.config, reports, TxnFate.NOT_COMMITTED if is_redo else TxnFate.COMMITTED)
+    return "recover --redo" if is_redo else "recover --commit"
 
 
 _NAMED = re.compile(r"(?:\(for |topic )([a-z])\b")
@@ -110,6 +128,9 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
         copy_damaged_topic_again,
     ),
     (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_damaged_topic),
+    (RecoverNeededError, "`shallow-mirror recover CONF` shows what is known and takes the choice", choose_for_lost_records),
+    (ConfigError, "add partitions to the target topic", add_target_partitions),
+    (ConfigError, "(they are matched by number), or exclude", exclude_topic),
     (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),
     (ConfigError, f"mirror it to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (ConfigError, "with preserved offsets the target topic has to be new. Delete it", delete_target_topics),
