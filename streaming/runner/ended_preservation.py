@@ -27,6 +27,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.preserved.continuation import ExistingLog, continued_rows
+from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, Segment, SegmentKind, SourcePartition, TopicPartition
 from shallow_mirror.verify.clusters import ClusterReader
@@ -39,8 +40,6 @@ _log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 4 << 20
 _EARLIEST = -2
-_FENCE_EPOCH = 1
-"""Producer epoch of the last batch with a shared producer id; all others have epoch 0, and are refused behind it."""
 
 _INSTEAD = "Mirror the topic to a new target topic with another mirror id, tables and checkpoint"
 
@@ -102,7 +101,7 @@ class EndedPreservation:
                 index,
                 np.zeros(1, np.int64),
                 producer_id=position.shared_producer_id,
-                producer_epoch=_FENCE_EPOCH,
+                producer_epoch=FENCE_EPOCH,
                 first_sequence=0,
                 transactional=False,
             )
@@ -138,7 +137,7 @@ class EndedPreservation:
                 )
                 for i in range(len(fetched.index)):
                     is_next = headers["base_offset"][i] <= end <= fetched.index.last_offset[i]
-                    if not is_own[i] or headers["producer_epoch"][i] == _FENCE_EPOCH or not is_next:
+                    if not is_own[i] or headers["producer_epoch"][i] == FENCE_EPOCH or not is_next:
                         return _EndedLog(source, position, start, end)
                     end = int(fetched.index.last_offset[i]) + 1
         return _EndedLog(source, position, start, end)

@@ -89,7 +89,7 @@ class Run:
         if self.kill_at:
             self._killed(world)
         else:
-            run_until_done(world, self.choice, self._during(world))
+            run_until_done(world, self.choice, self._during(world), is_final=not self.stays)
 
     def _killed(self, world: World) -> None:
         try:
@@ -98,7 +98,7 @@ class Run:
             world.events.append("killed")
             return
         if error is None:
-            world.check(is_final=self.during is None)
+            world.check(is_final=self.during is None and not self.stays)
         else:
             world.events.append(f"{type(error).__name__}: {error}")
 
@@ -107,13 +107,18 @@ class Run:
         return {} if during is None else {self.during_at: lambda: during.perform(world)}
 
 
-def run_until_done(world: World, choice: int, during: dict[int, Callable[[], None]] | None = None) -> None:
-    """Run, take the remedy that an error names, and run again. Raise FindingError where there is none, or none helps."""
+def run_until_done(
+    world: World, choice: int, during: dict[int, Callable[[], None]] | None = None, *, is_final: bool = True
+) -> None:
+    """Run, take the remedy that an error names, and run again. Raise FindingError where there is none, or none helps.
+
+    `is_final`: everything is copied then. A run of a few minutes may end while a partition is left out.
+    """
     chance = random.Random(choice)
     for _ in range(MOST_REMEDIES):
         error = world.run(Life(), during)
         if error is None:
-            world.check(is_final=not during)
+            world.check(is_final=is_final and not during)
             return
         during = None
         remedy = take_remedy(world, error, chance)
@@ -211,6 +216,10 @@ class SetIsolation:
     isolation: str
 
     def perform(self, world: World) -> None:
+        # A mirror that has copied records of an open transaction takes the log for truncated, until the transaction ends.
+        if self.isolation == "read_committed":
+            for txn in list(world.open_txns):
+                world.end_txn(txn, is_commit=True)
         world.settings.isolation = self.isolation
 
 

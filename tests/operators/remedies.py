@@ -14,9 +14,11 @@ from shallow_mirror.errors import (
     MirrorError,
     OlderTablesError,
     PreservedLogDamagedError,
+    RecoverNeededError,
     TargetDataLossError,
 )
-from shallow_mirror.operations.recover import accept_repeats, older_tables
+from shallow_mirror.operations.recover import accept_repeats, inspect, older_tables, resolve
+from shallow_mirror.sinks.kafka.protocol.txn_outcome import TxnFate
 
 Remedy = Callable[[World, MirrorError], str]
 
@@ -74,6 +76,7 @@ def delete_target_topics(world: World, error: MirrorError) -> str:
 
 
 def name_new_target_topics(world: World, _error: MirrorError) -> str:
+    world.leave_copies()
     world.settings.target_name = f"{{topic}}.n{world.runs}"
     return f"topics.target_name: {world.settings.target_name}"
 
@@ -86,9 +89,31 @@ def copy_damaged_topic_again(world: World, error: MirrorError) -> str:
     return f"took Write away from others, deleted target {error.topic_partition.topic}, {_ANOTHER_MIRROR}"
 
 
-def translate_damaged_topic(world: World, _error: MirrorError) -> str:
-    world.settings.offsets = "translated"
-    return "topics.offsets: translated"
+def continue_or_translate(world: World, error: MirrorError) -> str:
+    """Look, as the message says, whether these logs hold the source's records at their offsets."""
+    named = re.findall(r"target partition (\S+)-(\d+) is not new", str(error))
+    is_held = True
+    for topic, number in named:
+        log = world.logs[world.key_of(topic.partition(".")[0], int(number))]
+        produced = {record.offset: record.value for record in log.records}
+        is_held &= world.target.read(topic, int(number)).items() <= produced.items()
+    world.settings.offsets = "continued" if is_held else "translated"
+    return f"topics.offsets: {world.settings.offsets}"
+
+
+def add_target_partitions(world: World, error: MirrorError) -> str:
+    lacking = re.findall(r"target topic (\S+) has fewer partitions \(\d+\) than source topic \S+ \((\d+)\)", str(error))
+    for topic, count in lacking:
+        world.target.add_partitions(topic, int(count))
+    return f"added partitions to target {lacking}"
+
+
+def choose_for_lost_records(world: World, _error: MirrorError) -> str:
+    """Copy again only where all records of the transaction are lost: `--redo` copies those that are not lost a second time."""
+    reports = inspect(world.config)
+    is_redo = all(len(report.lost) == len(report.decided.written) for report in reports if report.needs_choice)
+    resolve(world.config, reports, TxnFate.NOT_COMMITTED if is_redo else TxnFate.COMMITTED)
+    return "recover --redo" if is_redo else "recover --commit"
 
 
 _NAMED = re.compile(r"(?:\(for |topic )([a-z])\b")
@@ -109,12 +134,19 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
         f"delete the target topic and copy it again: a mirror with {_ANOTHER_MIRROR}",
         copy_damaged_topic_again,
     ),
-    (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_damaged_topic),
+    (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_offsets),
+    (RecoverNeededError, "`shallow-mirror recover CONF` shows what is known and takes the choice", choose_for_lost_records),
+    (ConfigError, "add partitions to the target topic", add_target_partitions),
+    (ConfigError, "(they are matched by number), or exclude", exclude_topic),
     (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),
     (ConfigError, f"mirror it to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (ConfigError, "with preserved offsets the target topic has to be new. Delete it", delete_target_topics),
     (ConfigError, "name another one (topics.target_name)", name_new_target_topics),
-    (ConfigError, "or translated where it does not", translate_offsets),
+    (
+        ConfigError,
+        "continued where it holds the source's records at their offsets, or translated where it does not",
+        continue_or_translate,
+    ),
     (ConfigError, f"from its start with {_ANOTHER_MIRROR}, or exclude it (topics.exclude)", use_another_mirror),
     (ConfigError, "or exclude it (topics.exclude)", exclude_topic),
 )

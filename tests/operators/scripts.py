@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tests.operators import actions
 from tests.operators.actions import TOPICS, Action, run_until_done
-from tests.operators.world import FindingError, World, opened_world
+from tests.operators.surroundings import opened_world
+from tests.operators.world import FindingError, World
 
 _ROUNDS = (2, 5)
 _PRESERVED = 0.3

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.operators.actions import (
     Action,
+    Begin,
     CommitGroup,
     HandOver,
     Idle,
@@ -67,6 +68,7 @@ def test_a_run_killed_at_every_effect_is_taken_up_again(finding: Callable[..., s
         OLDER_TABLES,
         (Write(0, 0, 1), Run(), HandOver(0), Run(stays=True), Write(0, 0, 1), Run(), TakeBack(0), Run()),
         (SetOffsets("preserved"), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run()),
+        (SetOffsets("preserved"), Begin(1, 0, 1), Run(), SetOffsets("translated"), Run(), SetOffsets("continued")),
         (SetOffsets("preserved"), Write(0, 0, 2), Run(), Write(0, 0, 2), Run(), PutBackTables(1), Run()),
     ],
 )

@@ -17,6 +17,14 @@ from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, Targ
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
 
+FENCE_EPOCH = 1
+"""Producer epoch of the last batch with a shared producer id, which ends preservation; all others have epoch 0, and are refused
+behind it."""
+FENCED = (
+    "the topic was mirrored with translated offsets meanwhile, and the batch that kept tasks with preserved offsets out has the "
+    "offset of a record"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardTimes:
@@ -68,6 +76,8 @@ def check_log(
     """
     if log.end < recorded_end:
         raise TargetDataLossError(topic_partition, recorded_end, log.end)
+    if log.producer is not None and log.producer.producer_epoch == FENCE_EPOCH:
+        raise PreservedLogDamagedError(topic_partition, min(recorded_end, log.end), FENCED)
     if log.producer is not None:
         behind = (log.producer.last_sequence + 1 - log.end) % SEQUENCE_MODULUS
         # The end is asked for first: by then the producer may have written more, never less.

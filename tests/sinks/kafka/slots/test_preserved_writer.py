@@ -172,6 +172,22 @@ def test_a_foreign_record_in_a_log_that_the_mirror_has_not_written_to_is_found(c
         clusters.run(preserving(clusters, {A: 0}, quiet_for_ms=TIMES.quiet_ms), planned(A, 2))
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_log_that_was_mirrored_with_translated_offsets_meanwhile_is_not_continued(
+    clusters: Clusters, is_forgotten: bool
+) -> None:
+    """Nothing was copied meanwhile, so the map does not show it. The batch that ends preservation has the place of a record."""
+    clusters.write(A, 2)
+    now_ms = int(time.time() * 1000)
+    fence = batch(0, 1, producer_id=P, producer_epoch=1, base_sequence=0, timestamp=now_ms)
+    clusters.target.seed(("copy", 0), fence)
+    if is_forgotten:
+        clusters.target.log("copy", 0).producers.clear()
+    with pytest.raises(PreservedLogDamagedError, match=r"offsets from 0 on .*mirrored with translated offsets"):
+        clusters.run(preserving(clusters, {A: 0}, quiet_for_ms=TIMES.quiet_ms), planned(A, 2))
+    assert clusters.target.log("copy", 0).end_offset == 1
+
+
 def test_a_foreign_record_in_between_is_found_by_the_answer(clusters: Clusters) -> None:
     clusters.write(A, 2, 3)
     foreign = batch(0, 1, producer_id=5, producer_epoch=0, base_sequence=0)

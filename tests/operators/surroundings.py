@@ -1,0 +1,64 @@
+"""A world with everything of the package in it: patched clocks, connections, tables, Spark's stand-in and threads."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operators.direct_transport import direct_connections
+from tests.operators.strict_admin import strict_admin
+from tests.operators.virtual_clock import virtual_clock
+from tests.operators.world import MOST_WAITS, WaitsForeverError, World
+
+from shallow_mirror.broker.cluster import worker_clients
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints import storage
+from shallow_mirror.errors import MirrorError
+from shallow_mirror.streaming.runner import mirror_query
+from shallow_mirror.streaming.runner.run_reporter import RunReporter
+from shallow_mirror.streaming.runner.supervisor import Supervisor
+from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
+
+
+@contextmanager
+def opened_world(folder: Path) -> Iterator[World]:
+    """Yield a world; everything of the package that is used in the block runs in it."""
+    world = World(folder)
+    kept: dict[Any, Cluster] = {}
+
+    def wait(_supervisor: Supervisor, seconds: float) -> bool:
+        world.clock.sleep(seconds)
+        if len(world.waits) > MOST_WAITS:
+            raise WaitsForeverError(world.waits[-1])
+        return False
+
+    def on_retry(_reporter: Any, step: str, error: MirrorError, _since_ms: int, _pause_s: float) -> None:
+        world.waits.append(f"{step}: {error}")
+
+    def run_monitor(monitor: TopicMonitor) -> None:
+        """Leave to the world when it reads the controls."""
+        world.monitor = monitor
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        virtual_clock(world.clock),
+        direct_connections(world.network),
+        strict_admin(world.network),
+    ):
+        patch.setattr(storage, "DeltalakeBackend", world.places.backend)
+        patch.setattr(storage, "DeltalakeWriter", world.places.writer)
+        patch.setattr(storage, "BackgroundTables", lambda tables: tables)
+        patch.setattr(worker_clients, "_clusters", kept)
+        patch.setattr(worker_clients, "freeze_imports_once", lambda: None)
+        patch.setattr(Supervisor, "wait", wait)
+        patch.setattr(RunReporter, "on_retry", on_retry)
+        patch.setattr(mirror_query, "require_preserved_offsets", lambda *_: None)  # tries a consumer of another library
+        patch.setattr(TopicMonitor, "_run", run_monitor)
+        try:
+            yield world
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
