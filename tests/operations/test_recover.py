@@ -33,7 +33,6 @@ from shallow_mirror.checkpoints.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RecoverNeededError
-from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -154,17 +153,14 @@ def test_a_committed_transaction_without_evidence_is_kept_when_the_operator_says
     assert runs.positions(stopped.settings) == {(stopped.topic, 0): 20}
 
 
-def test_a_target_topic_that_went_with_the_last_decision_asks_for_a_choice_instead_of_waiting(
-    stopped: Stopped, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_target_topic_that_went_with_the_last_decision_needs_no_choice_and_is_named(
+    stopped: Stopped, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(txn_performer, "LOSS_PATIENCE_MS", 2_000)
     stopped.crash("EndTxn")
     runs.delete_topic(stopped.target, stopped.topic)
-    with pytest.raises(RecoverNeededError, match=r"was committed, but the target has lost its records at .* \[0, 10\)"):
+    with pytest.raises(ConfigError, match="was deleted, with what was copied to it"):
         catch_up(stopped.settings, stopped.spark)
-    code, output = command(capsys, stopped.conf)
-    assert (code, "committed, but lost by the target since: YOUR CHOICE" in output) == (4, True)
-    assert command(capsys, stopped.conf, "--commit")[0] == 0
+    assert command(capsys, stopped.conf)[0] == 0
     with pytest.raises(ConfigError, match="was deleted, with what was copied to it"):
         catch_up(stopped.settings, stopped.spark)
 

