@@ -183,7 +183,7 @@ def _check_target(observation: Observation, copies: _Copies) -> Iterator[str]:
     copied = Counter(copies.values.values())
     outcomes = {record.value: log.may_be_copied(record) for log in observation.source.values() for record in log.records}
     for key, log in sorted(observation.target.items()):
-        for offset, value in sorted(log.values.items()):
+        for offset, value in sorted(() if log.is_gone else log.values.items()):
             if value in observation.foreign or (key, offset) in copies.values:
                 continue
             if value in outcomes and not outcomes[value]:

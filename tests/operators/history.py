@@ -50,8 +50,6 @@ class SourceLog:
     deleted_before: int = 0
     uncommitted: list[OffsetSpan] = field(default_factory=list)
     repeats: list[OffsetSpan] = field(default_factory=list)
-    copied_end: int = 0
-    """Where the position of a mirror ever was."""
     is_gone: bool = False
 
     @property
