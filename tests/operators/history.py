@@ -61,6 +61,9 @@ class SourceLog:
     def is_committed(self, record: Produced) -> bool:
         return record.txn is None or record.txn.outcome is Outcome.COMMITTED
 
+    def is_aborted(self, record: Produced) -> bool:
+        return record.txn is not None and record.txn.outcome is Outcome.ABORTED
+
     def may_be_copied(self, record: Produced) -> bool:
         return self.is_committed(record) or is_within(record.offset, self.uncommitted)
 
