@@ -50,8 +50,6 @@ class SourceLog:
     deleted_before: int = 0
     uncommitted: list[OffsetSpan] = field(default_factory=list)
     repeats: list[OffsetSpan] = field(default_factory=list)
-    copied_end: int = 0
-    """Where the position of a mirror ever was."""
     is_gone: bool = False
 
     @property
@@ -62,6 +60,9 @@ class SourceLog:
 
     def is_committed(self, record: Produced) -> bool:
         return record.txn is None or record.txn.outcome is Outcome.COMMITTED
+
+    def is_aborted(self, record: Produced) -> bool:
+        return record.txn is not None and record.txn.outcome is Outcome.ABORTED
 
     def may_be_copied(self, record: Produced) -> bool:
         return self.is_committed(record) or is_within(record.offset, self.uncommitted)

@@ -78,6 +78,8 @@ def delete_target_topics(world: World, error: MirrorError) -> str:
 def name_new_target_topics(world: World, _error: MirrorError) -> str:
     world.leave_copies()
     world.settings.target_name = f"{{topic}}.n{world.runs}"
+    if world.settings.offsets == "continued":
+        world.settings.offsets = "preserved"
     return f"topics.target_name: {world.settings.target_name}"
 
 
@@ -136,6 +138,8 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     ),
     (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_offsets),
     (RecoverNeededError, "`shallow-mirror recover CONF` shows what is known and takes the choice", choose_for_lost_records),
+    (ConfigError, "Mirror the topic to a new one (topics.target_name) with topics.offsets: preserved", name_new_target_topics),
+    (ConfigError, "or use topics.offsets: translated, which appends to it", translate_offsets),
     (ConfigError, "add partitions to the target topic", add_target_partitions),
     (ConfigError, "(they are matched by number), or exclude", exclude_topic),
     (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),

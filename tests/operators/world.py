@@ -204,7 +204,6 @@ class World:
     def _note_positions(self, before: dict[LogKey, int]) -> None:
         for key, log in self.logs.items():
             start, end = before.get(key, 0), position_of(rows_of(self.rows, key)) or 0
-            log.copied_end = max(log.copied_end, end)
             if self.settings.isolation == "read_uncommitted" and start < end:
                 log.uncommitted.append((start, end))
 
@@ -255,9 +254,11 @@ class World:
 
     def leave_copies(self) -> None:
         """Note that what is at the target stays there beside further copies."""
+        topics = [topic for topic in self.target.topic_ids() if not topic.startswith("__")]
+        places = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
+        visible = {value for place in places for value in self.target.read(*place).values()}
         for log in self.logs.values():
-            if log.copied_end:
-                log.repeats.append((0, log.copied_end))
+            log.repeats += [(record.offset, record.offset + 1) for record in log.records if record.value in visible]
 
     # --- what happens at the source ---
 
