@@ -144,7 +144,7 @@ def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
         )
     between = (Comparison("observed_at", ">", whole - _INSTANT), Comparison("observed_at", "<=", at))
     newest: dict[tuple[str, SourcePartition], GroupPosition] = {}
-    rows = row_codec(GroupPositionRow).rows(tables.read(GROUP_OFFSETS_TABLE, between))
+    rows = GROUP_OFFSETS.rows(tables.read(GROUP_OFFSETS_TABLE, between))
     for row in sorted(rows, key=lambda row: row.observed_at):
         newest[row.position.key] = row.position
     after = (Comparison("observed_at", ">", at), Comparison("observed_at", "<=", at + _RECENT))

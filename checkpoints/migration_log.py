@@ -14,7 +14,6 @@ from typing import Any
 from shallow_mirror.checkpoints.commit_attempts import ATTEMPTS, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.migration_rows import MIGRATION, MIGRATION_TABLE, TAKEN_OVER, MigrationRow
-from shallow_mirror.checkpoints.row_codec import row_codec
 from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR, PROPERTY_WRITER
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_layout import TableShape
@@ -64,7 +63,7 @@ class MigrationLog:
             raise ConfigError(
                 f"{_SHAPE.title} is of migration {found!r}, not of {self._migration!r}: give each migration `tables` of its own"
             )
-        rows = row_codec(MigrationRow).rows(snapshot.read().to_pylist())
+        rows = MIGRATION.rows(snapshot.read().to_pylist())
         return tuple(sorted(rows, key=lambda row: row.sequence))
 
 
@@ -124,7 +123,7 @@ class MigrationOwner:
             run_id=self._run.run_id,
             at=datetime.fromtimestamp(self._now_ms() / 1000, UTC),
         )
-        table = row_codec(MigrationRow).to_arrow([row])
+        table = MIGRATION.to_arrow([row])
         base = snapshot.delta_version
         failure = try_commit(functools.partial(self._writer.append, snapshot, table, sequence, {}))
         after = read_back(self._writer, failure, snapshot, _SHAPE.title)

@@ -23,6 +23,7 @@ from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.checkpoints.controls import TopicControls
 from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, SourcePartition, TopicPartition
@@ -36,11 +37,15 @@ Positions = Mapping[SourcePartition, Position]
 
 
 class FollowedDeletions:
-    """Of one run. `positions` reads those of the offset map, now; `after_s`: the delay."""
+    """Of one query.
+
+    `mirrored`: partitions of the offset map when the query began. `positions` reads those of the map now. `after_s`: the delay.
+    """
 
     def __init__(
         self,
         table: DeletedTopicsTable,
+        mirrored: Iterable[SourcePartition],
         positions: Callable[[], Positions],
         controls: Callable[[], TopicControls],
         *,
@@ -51,17 +56,16 @@ class FollowedDeletions:
         now_ms: Callable[[], int],
     ) -> None:
         self._table, self._positions, self._controls = table, positions, controls
+        self._topics = {TopicIncarnation(key.topic, key.topic_id) for key in mirrored if is_included(key.topic)}
         self._source_cluster_id = source_cluster_id
-        self._is_included = is_included
         self._after_s, self._run_epoch, self._now_ms = after_s, run_epoch, now_ms
 
-    def follow(self, source: Cluster, target: Cluster, mirrored: Positions, deadline: Deadline) -> dict[str, str]:
+    def follow(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
         """Record what is missing at the source, and delete what is due. Return a sentence for each missing topic.
 
-        `mirrored`: of the map when the query began. Raises RetriableError, OutcomeUnknownError; nothing more is deleted then.
+        Raises RetriableError, OutcomeUnknownError; nothing more is deleted then.
         """
-        incarnations = {TopicIncarnation(key.topic, key.topic_id) for key in mirrored if self._is_included(key.topic)}
-        missing = self._missing(source, incarnations, deadline)
+        missing = self._missing(source, self._topics, deadline)
         known, at_ms = self._table.since_ms(), self._now_ms()
         since_ms = self._table.record(known, missing, run_epoch=self._run_epoch, at_ms=at_ms)
         due_ms = at_ms - int(self._after_s * 1000)
@@ -124,8 +128,8 @@ class FollowedDeletions:
             key = at.target.topic_partition
             ends[key] = max(ends.get(key, 0), at.target_end)
             producers[key] = at.shared_producer_id
-        log_ends = target.list_offsets(dict.fromkeys(ends, -1), IsolationLevel.READ_UNCOMMITTED, deadline)
-        starts = target.list_offsets(dict.fromkeys(ends, -2), IsolationLevel.READ_UNCOMMITTED, deadline)
+        log_ends = target.list_offsets(dict.fromkeys(ends, LATEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
+        starts = target.list_offsets(dict.fromkeys(ends, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
         ranges = [
             ReadRange(key, max(end, starts[key].offset), log_ends[key].offset, UNKNOWN_BYTES_PER_OFFSET)
             for key, end in ends.items()

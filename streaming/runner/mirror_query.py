@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -290,20 +290,24 @@ class MirrorQuery:
             paused_path,
             cycles=self.cycles,
             held=self.held,
-            positions=lambda: OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror).positions(),
+            positions=self._settled_positions,
             report=self.reporter.record_problem,
-            deletions=self._followed_deletions(),
+            deletions=self._followed_deletions(positions),
         )
 
-    def _followed_deletions(self) -> FollowedDeletions | None:
+    def _settled_positions(self) -> dict[SourcePartition, Position]:
+        """Read the positions of the offset map; for any thread."""
+        return OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror).positions()
+
+    def _followed_deletions(self, mirrored: Iterable[SourcePartition]) -> FollowedDeletions | None:
         """Return what deletes target topics of deleted source topics; None where they are kept."""
         if self.config.topics.deleted == "keep":
             return None
-        to_read = self.storage.to_read()
         return FollowedDeletions(
             DeletedTopicsTable.of_mirror(self.storage),
-            lambda: OffsetMap.open(to_read, mirror=self.config.mirror).positions(),
-            Controls.open(to_read).read,
+            mirrored,
+            self._settled_positions,
+            Controls.open(self.storage.to_read()).read,
             source_cluster_id=self.source_cluster_id,
             is_included=self.config.topics.is_included,
             after_s=self.config.topics.deleted_after_s,

@@ -183,7 +183,7 @@ class TopicMonitor:
             problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
             problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
             if self._deletions is not None:
-                followed = self._deletions.follow(source, target, self._positions(), deadline)
+                followed = self._deletions.follow(source, target, deadline)
                 problems |= dict.fromkeys(followed.values(), _REMEDY_OF_FOLLOWED)
             gone = self._gone_targets(target, deadline)
             problems |= dict.fromkeys(gone.values(), REMEDY_OF_GONE)

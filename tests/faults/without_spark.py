@@ -70,10 +70,10 @@ class _Numbers:
         yield pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())})
 
 
-class _Builder:
-    """`spark.readStream.….writeStream.….start()`."""
+class StreamBuilder:
+    """`spark.readStream.….writeStream.….start()`, up to what depends on the query."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Any) -> None:
         self._session = session
         self.writeStream = self
 
@@ -92,6 +92,8 @@ class _Builder:
         self._sink = sink
         return self
 
+
+class _Builder(StreamBuilder):
     def option(self, name: str, value: str) -> Self:
         assert name == "checkpointLocation"
         self._checkpoint = _Checkpoint(Path(value))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from tests.operators.history import SourceTxn
 from tests.operators.lives import KilledError, Life
 from tests.operators.remedies import take_remedy
 from tests.operators.world import GROUPS, FindingError, World
 
+from shallow_mirror.checkpoints.paused_intervals import ControlAction
 from shallow_mirror.errors import MirrorError
 
 TOPICS = ("a", "b")
@@ -130,43 +131,35 @@ def run_until_done(
 
 
 @dataclass(frozen=True)
-class Pause:
+class _Control:
+    """A row of the table `controls` for one topic."""
+
+    action: ClassVar[ControlAction]
     topic: int
 
     def perform(self, world: World) -> None:
         if world.has_tables():
-            world.controls().add("pause", [TOPICS[self.topic % len(TOPICS)]])
+            world.controls().add(self.action, [TOPICS[self.topic % len(TOPICS)]])
 
 
-@dataclass(frozen=True)
-class Resume:
-    topic: int
-
-    def perform(self, world: World) -> None:
-        if world.has_tables():
-            world.controls().add("resume", [TOPICS[self.topic % len(TOPICS)]])
+class Pause(_Control):
+    action = "pause"
 
 
-@dataclass(frozen=True)
-class HandOver:
+class Resume(_Control):
+    action = "resume"
+
+
+class HandOver(_Control):
     """A migration asks the mirror to hand a topic over: from its confirmation on the other direction may write to it."""
 
-    topic: int
-
-    def perform(self, world: World) -> None:
-        if world.has_tables():
-            world.controls().add("hand-over", [TOPICS[self.topic % len(TOPICS)]])
+    action = "hand-over"
 
 
-@dataclass(frozen=True)
-class TakeBack:
+class TakeBack(_Control):
     """A migration that was rolled back gives a topic back to the mirror."""
 
-    topic: int
-
-    def perform(self, world: World) -> None:
-        if world.has_tables():
-            world.controls().add("take-back", [TOPICS[self.topic % len(TOPICS)]])
+    action = "take-back"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.faults.without_spark import StreamBuilder
 from tests.support.inline_session import Function
 
 MOST_MICRO_BATCHES = 200
@@ -55,28 +56,7 @@ class InlineStreams:
         return _Planned([[row] for row in rows])
 
 
-class _Builder:
-    """`spark.readStream.….writeStream.….start()`."""
-
-    def __init__(self, session: InlineStreams) -> None:
-        self._session = session
-        self.writeStream = self
-
-    def format(self, name: str) -> Self:
-        self._source = self._session.sources[name]
-        return self
-
-    def options(self, **options: str) -> Self:
-        self._reader = self._source(options).streamReader(None)
-        return self
-
-    def load(self) -> Self:
-        return self
-
-    def foreachBatch(self, sink: Callable[[Any, int], None]) -> Self:  # noqa: N802
-        self._sink = sink
-        return self
-
+class _Builder(StreamBuilder):
     def option(self, name: str, value: str) -> Self:
         assert name == "checkpointLocation"
         self._checkpoint = self._session.checkpoints.setdefault(value, Checkpoint())

@@ -36,6 +36,14 @@ def test_a_topic_that_the_map_lacks_is_not_covered_unless_it_is_empty(mirrored: 
     assert (report.is_equal, report.record_count, report.behind_offsets, report.behind_partitions) == (False, 10, 3, 1)
 
 
+def test_a_partition_whose_leader_does_not_answer_is_not_covered(mirrored: Mirrored) -> None:
+    mirrored.mirror(batch(0, 10))
+    mirrored.source.create_topic("orders-new")
+    mirrored.source.move_leader(("orders-new", 0), -1)
+    (sentence,) = mirrored.verify().uncovered
+    assert sentence.startswith("orders-new-0: where its log ends at the source is not known: ")
+
+
 def test_chosen_topics_are_all_that_has_to_be_covered(mirrored: Mirrored) -> None:
     mirrored.mirror(batch(0, 10))
     mirrored.source.create_topic("orders-new")

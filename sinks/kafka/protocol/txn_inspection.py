@@ -222,7 +222,7 @@ def lost_ranges(
 
 
 def gone_ranges(target: Cluster, written: Sequence[WrittenRange], deadline: Deadline) -> tuple[WrittenRange, ...]:
-    """Ranges whose topic was deleted, or created again: nobody reads them any more. Raises RetriableError."""
+    """Ranges whose topic was deleted, or created again: no reader can reach them. Raises RetriableError."""
     gone = gone_topics(target, {written_range.target.topic: written_range.target.topic_id for written_range in written}, deadline)
     return tuple(written_range for written_range in written if written_range.target.topic in gone)
 

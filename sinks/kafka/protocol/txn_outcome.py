@@ -96,7 +96,7 @@ def judge(receipt: ReceiptEvidence, log: Sequence[LogEvidence]) -> TxnFate:
     written again or has its rows removed. A receipt that is not ours proves less: its own marker can have been forgotten and
     then been written as an abort, so it counts only where no partition was committed. Where markers were written nowhere,
     no reader has seen any of it: aborting it now is as good as having aborted it then. What was written to a topic that is gone
-    is seen by nobody, and needs no choice.
+    cannot be read any more, and needs no choice.
     """
     if receipt is ReceiptEvidence.OURS or LogEvidence.OURS in log:
         return TxnFate.COMMITTED

@@ -59,7 +59,7 @@ def resume(conf: Conf, topics: Topics) -> None:
 
 @contextmanager
 def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Controls]:
-    """Yield the table of controls. Raises ConfigError with every topic that the mirror file does not include, or nobody has."""
+    """Yield the table of controls. Raises ConfigError with every topic that the file does not include, or that does not exist."""
     from shallow_mirror.checkpoints.controls import Controls
     from shallow_mirror.checkpoints.storage import MirrorStorage
 

@@ -97,7 +97,7 @@ def settled_writes(wave: WaveState, direction: Direction) -> list[LateWrite]:
 
 
 def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveState) -> list[LateWrite]:
-    """Return those that nobody has settled. Raises RetriableError, ConfigError, OutcomeUnknownError."""
+    """Return those that are not settled. Raises RetriableError, ConfigError, OutcomeUnknownError."""
     passed = Passed.of(wave)
     if passed is None:
         return []

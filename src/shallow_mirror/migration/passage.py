@@ -217,7 +217,7 @@ class Passage:
         return problems_of(self)
 
     def late_writes(self, wave: WaveState) -> list[LateWrite]:
-        """Return what was written to the cluster that the wave has left last, and that nobody has settled."""
+        """Return the writes to the cluster that the wave has left last that are not settled."""
         return find_late_writes(self.files, self.wave, wave)
 
     def prepare_reverse(self, starts: Mapping[TopicPartition, int]) -> None:

@@ -63,7 +63,7 @@ class LateWrites:
 
 
 def read_late_writes(files: MigrationFiles, state: MigrationState) -> dict[str, LateWrites]:
-    """Return the late writes of each wave of the file that nobody has settled, by asking the clusters."""
+    """Return the late writes of each wave of the file that are not settled, by asking the clusters."""
     found = {}
     for wave in files.config.waves:
         try:

@@ -111,7 +111,7 @@ def state_text(state: MigrationState, migration: str, late: Mapping[str, Sequenc
 
 
 def late_lines(files: MigrationFiles, state: MigrationState, late: Mapping[str, LateWrites]) -> dict[str, list[str]]:
-    """Return, by wave, a line for each late write that was settled, and for each that nobody has settled."""
+    """Return, by wave, a line for each late write that was settled, and for each that is not settled."""
     found: dict[str, list[str]] = {}
     for name, of_wave in late.items():
         settled = [
@@ -158,7 +158,7 @@ def state_document(state: MigrationState, migration: str, late: Mapping[str, Lat
 
 
 def show_state(state: MigrationState, files: MigrationFiles, *, as_json: bool) -> bool:
-    """Print where the migration is. Return whether the clusters hold late writes now that nobody has settled."""
+    """Print where the migration is. Return whether the clusters hold late writes now that are not settled."""
     late = read_late_writes(files, state)
     name = files.config.migration
     if as_json:

@@ -10,12 +10,10 @@ from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config import EARLIEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel, OffsetRange, SourcePartition, TopicPartition
-
-_EARLIEST = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +22,8 @@ class SourceExtent:
 
     logs: Mapping[SourcePartition, OffsetRange]
     """From the log start to the end that the isolation level shows."""
-    unmatched: tuple[str, ...]
-    """A sentence for each pattern of `topics.include` that matches no topic."""
+    unknown: tuple[str, ...]
+    """A sentence for each pattern of `topics.include` that matches no topic, and each partition whose leader does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +38,7 @@ class Coverage:
 def read_source_extent(
     cluster: Cluster, config: MirrorConfig, topics: Collection[str] | None, deadline: Deadline
 ) -> SourceExtent:
-    """Return the partitions that `config` includes, or those of `topics`. Raises RetriableError.
-
-    Partitions without a leader are left out: `verify` reports them when it reads.
-    """
+    """Return the partitions that `config` includes, or those of `topics`. Raises RetriableError where no leader answers."""
     listed = cluster.metadata(None, deadline).topics
     chosen = {
         name: topic
@@ -61,17 +56,21 @@ def read_source_extent(
         for partition in topic.partitions
     }
     level = config.read.isolation_level
-    ends, _ = cluster.latest_offsets(list(partitions), level, deadline) if partitions else ({}, {})
-    starts = cluster.list_offsets(dict.fromkeys(ends, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, deadline) if ends else {}
+    ends, errors = cluster.latest_offsets(list(partitions), level, deadline) if partitions else ({}, {})
+    earliest = dict.fromkeys(ends, EARLIEST_TIMESTAMP)
+    starts = cluster.list_offsets(earliest, IsolationLevel.READ_UNCOMMITTED, deadline) if ends else {}
     return SourceExtent(
         logs={partitions[name]: OffsetRange(starts[name].offset, max(starts[name].offset, end)) for name, end in ends.items()},
-        unmatched=() if topics is not None else tuple(_unmatched(cluster, config, chosen, deadline)),
+        unknown=(
+            *(_unmatched(cluster, config, chosen, deadline) if topics is None else ()),
+            *(f"{name}: where its log ends at the source is not known: {error}" for name, error in sorted(errors.items())),
+        ),
     )
 
 
 def coverage(extent: SourceExtent, positions: Mapping[SourcePartition, Position]) -> Coverage:
     """Compare the source as it was with the positions of the map, which are newer."""
-    uncovered, behind = list(extent.unmatched), list[int]()
+    uncovered, behind = list(extent.unknown), list[int]()
     for source, log in sorted(extent.logs.items(), key=lambda item: item[0]):
         position = positions.get(source)
         copied_until = log.start if position is None else max(position.offset, log.start)

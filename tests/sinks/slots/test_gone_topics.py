@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 from tests.fakes.changes import after, error
 from tests.fakes.strict_broker import StrictCluster
-from tests.sinks.slots.test_left_out_ranges import USERS, copied, left, with_users
-from tests.sinks.spark_rows import rows_of
-from tests.sinks.two_strict_clusters import A, B, Clusters, planned, run_kafka_slot
+from tests.sinks.slots.test_left_out_ranges import USERS, Run, copied, left, with_users
+from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 
 from shallow_mirror.broker.cluster import missing_topics
 from shallow_mirror.broker.fetch import range_reader, range_retries
 from shallow_mirror.broker.produce import coordinator_requests
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.types import PlannedRange, SourcePartition
@@ -27,7 +25,6 @@ GONE, RECREATED, UNKNOWN = "TopicGoneError", "TopicRecreatedError", "UNKNOWN_TOP
 
 Left = tuple[int, str, str, bool]
 Change = Callable[[StrictCluster, str], None]
-Run = Callable[..., SlotResult]
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +50,6 @@ def recreated_smaller(cluster: StrictCluster, topic: str) -> None:
     cluster.create_topic(topic, 1, topic_id=uuid.uuid4())
 
 
-@pytest.fixture(params=["direct", "through Spark"])
-def run(request: pytest.FixtureRequest, clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> Run:
-    if request.param == "direct":
-        return clusters.run
-
-    def through_spark(job: KafkaSlotJob, *ranges: PlannedRange) -> SlotResult:
-        monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
-        rows = rows_of(clusters, *ranges, isolates=job.isolates)
-        return run_kafka_slot(job, iter(rows), is_planned_ranges=False)
-
-    return through_spark
-
-
 class Copy:
     """Topics `orders` and `users`, of which the first goes away."""
 
@@ -78,6 +62,14 @@ class Copy:
     def job(self, **changes: Any) -> KafkaSlotJob:
         settings = {"leaves_out": True, "isolates": True, "routes": self.routes} | changes
         return self.clusters.job({A: 0, B: 0, USERS: 0}, **settings)
+
+    def lose_target(self, change: Change, api: str | None) -> None:
+        """Let `copy` go away in front of the first answer to `api`; None: before the slot begins."""
+        target = self.clusters.target
+        if api is None:
+            change(target, "copy")
+        else:
+            target.change(api, after(lambda: change(target, "copy")))
 
     @property
     def ranges(self) -> tuple[PlannedRange, ...]:
@@ -110,14 +102,9 @@ CHANGES = [deleted, recreated, recreated_smaller]
 def test_a_target_topic_that_goes_away_is_left_out_and_the_other_topic_is_copied(
     copy: Copy, run: Run, change: Change, api: str | None
 ) -> None:
-    """`api`: in front of whose first answer it goes away; None: before the slot begins."""
-    target = copy.clusters.target
-    if api is None:
-        change(target, "copy")
-    else:
-        target.change(api, after(lambda: change(target, "copy")))
+    copy.lose_target(change, api)
     copy.run_rounds(run, of_orders("target", GONE))
-    visible = [batch for place, log in target.logs.items() if place[0] == "copy" for batch in log.batches]
+    visible = [batch for place, log in copy.clusters.target.logs.items() if place[0] == "copy" for batch in log.batches]
     assert all(batch.header.is_transactional for batch in visible), "readers of another topic see nothing of the mirror's"
 
 
@@ -149,11 +136,7 @@ def test_of_a_topic_that_is_gone_on_both_sides_the_target_s_answer_is_reported(
 def test_without_isolation_a_target_topic_that_goes_away_ends_the_slot_with_its_name_and_a_remedy(
     copy: Copy, run: Run, change: Change, api: str | None
 ) -> None:
-    target = copy.clusters.target
-    if api is None:
-        change(target, "copy")
-    else:
-        target.change(api, after(lambda: change(target, "copy")))
+    copy.lose_target(change, api)
     with pytest.raises(TopicGoneError, match=r"target topic copy \(for orders\) was deleted.*exclude it") as gone:
         run(copy.job(isolates=False), *copy.ranges)
     assert gone.value.topics == ("copy",)

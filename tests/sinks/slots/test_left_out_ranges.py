@@ -26,7 +26,7 @@ from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.streaming.sources import kafka_batches
-from shallow_mirror.types import PlannedRange, SourcePartition
+from shallow_mirror.types import SourcePartition
 
 Run = Callable[..., SlotResult]
 
@@ -41,20 +41,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job_of(clusters: Clusters, positions: dict[SourcePartition, int], **changes: Any) -> KafkaSlotJob:
     return clusters.job(positions, leaves_out=True, **changes)
-
-
-@pytest.fixture(params=["direct", "through Spark"])
-def run(request: pytest.FixtureRequest, clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """One slot, whichever way its batches take."""
-    if request.param == "direct":
-        return clusters.run
-
-    def through_spark(job: KafkaSlotJob, *ranges: PlannedRange) -> SlotResult:
-        monkeypatch.setattr(slot_task, "_input_partition", lambda: 3)
-        rows = rows_of(clusters, *ranges, isolates=job.isolates)
-        return run_kafka_slot(job, iter(rows), is_planned_ranges=False)
-
-    return through_spark
 
 
 def left(result: SlotResult) -> dict[SourcePartition, tuple[int, str, str, bool]]:

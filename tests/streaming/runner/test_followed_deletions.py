@@ -59,6 +59,7 @@ class Scene:
     def follow(self) -> dict[str, str]:
         deletions = FollowedDeletions(
             self.table,
+            self.positions,
             lambda: self.positions,
             lambda: self.controls,
             source_cluster_id=self.cluster_id,
@@ -67,7 +68,7 @@ class Scene:
             run_epoch=1,
             now_ms=lambda: self.now_ms,
         )
-        return deletions.follow(*self.clients, self.positions, self.clock.deadline())
+        return deletions.follow(*self.clients, self.clock.deadline())
 
     def follow_twice(self) -> str:
         """Return what is said of `orders` when the delay is over."""
