@@ -146,7 +146,9 @@ class PreservedWriter:
         return ()
 
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
-        self._written_topics.begin(self._job.routes[source.topic].target_topic for source in self._admitted)
+        if self._admitted:
+            written = {self._job.routes[source.topic].target_topic for source in self._admitted}
+            self._written_topics.begin(written, self._sending.pipeline())
         self._record(builder_of, left=0)
         return ()
 

@@ -183,7 +183,7 @@ class SlotTransaction:
                 purpose=self._sending.pipeline().purpose_at(coordinator),
             )
             self._begin_stable_ends()
-            self._written_topics.begin(target.topic for target in self._sequences)
+            self._written_topics.begin((target.topic for target in self._sequences), self._sending.pipeline())
         return self._record(builder_of, left=0)
 
     def _begin_stable_ends(self) -> None:

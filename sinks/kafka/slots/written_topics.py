@@ -1,7 +1,9 @@
 """Executor: whether the target topics that one try has written to are still those of the map.
 
 Produce names topics: one that is deleted and created again while a task writes gets the rest. Its first offsets are below those
-of the map only where the map has some. So a broker is asked for the topic ids behind the last batch, in front of the decision.
+of the map only where the map has some. So the topic ids are asked for behind the last batch, in front of the decision: over the
+connections that carried it, because a broker serves a connection in turn. Over another one, it could answer before the topic is
+created again, and append the batch after it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.broker.cluster.missing_topics import gone_topics, suspected_topics
 from shallow_mirror.broker.net.begun_call import BegunCall
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TopicGoneError
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
@@ -26,23 +29,26 @@ class WrittenTopics:
     def __init__(self, job: KafkaSlotJob, target: Cluster, deadline: Deadline) -> None:
         self._job, self._target, self._deadline = job, target, deadline
         self._names: tuple[str, ...] = ()
-        self._listing: BegunCall[ClusterMetadata] | None = None
+        self._listings: list[BegunCall[ClusterMetadata]] = []
 
-    def begin(self, target_topics: Iterable[str]) -> None:
-        """Ask for the topics without waiting for the answer."""
+    def begin(self, target_topics: Iterable[str], pipeline: ProducePipeline) -> None:
+        """Ask for the topics behind all that was sent through `pipeline`, without waiting for the answers."""
         self._names = tuple(sorted(set(target_topics)))
-        if self._names:
-            self._listing = self._target.begin_metadata(self._names, self._deadline)
+        unanswered: list[int | None] = [*pipeline.unanswered_nodes()]
+        self._listings = [
+            self._target.begin_metadata(self._names, self._deadline, node_id, pipeline.purpose_at(node_id))
+            for node_id in unanswered or [None]
+        ]
 
     def require(self) -> None:
         """Raise TopicGoneError where one of the topics is gone, RetriableError where that is not sure."""
-        if self._listing is None:
-            return
-        try:
-            metadata = self._listing.receive(self._deadline)
-        except RetriableError:
-            metadata = self._target.metadata(self._names, self._deadline)
-        suspected = suspected_topics(metadata, self._topic_ids(self._names))
+        suspected: dict[str, str] = {}
+        for listing in self._listings:
+            try:
+                metadata = listing.receive(self._deadline)
+            except RetriableError:
+                metadata = self._target.metadata(self._names, self._deadline)
+            suspected |= suspected_topics(metadata, self._topic_ids(self._names))
         if suspected:
             self.require_present(suspected)
             names = ", ".join(suspected)

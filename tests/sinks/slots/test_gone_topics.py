@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -64,12 +65,20 @@ class Copy:
         return self.clusters.job({A: 0, B: 0, USERS: 0}, **settings)
 
     def lose_target(self, change: Change, api: str | None) -> None:
-        """Let `copy` go away in front of the first answer to `api`; None: before the slot begins."""
+        """Let `copy` go away in front of the first answer to `api`; None: before the slot begins.
+
+        Not at once: what is asked meanwhile over another connection is answered before.
+        """
         target = self.clusters.target
+
+        def change_late() -> None:
+            time.sleep(0.05)
+            change(target, "copy")
+
         if api is None:
             change(target, "copy")
         else:
-            target.change(api, after(lambda: change(target, "copy")))
+            target.change(api, after(change_late))
 
     @property
     def ranges(self) -> tuple[PlannedRange, ...]:

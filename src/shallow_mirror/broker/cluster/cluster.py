@@ -31,7 +31,7 @@ from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadRe
 from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.cluster.retry_loop import RetryLoop
 from shallow_mirror.broker.cluster.send_window import SendWindow
-from shallow_mirror.broker.net.begun_call import BegunCall
+from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name, may_be_missing
 from shallow_mirror.deadline import Deadline
@@ -194,10 +194,12 @@ class Cluster:
         self._check_process()
         return self._metadata.ask(node_id, topics, deadline.sooner(self.config.request_timeout_ms))
 
-    def begin_metadata(self, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata]:
-        """Request metadata of topics without waiting for it."""
+    def begin_metadata(
+        self, topics: Sequence[str], deadline: Deadline, node_id: int | None = None, purpose: str = BEGUN
+    ) -> BegunCall[ClusterMetadata]:
+        """Request metadata of topics without waiting for it. `node_id`: whose; None: any. `purpose`: of the connection."""
         self._check_process()
-        return self._metadata.begin(topics, deadline)
+        return self._metadata.begin(topics, deadline, node_id, purpose)
 
     def known(
         self, metadata: ClusterMetadata, transactional_ids: Iterable[str], speeds: PathSpeeds, *, is_new: bool

@@ -136,16 +136,24 @@ class MetadataCache:
         response = call(self.connection(node_id, CONTROL, deadline), "Metadata", deadline, **_fields(topics))
         return _parsed(response)
 
-    def begin(self, topics: Sequence[str], deadline: Deadline) -> BegunCall[ClusterMetadata]:
-        """Request metadata of topics from any broker, to be received later. What it brings is not kept here: `learn`."""
+    def begin(
+        self, topics: Sequence[str], deadline: Deadline, node_id: int | None = None, purpose: str = BEGUN
+    ) -> BegunCall[ClusterMetadata]:
+        """Request metadata of topics, to be received later. What it brings is not kept here: `learn`.
+
+        `node_id`: of the broker; None: any. `purpose`: of the connection.
+        """
         deadline = deadline.sooner(self._config.request_timeout_ms)
+
+        def connect() -> Connection:
+            return self._pool.any_broker(deadline, purpose) if node_id is None else self.connection(node_id, purpose, deadline)
 
         def receive_metadata(connection: Connection, receiving: Deadline) -> ClusterMetadata:
             response = receive(connection, "Metadata", receiving.sooner(self._config.request_timeout_ms))
             return _parsed(response)
 
         return BegunCall(
-            lambda: self._pool.any_broker(deadline, BEGUN),
+            connect,
             lambda connection: send(connection, "Metadata", deadline, **_fields(topics)),
             receive_metadata,
         )

@@ -134,6 +134,10 @@ class ProducePipeline:
         pipeline = None if node_id is None else self._pipelines.get(node_id)
         return BEGUN if pipeline is None or pipeline.is_idle else self._purpose
 
+    def unanswered_nodes(self) -> list[int]:
+        """Return the node ids of the brokers whose acknowledgements are still on their way."""
+        return [node_id for node_id, pipeline in self._pipelines.items() if not pipeline.is_idle]
+
     def finish(self, submission: Submission) -> None:
         """Wait until what was sent of a submission, and of those before it, is acknowledged. Raises as `submit`."""
         with self._closed_after_errors():
