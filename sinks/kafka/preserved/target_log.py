@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -18,6 +19,7 @@ from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, Targ
 from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH, FENCED, GuardTimes, TargetLog, check_log
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, TargetPartition, TopicPartition
 from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+from shallow_mirror.wire.records.fillers import find_fillers
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class TargetLogs:
         self._origins = origins
         self._logs: dict[TargetPartition, int | RetriableError] = {}
         """Where a log ends, or why it may not be written to now."""
+        self._undecided: dict[TargetPartition, list[tuple[int, int, bool]]] = {}
+        """Batches behind the position: first offset, end, and whether they hold nothing but fillers."""
         self._first_alone: set[TopicPartition] = set()
         self.has_begun = False
         """Whether the first batch was taken that is sent to a log without a producer."""
@@ -114,6 +118,15 @@ class TargetLogs:
             raise end
         return end
 
+    def is_filler_at(self, partition: TargetPartition, offset: int) -> bool | None:
+        """Return whether an undecided micro-batch wrote a filler at an offset behind the position; None where nothing is there.
+
+        Call it after `end_of`.
+        """
+        batches = self._undecided.get(partition, [])
+        i = bisect_right(batches, offset, key=lambda each: each[0]) - 1
+        return batches[i][2] if i >= 0 and offset < batches[i][1] else None
+
     def take_first_alone(self, topic_partition: TopicPartition) -> bool:
         """Return whether the next batch has to be acknowledged before another one is sent; from then on it need not be."""
         if topic_partition not in self._first_alone:
@@ -125,12 +138,14 @@ class TargetLogs:
     def _require_own(self, partition: TargetPartition, log: TargetLog) -> None:
         """Raise PreservedLogDamagedError where a batch behind the position, of which the map does not know, is another writer's.
 
-        Such batches are those of a task whose micro-batch was not decided. They count as copied, so their headers are read.
+        Such batches are those of a task whose micro-batch was not decided. They count as copied, so their headers are read, and
+        whether they are fillers is kept: the task may have read with another isolation level than this one.
         """
         start = max(self._positions[partition], log.start)
         if start >= log.end:
             return
         key, producer_id = partition.topic_partition, self._producer_ids[partition]
+        undecided = self._undecided[partition] = []
         reader = RangeReader(
             self._target,
             [ReadRange(key, start, log.end, UNKNOWN_BYTES_PER_OFFSET)],
@@ -149,6 +164,9 @@ class TargetLogs:
                 for i in np.flatnonzero(~is_own & (offsets < log.end))[:1].tolist():
                     detail = f"a batch of producer id {int(headers['producer_id'][i])}, the mirror's is {producer_id}"
                     raise PreservedLogDamagedError(key, int(offsets[i]), detail)
+                is_filler = find_fillers(fetched.index, fetched.records)
+                ends = fetched.index.last_offset + 1
+                undecided += zip(offsets.tolist(), ends.tolist(), is_filler.tolist(), strict=True)
 
     def _describe(self, partitions: Sequence[TargetPartition]) -> dict[TargetPartition, TargetLog]:
         """Ask the leaders. Raises PreservedLogDamagedError where a topic was created again, RetriableError."""

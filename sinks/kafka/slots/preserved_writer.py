@@ -11,7 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.leader_pipeline import Submission
@@ -34,8 +37,9 @@ from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
 from shallow_mirror.sinks.kafka.slots.written_topics import WrittenTopics
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.slot_results import SlotWrite
-from shallow_mirror.types import Segment, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.admission import Admission, admit
+from shallow_mirror.types import IsolationLevel, Segment, SourcePartition, TopicPartition
+from shallow_mirror.wire.batches.admission import SENT, Admission, Verdict, admit
+from shallow_mirror.wire.batches.header import TRANSACTIONAL_BIT
 from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
 from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
 from shallow_mirror.wire.records.placed_batches import Placement, place
@@ -180,6 +184,7 @@ class PreservedWriter:
             limits=route.limits,
             is_cut=part.is_cut,
         )
+        admission = self._as_begun(part, admission, position)
         for refusal in admission.refusals:
             raise BatchRefusedError(source.topic_partition, refusal.base_offset, refusal.rule, refusal.remedy)
         assert self._job.guard_times is not None
@@ -202,6 +207,41 @@ class PreservedWriter:
         )
         self._admitted[source], self._log_ends[source] = admission.next_position, placement.log_end
         return _SentPart(part, admission, placement)
+
+    def _as_begun(self, part: ReadPart, admission: Admission, position: int) -> Admission:
+        """Return the admission, with the batches of transactions that an undecided micro-batch wrote as that one read them.
+
+        It may have read with another isolation level: then an aborted batch is a filler on the target where this reading sends
+        it, or the other way round. Offsets cannot be written again, so the row says what is there. A batch in which the target's
+        log ends is completed as it was begun: so a batch is always of one kind.
+        """
+        source = part.source
+        log_end, target = self._log_end(source), self._job.routes[source.topic].target_of(source)
+        if position >= log_end:
+            return admission
+        bases, verdicts = part.index.headers["base_offset"], admission.verdicts
+        in_txn = (part.index.headers["attributes"] & TRANSACTIONAL_BIT) != 0
+        is_written = in_txn & (bases < log_end) & (part.index.last_offset >= position)
+
+        def those(of_kind: npt.NDArray[np.bool_], *, are_fillers: bool) -> list[int]:
+            candidates = np.flatnonzero(is_written & of_kind).tolist()
+            return [i for i in candidates if self._logs.is_filler_at(target, max(int(bases[i]), position)) is are_fillers]
+
+        left_out = those(np.isin(verdicts, (*SENT, Verdict.REFUSE)), are_fillers=True)
+        copied = those(verdicts == Verdict.DROP_ABORTED, are_fillers=False)
+        if copied:
+            uncommitted = admit(
+                part.index,
+                part.records,
+                topic_partition=source.topic_partition,
+                position=position,
+                range_end=part.range_end,
+                aborted=(),
+                limits=replace(self._job.routes[source.topic].limits, isolation_level=IsolationLevel.READ_UNCOMMITTED),
+                is_cut=part.is_cut,
+            )
+            admission = admission.with_verdicts_of(uncommitted, copied)
+        return admission.with_aborted(left_out)
 
     def _log_end(self, source: SourcePartition) -> int:
         if source not in self._log_ends:

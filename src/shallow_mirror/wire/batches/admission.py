@@ -76,8 +76,27 @@ class Admission:
         """Return the same with these batches quarantined: neither refused nor rebuilt."""
         if not batches:
             return self
+        return self._with_verdicts(batches, Verdict.QUARANTINE)
+
+    def with_aborted(self, batches: Collection[int]) -> Admission:
+        """Return the same with these batches left out as aborted: neither refused nor rebuilt."""
+        return self._with_verdicts(batches, Verdict.DROP_ABORTED) if batches else self
+
+    def with_verdicts_of(self, other: Admission, batches: Collection[int]) -> Admission:
+        """Return the same with what `other` says of these batches. Only `other` may refuse or rebuild them."""
+        if not batches:
+            return self
         verdicts = self.verdicts.copy()
-        verdicts[list(batches)] = Verdict.QUARANTINE
+        verdicts[list(batches)] = other.verdicts[list(batches)]
+        refusals, rebuilds = (
+            tuple(sorted({*mine, *(reason for reason in others if reason.index in batches)}, key=lambda reason: reason.index))
+            for mine, others in ((self.refusals, other.refusals), (self.rebuilds, other.rebuilds))
+        )
+        return replace(self, verdicts=verdicts, refusals=refusals, rebuilds=rebuilds)
+
+    def _with_verdicts(self, batches: Collection[int], verdict: Verdict) -> Admission:
+        verdicts = self.verdicts.copy()
+        verdicts[list(batches)] = verdict
         refusals, rebuilds = (
             tuple(reason for reason in reasons if reason.index not in batches) for reasons in (self.refusals, self.rebuilds)
         )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, Change, dropped_after, dropped_before, error
 from tests.fakes.record_rules import header_of
@@ -24,7 +26,10 @@ from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.routed_topic import RoutedTopic
 from shallow_mirror.sinks.slot_results import SlotResult
 from shallow_mirror.sinks.slots import slot_task
-from shallow_mirror.types import SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
+from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.records.fillers import Fillers, find_fillers
 
 P = 77
 TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
@@ -131,6 +136,70 @@ def test_what_an_undecided_round_wrote_is_recorded_and_not_sent_again(clusters: 
     result = clusters.run(preserving(clusters, {A: 0}), planned(A, 6))
     assert placed(clusters) == [(0, 0, 2), (2, 2, 3), (5, 5, 1)]
     assert ranges(result) == [(SegmentKind.DATA, 0, 6, 0)]
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "visible"),
+    [("read_committed", SegmentKind.ABORTED, [0, 7]), ("read_uncommitted", SegmentKind.DATA, [0, 4, 7])],
+)
+def test_what_an_undecided_round_wrote_with_another_isolation_level_is_recorded_as_it_is(
+    clusters: Clusters, before: str, kind: SegmentKind, visible: list[int]
+) -> None:
+    levels = [IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED]
+    first, second = levels if before == "read_committed" else reversed(levels)
+    clusters.source.seed(("orders", 0), batch(0, 4))
+    clusters.source.seed(("orders", 0), batch(4, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+    clusters.source.seed(("orders", 0), marker(6, 0, 9))
+    clusters.run(reading(clusters, first), planned(A, 7))
+    clusters.source.seed(("orders", 0), batch(7, 1))
+    result = clusters.run(reading(clusters, second), planned(A, 8))
+    filled = find_fillers(*indexed(each.data for each in clusters.target.log("copy").batches))
+    at = [each.header.base_offset for each in clusters.target.log("copy").batches]
+    assert [offset for offset, is_filler in zip(at, filled, strict=True) if not is_filler] == visible
+    rows = ranges(result)
+    assert (SegmentKind.ABORT, 6, 7, None) in rows
+    assert {row[0] for row in rows if row[1] <= 4 < row[2]} == {kind}
+    assert rows[-1] == (SegmentKind.DATA, 7, 8, 7)
+
+
+@pytest.mark.parametrize("is_record", [True, False])
+def test_a_batch_in_which_the_log_ends_is_completed_as_it_was_begun(clusters: Clusters, is_record: bool) -> None:
+    """An aborted batch, of which an undecided round with another isolation level wrote the first of three offsets."""
+    clusters.source.seed(("orders", 0), batch(0, 3, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+    clusters.source.seed(("orders", 0), marker(3, 0, 9))
+    now_ms = int(time.time() * 1000)
+    begun = memoryview(bytearray(batch(0, 1, timestamp=now_ms)) if is_record else Fillers(None, 1000).batch(1, now_ms))
+    restamp(
+        begun,
+        index_batches(begun),
+        np.zeros(1, np.int64),
+        producer_id=P,
+        producer_epoch=0,
+        first_sequence=0,
+        transactional=False,
+    )
+    clusters.target.seed(("copy", 0), bytes(begun))
+    level = IsolationLevel.READ_COMMITTED if is_record else IsolationLevel.READ_UNCOMMITTED
+    result = clusters.run(reading(clusters, level), planned(A, 4))
+    filled = find_fillers(*indexed(each.data for each in clusters.target.log("copy").batches))
+    batches = [(*each, is_filler) for each, is_filler in zip(placed(clusters), filled.tolist(), strict=True)]
+    if is_record:
+        assert batches == [(0, 0, 1, False), (1, 1, 2, False), (3, 3, 1, True)]
+        assert ranges(result) == [(SegmentKind.DATA, 0, 3, 0), (SegmentKind.ABORT, 3, 4, None)]
+    else:
+        assert batches == [(0, 0, 1, True), (1, 1, 3, True)]
+        assert ranges(result) == [(SegmentKind.ABORTED, 0, 3, None), (SegmentKind.ABORT, 3, 4, None)]
+
+
+def reading(clusters: Clusters, isolation: IsolationLevel) -> KafkaSlotJob:
+    job = preserving(clusters, {A: 0}, isolation=isolation)
+    routes = {name: replace(route, limits=replace(route.limits, isolation_level=isolation)) for name, route in job.routes.items()}
+    return replace(job, routes=routes)
+
+
+def indexed(batches: Iterable[bytes]) -> tuple[BatchIndex, memoryview]:
+    records = memoryview(b"".join(batches))
+    return index_batches(records), records
 
 
 def test_two_tasks_that_write_at_once_leave_one_copy(clusters: Clusters) -> None:
