@@ -10,7 +10,7 @@ from dataclasses import replace
 from shallow_mirror import routing
 from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError
+from shallow_mirror.errors import LogTruncatedError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning import offset_planning, planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
@@ -20,7 +20,7 @@ from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import RateLimiter
 from shallow_mirror.streaming.planning.source_availability import SourceFailures
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
-from shallow_mirror.types import PlannedRange, SourcePartition
+from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class MicroBatchPlanner:
         self._all_left_out_since: float | None = None
         self._truncated: frozenset[SourcePartition] = frozenset()
         """Logs that are confirmed to end below their positions: not checked several times again."""
+        self._above_stable: frozenset[SourcePartition] = frozenset()
+        """Partitions that wait for an open transaction, of which records were copied with read_uncommitted."""
         self._limiter = RateLimiter(config.bytes_per_second, config.topic_bytes_per_second, clock())
 
     def initial(self) -> dict[SourcePartition, int]:
@@ -209,23 +211,27 @@ class MicroBatchPlanner:
             for partition, to in self._new_partitions.registered_only(offset_planning.changed_offsets(start, end)).items()
             if to > start[partition]
         }
-        # These are read from their positions in the map anyway: no need to rewind Spark for them.
-        self._recorded = {partition: position for partition, position in self._recorded.items() if partition not in moving}
         topics = {partition.topic for partition in moving}
         included = {name for name in topics if routing.is_included(name, config.include, config.exclude)}
         start = {partition: start[partition] for partition in moving if partition.topic in included}
+        cut: dict[SourcePartition, int] = {}
         if not self._has_listed:
             try:
                 listing = self._source.log_ends(self._deadline())
                 self._has_listed = True
                 start = self._of_existing_topics(self._without_recreated(start, listing.topic_ids), listing.topic_ids)
                 self._update_estimates(start, offset_planning.changed_offsets(start, listing.ends), listing)
+                cut = self._ends_of_open_plan(moving, listing)
             except RetriableError as error:
                 # A plan that Spark replays must be answered, also while the source is unreachable.
                 _log.warning("planning without the source's log ends: %s", error)
+        # Ranges are read from their positions in the map anyway: no need to rewind Spark, except to what is not copied now.
+        self._recorded = {
+            partition: position for partition, position in self._recorded.items() if partition not in moving or partition in cut
+        }
         ranges = offset_planning.plan_ranges(
             start,
-            end,
+            {**end, **cut},
             bytes_per_offset=self._bytes_per_offset,
             slots=config.slots,
             slot_bytes=config.slot_bytes,
@@ -241,6 +247,19 @@ class MicroBatchPlanner:
             _log.warning("the ranges of the micro-batch were not written: %s", error)
         return ranges
 
+    def _ends_of_open_plan(self, planned: Offsets, listing: LogEnds) -> dict[SourcePartition, int]:
+        """Return lower ends for what an earlier run planned with read_uncommitted above the last stable offset.
+
+        A task would wait there until the transactions end. Only positions in an offset map let Spark be rewound to the rest.
+        """
+        if self._config.isolation is not IsolationLevel.READ_COMMITTED:
+            return {}
+        return {
+            partition: listing.ends[partition]
+            for partition, end in planned.items()
+            if partition in self._recorded and listing.ends.get(partition, end) < end
+        }
+
     def _verified_ends(self, start: Offsets) -> tuple[Offsets, LogEnds]:
         """Return `start` without recreated topics, and log ends that are not below it. Raise DataLossError, RetriableError."""
         listing = self._target or (
@@ -249,13 +268,13 @@ class MicroBatchPlanner:
         # A new leader may report a low end for a moment after an election: it is listed again before it counts as truncated.
         for _ in range(_TRUNCATION_CHECKS):
             current = self._without_recreated(start, listing.topic_ids)  # each time: a topic may be recreated in between
-            truncated = offset_planning.truncation_errors(current, listing.ends)
+            truncated, _ = self._truncated_logs(current, listing)
             if truncated.keys() <= self._truncated:
                 break
             self._sleep(_PAUSE_S)
             listing = self._source.log_ends(self._deadline())
         current = self._without_recreated(start, listing.topic_ids)
-        truncated = offset_planning.truncation_errors(current, listing.ends)
+        truncated, waiting = self._truncated_logs(current, listing)
         if truncated and not (self._config.isolates or self._config.continues_after_data_loss):
             raise next(iter(truncated.values()))
         held = self._config.held_truncations
@@ -264,8 +283,36 @@ class MicroBatchPlanner:
                 if current[source] > held.get(source, -1):
                     raise error  # the driver begins the next lineage, or holds the partition
         self._truncated = frozenset(truncated)
+        self._report_above_stable(waiting, listing)
         verified = (self._target or listing).without(truncated)
+        if waiting:
+            verified = replace(verified, ends={**verified.ends, **waiting})
         return current, verified.without_recreated(start) if self._config.isolates_recreated else verified
+
+    def _truncated_logs(self, start: Offsets, listing: LogEnds) -> tuple[dict[SourcePartition, LogTruncatedError], Offsets]:
+        """Return an error for each log that ends below its position, and the positions above a last stable offset alone.
+
+        A last stable offset below a position proves no truncation: with read_uncommitted, the mirror copied records of a
+        transaction that is still open. If the log was cut as well, the slot that reads on finds its leader epochs different.
+        """
+        errors = offset_planning.truncation_errors(start, listing.ends)
+        if not errors or self._config.isolation is not IsolationLevel.READ_COMMITTED or self._config.always_committed:
+            return errors, {}
+        log_ends = self._source.high_watermarks(errors, self._deadline())
+        truncated = offset_planning.truncation_errors({source: start[source] for source in errors}, log_ends)
+        return truncated, {source: start[source] for source in errors if source not in truncated}
+
+    def _report_above_stable(self, waiting: Offsets, listing: LogEnds) -> None:
+        """Log each partition once that waits for the end of an open transaction."""
+        for source in sorted(waiting.keys() - self._above_stable):
+            _log.warning(
+                "%s: the position %d is above the last stable offset %d: records of an open transaction were copied with "
+                "read_uncommitted. Nothing is copied until that transaction ends",
+                source.topic_partition,
+                waiting[source],
+                listing.ends[source],
+            )
+        self._above_stable = frozenset(waiting)
 
     def _without_recreated(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Return `start` without recreated topics; these enter as new topics.

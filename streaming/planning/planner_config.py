@@ -64,6 +64,8 @@ class PlannerConfig:
     planned_path: Path | None = None
     registration: planner_state.RegistrationFiles | None = None
     held_truncations: Mapping[SourcePartition, int] | None = None
+    always_committed: bool = False
+    """Of an archive: nothing was ever read above a last stable offset."""
 
     @classmethod
     def of_mirror(
@@ -134,4 +136,5 @@ class PlannerConfig:
             left_out_path=left_out_path,
             registration=registration,
             held_truncations=(held_truncations or {}) if config.read.continues_after_data_loss else None,
+            always_committed=True,
         )

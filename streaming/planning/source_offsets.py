@@ -380,6 +380,9 @@ class SourceOffsets:
             if topic.error_code == 0 and routing.is_included(name, config.include, config.exclude, is_internal=topic.is_internal)
         }
 
+    def high_watermarks(self, sources: Iterable[SourcePartition], deadline: Deadline) -> dict[SourcePartition, int]:
+        return self._list_offsets(sources, LATEST_TIMESTAMP, deadline)
+
     def log_starts(self, sources: Iterable[SourcePartition], deadline: Deadline) -> dict[SourcePartition, int]:
         return self._list_offsets(sources, EARLIEST_TIMESTAMP, deadline)
 

@@ -209,10 +209,6 @@ class SetIsolation:
     isolation: str
 
     def perform(self, world: World) -> None:
-        # A mirror that has copied records of an open transaction takes the log for truncated, until the transaction ends.
-        if self.isolation == "read_committed":
-            for txn in list(world.open_txns):
-                world.end_txn(txn, is_commit=True)
         world.settings.isolation = self.isolation
 
 

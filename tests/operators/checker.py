@@ -141,9 +141,6 @@ def _check_record(
         yield f"{where}: lost: the map names {_name(place)}, which never was at the target"
     elif copy.is_gone or offset < copy.start:
         return
-    elif offset not in copy.values and log.is_aborted(record):
-        # Known: fillers of an undecided run that was read_committed count as copies for one that is read_uncommitted.
-        return
     elif offset not in copy.values:
         yield f"{where}: lost: the map says {_name(place)} at {offset}, where no reader sees a record"
     elif copy.values[offset] != record.value:

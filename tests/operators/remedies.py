@@ -11,6 +11,7 @@ from tests.operators.world import World
 from shallow_mirror.errors import (
     ConfigError,
     DataLossError,
+    LogTruncatedError,
     MirrorError,
     OlderTablesError,
     PreservedLogDamagedError,
@@ -159,5 +160,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
 
 def take_remedy(world: World, error: MirrorError, chance: random.Random) -> str | None:
     """Take one of the remedies that the message names, and return it; None where it names none that is known here."""
+    if isinstance(error, LogTruncatedError):
+        return None  # nothing cuts the logs of the source here: a remedy would hide that it is not true
     named = [remedy for kind, text, remedy in _REMEDIES if isinstance(error, kind) and text in str(error)]
     return chance.choice(named)(world, error) if named else None

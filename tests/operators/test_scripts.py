@@ -11,11 +11,13 @@ from tests.operators.actions import (
     Action,
     Begin,
     CommitGroup,
+    End,
     HandOver,
     Idle,
     Pause,
     PutBackTables,
     Run,
+    SetIsolation,
     SetOffsets,
     SyncGroups,
     TakeBack,
@@ -28,6 +30,8 @@ from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.streaming.planning import planner_state
 
 SEEDS = range(100)
+
+UNCOMMITTED, COMMITTED = SetIsolation("read_uncommitted"), SetIsolation("read_committed")
 
 OLDER_TABLES = (Write(0, 0, 2), Run(), Write(0, 0, 3), Run(), PutBackTables(1), Run())
 
@@ -62,6 +66,21 @@ def test_a_run_killed_at_every_effect_is_taken_up_again(finding: Callable[..., s
             assert finding(Write(0, 0, 2), Run(kill_at, is_behind), Write(1, 0, 1)) is None, (kill_at, is_behind)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("offsets", ["translated", "preserved"])
+@pytest.mark.parametrize(("before", "after"), [(COMMITTED, UNCOMMITTED), (UNCOMMITTED, COMMITTED)])
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_the_isolation_level_changes_behind_a_run_killed_at_every_effect(
+    offsets: str, before: Action, after: Action, is_ended: bool, finding: Callable[..., str | None]
+) -> None:
+    """The transaction is aborted before the run, or open while the next one begins."""
+    ends = [[], [End(is_commit=False)]]
+    for kill_at in range(1, 40, 3):
+        begin = (SetOffsets(offsets), before, Write(0, 0, 1), Begin(0, 0, 2), Write(0, 0, 1))
+        script = (*begin, *ends[is_ended], Run(kill_at), after, Run(), Write(0, 0, 1), *ends[not is_ended], Run())
+        assert finding(*script) is None, kill_at
+
+
 @pytest.mark.parametrize(
     "script",
     [
@@ -70,6 +89,8 @@ def test_a_run_killed_at_every_effect_is_taken_up_again(finding: Callable[..., s
         (SetOffsets("preserved"), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run(), Idle(13), Write(0, 0, 1), Run()),
         (SetOffsets("preserved"), Begin(1, 0, 1), Run(), SetOffsets("translated"), Run(), SetOffsets("continued")),
         (SetOffsets("preserved"), Write(0, 0, 2), Run(), Write(0, 0, 2), Run(), PutBackTables(1), Run()),
+        (UNCOMMITTED, Begin(0, 0, 2), Run(), COMMITTED, Write(0, 0, 1), Run(stays=True), End(is_commit=False), Run()),
+        (UNCOMMITTED, Begin(0, 0, 2), Run(), COMMITTED, Begin(0, 0, 1), Run(), End(is_commit=True), Run()),
     ],
 )
 def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:

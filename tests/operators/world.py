@@ -203,9 +203,19 @@ class World:
 
     def _note_positions(self, before: dict[LogKey, int]) -> None:
         for key, log in self.logs.items():
-            start, end = before.get(key, 0), position_of(rows_of(self.rows, key)) or 0
-            if self.settings.isolation == "read_uncommitted" and start < end:
-                log.uncommitted.append((start, end))
+            if self.settings.isolation == "read_uncommitted":
+                position = position_of(rows_of(self.rows, key)) or 0
+                start, end = before.get(key, 0), max(position, 0 if log.is_gone else self._preserved_end(key))
+                if start < end:
+                    log.uncommitted.append((start, end))
+
+    def _preserved_end(self, key: LogKey) -> int:
+        """Return the log end of a target with preserved offsets: what a killed run wrote there is visible without a decision."""
+        name = self.settings.target_name.format(topic=key.topic)
+        is_preserved = self.settings.offsets != "translated" and name in self.target.topic_ids()
+        if not is_preserved or key.partition >= self.target.partitions(name):
+            return 0
+        return self.target.bounds(name, key.partition)[1]
 
     def controls(self) -> Controls:
         return Controls.open(MirrorStorage.to_write(self.config.table_location, self.config.tables_writer))

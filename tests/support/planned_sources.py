@@ -29,6 +29,8 @@ class FakeCluster:
     wrong: dict[TopicPartition, MirrorError] = field(default_factory=dict)
     asked: list[IsolationLevel] = field(default_factory=list)
     listed: list[Sequence[str] | None] = field(default_factory=list)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    """Of logs with an open transaction: `offsets` has their last stable offsets."""
 
     def metadata(self, names: Sequence[str] | None, deadline: Deadline) -> Any:
         if self.away:
@@ -44,7 +46,10 @@ class FakeCluster:
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)
-        return {name: SimpleNamespace(offset=self.offsets[name, timestamp]) for name, timestamp in wanted.items()}
+        answers = {name: self.offsets[name, timestamp] for name, timestamp in wanted.items()}
+        if isolation is IsolationLevel.READ_UNCOMMITTED:
+            answers |= {name: end for name, end in self.high_watermarks.items() if wanted.get(name) == -1}
+        return {name: SimpleNamespace(offset=offset) for name, offset in answers.items()}
 
 
 class UnsampledPlanner(SourceOffsets):

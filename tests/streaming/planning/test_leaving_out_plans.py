@@ -187,6 +187,15 @@ def test_a_truncated_log_of_an_archive_ends_the_query_unless_it_is_held_at_this_
             planning(held_truncations=held).planner.latest({A: 20, B: 30})
 
 
+def test_a_last_stable_offset_below_the_position_of_an_archive_is_a_truncation(tmp_path: Path) -> None:
+    """An archive has never read above one, so its log was cut, and an open transaction was written since."""
+    made = Planning(tmp_path, _cluster(), changes={"always_committed": True})
+    truncated(made)
+    made.cluster.high_watermarks[A.topic_partition] = 25
+    with pytest.raises(LogTruncatedError, match="the log ends at 15, below the position"):
+        made.planner.latest({A: 20, B: 30})
+
+
 def test_where_a_partition_begins_is_never_decided_without_its_leader(tmp_path: Path) -> None:
     planning = Planning(tmp_path, _cluster())
     planning.cluster.wrong[A.topic_partition] = SILENT

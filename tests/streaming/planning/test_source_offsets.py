@@ -223,6 +223,45 @@ def test_a_truncated_log_is_data_loss_after_several_looks(tmp_path: Path) -> Non
         _micro_batches(tmp_path, _cluster()).latest({A: 101})
 
 
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_position_above_the_last_stable_offset_waits_and_is_no_truncation(
+    tmp_path: Path, is_available_now: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was reached with read_uncommitted, in a transaction that is still open."""
+    cluster = _cluster()
+    cluster.high_watermarks[A.topic_partition] = 105
+    planner = _micro_batches(tmp_path, cluster)
+    if is_available_now:
+        planner.prepare_available_now()
+    for _ in range(3):
+        assert planner.latest({A: 101, B: 20}) == {A: 101, B: 50}
+    assert [record.getMessage() for record in caplog.records] == [
+        "orders-0: the position 101 is above the last stable offset 100: records of an open transaction were copied with "
+        "read_uncommitted. Nothing is copied until that transaction ends"
+    ]
+    with pytest.raises(DataLossError, match="the log ends at 105, below the position"):
+        planner.latest({A: 106, B: 50})
+
+
+def test_behind_an_open_transaction_a_mirror_goes_on_when_it_has_ended(tmp_path: Path) -> None:
+    cluster = _cluster()
+    cluster.high_watermarks[A.topic_partition] = 105
+    planner = _micro_batches(tmp_path, cluster)
+    assert planner.latest({A: 101, B: 50}) == {A: 101, B: 50}
+    cluster.offsets[A.topic_partition, -1] = 106
+    assert planner.latest({A: 101, B: 50}) == {A: 106, B: 50}
+
+
+def test_a_plan_of_read_uncommitted_is_done_up_to_the_last_stable_offset_and_planned_again_behind_it(tmp_path: Path) -> None:
+    cluster = _cluster()
+    cluster.high_watermarks[A.topic_partition] = 105
+    planner = _micro_batches(tmp_path, cluster)
+    planner._recorded = {A: 90, B: 20}
+    assert {each.source: each.end for each in planner.ranges({A: 90, B: 20}, {A: 105, B: 50})} == {A: 100, B: 50}
+    assert planner.latest({A: 105, B: 50}) == {A: 90, B: 50}
+    assert planner.latest({A: 90, B: 50}) == {A: 100, B: 50}
+
+
 def test_a_truncated_log_stays_at_its_position_until_it_reaches_it_again_where_the_mirror_may_continue(tmp_path: Path) -> None:
     cluster = _cluster()
     planner = _micro_batches(tmp_path, cluster, on_data_loss="continue")
