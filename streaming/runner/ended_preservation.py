@@ -143,22 +143,38 @@ class EndedPreservation:
         return _EndedLog(source, position, start, end)
 
     def _compared(self, logs: Sequence[_EndedLog]) -> tuple[DecidedSegment, ...]:
-        """Return the rows of logs that are longer than their positions say. Raises ConfigError with all that differ."""
+        """Return the rows of logs that are longer than their positions say. Raises ConfigError with all that differ.
+
+        What a log holds there may have been read with another isolation level than that of the mirror file: then it is what a
+        reader of that level sees at the source.
+        """
+        configured = self._config.read.isolation_level
+        rows, differing = self._compared_with(configured, logs)
+        if differing:
+            (other,) = set(IsolationLevel) - {configured}
+            other_rows, still = self._compared_with(other, list(differing))
+            rows += other_rows
+            if still:
+                raise ConfigError([problem for log in still for problem in differing[log].problems])
+        return tuple(rows)
+
+    def _compared_with(
+        self, isolation: IsolationLevel, logs: Sequence[_EndedLog]
+    ) -> tuple[list[DecidedSegment], dict[_EndedLog, ConfigError]]:
+        """Return the rows of logs that hold what readers of this level see at the source, and an error for each other log."""
         rows = list[DecidedSegment]()
-        problems = list[str]()
+        differing = dict[_EndedLog, ConfigError]()
         with ExitStack() as stack:
-            source = stack.enter_context(self._reader(self._config.source.client, self._config.source_cluster_name))
-            target = stack.enter_context(self._reader(self._config.target.client, self._config.target_cluster_name))
+            source = stack.enter_context(self._reader(self._config.source.client, self._config.source_cluster_name, isolation))
+            target = stack.enter_context(self._reader(self._config.target.client, self._config.target_cluster_name, isolation))
             source.load_metadata(log.source.topic_partition for log in logs)
             target.load_metadata(log.position.target.topic_partition for log in logs)
             for log in logs:
                 try:
                     rows += self._compared_rows(log, source, target)
                 except ConfigError as error:
-                    problems += error.problems
-        if problems:
-            raise ConfigError(problems)
-        return tuple(rows)
+                    differing[log] = error
+        return rows, differing
 
     def _compared_rows(self, log: _EndedLog, source: ClusterReader, target: ClusterReader) -> list[DecidedSegment]:
         """Return the rows of one log, from its position on. Raises ConfigError where it is not what the source has."""
@@ -203,6 +219,5 @@ class EndedPreservation:
         )
         return [replace(row, is_continued=False, shared_producer_id=log.position.shared_producer_id) for row in rows]
 
-    def _reader(self, client: ClientConfig, where: str) -> ClusterReader:
-        read = self._config.read
-        return ClusterReader(client, where, read.isolation_level, fetch_bytes=read.fetch_bytes)
+    def _reader(self, client: ClientConfig, where: str, isolation: IsolationLevel) -> ClusterReader:
+        return ClusterReader(client, where, isolation, fetch_bytes=self._config.read.fetch_bytes)

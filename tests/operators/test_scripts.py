@@ -81,6 +81,19 @@ def test_the_isolation_level_changes_behind_a_run_killed_at_every_effect(
         assert finding(*script) is None, kill_at
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(("before", "after"), [(COMMITTED, UNCOMMITTED), (UNCOMMITTED, COMMITTED)])
+def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
+    before: Action, after: Action, tmp_path: Path
+) -> None:
+    begin = (SetOffsets("preserved"), before, Write(0, 0, 1), Begin(0, 0, 2), Write(0, 0, 1), End(is_commit=False))
+    for txn in ([], [Begin(0, 0, 1)]):
+        for kill_at in range(13, 34, 3):
+            script = (*begin, *txn, Run(kill_at), SetOffsets("translated"), after, Run(), Write(0, 0, 1))
+            done = perform(script, tmp_path / "world")
+            assert (done.finding, done.remedies) == (None, 0), done.events
+
+
 @pytest.mark.parametrize(
     "script",
     [
