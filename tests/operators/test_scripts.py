@@ -75,7 +75,7 @@ def test_the_isolation_level_changes_behind_a_run_killed_at_every_effect(
 ) -> None:
     """The transaction is aborted before the run, or open while the next one begins."""
     ends = [[], [End(is_commit=False)]]
-    for kill_at in range(1, 40, 3):
+    for kill_at in range(13, 37, 3):
         begin = (SetOffsets(offsets), before, Write(0, 0, 1), Begin(0, 0, 2), Write(0, 0, 1))
         script = (*begin, *ends[is_ended], Run(kill_at), after, Run(), Write(0, 0, 1), *ends[not is_ended], Run())
         assert finding(*script) is None, kill_at
