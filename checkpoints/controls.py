@@ -4,8 +4,8 @@ Rows are only added. A topic has two states with an owner each, which change ind
 
 - An operator pauses it (`pause`) and resumes it (`resume`).
 - A migration hands it over to the mirror in the other direction (`hand-over`) and takes it back (`take-back`). The running mirror
-  answers with `handed-over` once it plans nothing of the topic any more, and only then the other mirror, which has `receive`, may
-  write to it.
+  answers with `handed-over` once it plans nothing of the topic any more and every micro-batch that was planned before has ended.
+  Only then the other mirror, which has `receive`, may write to it.
 """
 
 from __future__ import annotations

@@ -61,6 +61,9 @@ class MicroBatchPlanner:
         self._bytes_per_batch: float | None = None
         self._slots: dict[SourcePartition, int] = {}
         self._has_listed = False
+        self._has_planned = False
+        """False while Spark may still replay what an earlier process planned."""
+        self._planned_revision: str | None = None
         self._target: LogEnds | None = None
         self._is_available_now = False
         self._waiting_since_ms: int | None = None
@@ -106,6 +109,7 @@ class MicroBatchPlanner:
         A partition that a micro-batch left out is rewound to its position, without a range, while the others move; then it is
         kept out of plans until its next try.
         """
+        self._has_planned = True
         rewound, self._recorded = self._rewound(start), {}
         if rewound:
             return {**start, **rewound}
@@ -151,10 +155,11 @@ class MicroBatchPlanner:
             first_offsets = self._source.starts_of(unregistered, listing, self._deadline(), is_first_run=False)
         except RetriableError as error:
             self._write_state({}, waiting_for=error)
+            self._paused_topics()  # nothing is planned: a hand-over need not wait for the source
             return start, 0.0
         self._has_listed = True
         entering = self._new_partitions.entering_positions(start, listing.ends, first_offsets, self._clock())
-        paused = planner_state.read_paused_topics(self._config.paused_path)
+        paused = self._paused_topics()
         ends = offset_planning.changed_offsets(start, self._new_partitions.registered_only(listing.ends))
         allowed = {partition: end for partition, end in ends.items() if partition.topic not in paused} if paused else ends
         failures = self._failures.update(listing, self._now_ms())
@@ -175,6 +180,20 @@ class MicroBatchPlanner:
         if wait_s == 0.0 and not allowed and waiting & ends.keys():
             wait_s = self._left_out_wait_s([left_out[source] for source in waiting & ends.keys() & left_out.keys()])
         return ({**planned, **entering} if entering else planned), wait_s
+
+    def _paused_topics(self) -> frozenset[str]:
+        """Return the topics of which this plan has nothing, and let the driver know that they were read.
+
+        Spark asks for a plan when the micro-batch before has ended: from here on nothing of these topics is written.
+        """
+        paused, path = planner_state.read_paused_topics(self._config.paused_path), self._config.paused_path
+        if path is not None and paused.revision is not None and paused.revision != self._planned_revision:
+            try:
+                planner_state.write_planned_revision(path, paused.revision)
+                self._planned_revision = paused.revision
+            except OSError as error:
+                _log.warning("it was not written which topics are paused in plans: %s", error)
+        return paused.topics
 
     def _left_out_wait_s(self, waiting: Sequence[LeftOutPartition]) -> float:
         """Return the pause before another plan where only left out partitions have anything to copy.
@@ -203,13 +222,17 @@ class MicroBatchPlanner:
     def ranges(self, start: Offsets, end: Offsets) -> tuple[PlannedRange, ...]:
         """Return the ranges of a micro-batch, also of one that an earlier process planned: then sizes are sampled.
 
-        Topics that were excluded or deleted since are left out. Nothing is lost by that: positions are in the offset map.
+        Topics that were excluded or deleted since are left out, and of a micro-batch of an earlier process those that are
+        paused now. Nothing is lost by that: positions are in the offset map.
         """
         config = self._config
+        # A micro-batch of this process is done as it was planned. One that an earlier process left may be hours old: `latest`
+        # leads Spark back to the positions of what is left out of it.
+        paused = frozenset() if self._has_planned else planner_state.read_paused_topics(config.paused_path).topics
         moving = {
             partition: to
             for partition, to in self._new_partitions.registered_only(offset_planning.changed_offsets(start, end)).items()
-            if to > start[partition]
+            if to > start[partition] and partition.topic not in paused
         }
         topics = {partition.topic for partition in moving}
         included = {name for name in topics if routing.is_included(name, config.include, config.exclude)}

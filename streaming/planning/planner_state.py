@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -241,16 +242,48 @@ class RegistrationFiles:
             return {}
 
 
-def write_paused_topics(path: Path | None, topics: Collection[str]) -> None:
-    write_document(path, {"topics": sorted(topics)})
+@dataclass(frozen=True, slots=True)
+class PausedTopics:
+    """What the driver last wrote for the planner. `revision`: of this content of the file; None where there is no file."""
+
+    topics: frozenset[str] = frozenset()
+    revision: str | None = None
 
 
-def read_paused_topics(path: Path | None) -> frozenset[str]:
+def write_paused_topics(path: Path, topics: Collection[str]) -> str:
+    """Replace the file; return its new revision. Raises OSError."""
+    revision = uuid.uuid4().hex
+    write_document(path, {"topics": sorted(topics), "revision": revision})
+    return revision
+
+
+def read_paused_topics(path: Path | None) -> PausedTopics:
     document = read_document(path)
     try:
-        return frozenset(str(topic) for topic in document["topics"])
+        return PausedTopics(frozenset(str(topic) for topic in document["topics"]), str(document["revision"]))
     except (KeyError, TypeError):
-        return frozenset()
+        return PausedTopics()
+
+
+def write_planned_revision(path: Path, revision: str) -> None:
+    """Write of which revision of the paused topics (`path`) a plan was made. Raises OSError."""
+    write_document(_planned_revision_path(path), {"revision": revision})
+
+
+def read_planned_revision(path: Path) -> str | None:
+    """Return the revision of the last plan. Every micro-batch that was planned before it has ended; None before a plan."""
+    document = read_document(_planned_revision_path(path))
+    return str(document["revision"]) if isinstance(document, dict) and "revision" in document else None
+
+
+def discard_paused_topics(path: Path) -> None:
+    """Delete both files at the end of the query. Raises OSError."""
+    for written in (path, _planned_revision_path(path)):
+        written.unlink(missing_ok=True)
+
+
+def _planned_revision_path(path: Path) -> Path:
+    return path.with_suffix(".planned.json")
 
 
 def write_planned_ranges(path: Path | None, ranges: Sequence[PlannedRange]) -> None:

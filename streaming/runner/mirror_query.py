@@ -120,7 +120,7 @@ class MirrorQuery:
         sink = self._micro_batch_sink(kafka, self._registrar(registration, targets), filling)
         positions = self.owner.positions()
         self.reporter.set_positions(positions)
-        paused_path = temp_dirs.temp_dir() / f"paused-{self.identity.run_id}.json"
+        paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
         parallelism = int(spark.sparkContext.defaultParallelism)
         options = self._source_options(positions, topic_ids, paused_path, planned_path, registration, parallelism)
         monitor = self._topic_monitor(targets, positions, paused_path)
@@ -135,6 +135,7 @@ class MirrorQuery:
             raise RetriableError("TOPIC_RECREATED", f"{recreated}; what it holds now is mirrored from its start") from recreated
         finally:
             registration.discard()
+            planner_state.discard_paused_topics(paused_path)
         if filling is not None:
             filling.fill()
         self.owner.settle()

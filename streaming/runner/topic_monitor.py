@@ -90,6 +90,7 @@ class TopicMonitor:
         self._report = report
         self._repeated = RepeatedWarnings()
         self._paused: frozenset[str] | None = None
+        self._revision: str | None = None
         self._reported: frozenset[str] = frozenset()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=in_context(self._run), name="topic-monitor", daemon=True)
@@ -131,8 +132,8 @@ class TopicMonitor:
             if not self._may_copy_again(controls):
                 return
             self._apply_paused(controls.not_copied)
-            if controls.requested:
-                # Nothing of them is planned from now on: a plan lists log ends before it reads which topics are paused.
+            # A micro-batch that was planned before may still write to them: Spark asks for the next plan when it has ended.
+            if controls.requested and planner_state.read_planned_revision(self._paused_path) == self._revision:
                 self._controls.add("handed-over", sorted(controls.requested))
         except MirrorError as error:
             self._repeated.warn("controls", f"the table controls cannot be read, paused topics stay paused: {error}")
@@ -153,7 +154,7 @@ class TopicMonitor:
     def _apply_paused(self, paused: frozenset[str]) -> None:
         if paused == self._paused:
             return
-        planner_state.write_paused_topics(self._paused_path, paused)
+        self._revision = planner_state.write_paused_topics(self._paused_path, paused)
         before, self._paused = self._paused or frozenset(), paused
         for topic in sorted(paused - before):
             _log.warning("topic %s is paused: it is not planned from now on", topic)

@@ -16,6 +16,7 @@ from tests.operators.actions import (
     Idle,
     Pause,
     PutBackTables,
+    Resume,
     Run,
     SetIsolation,
     SetOffsets,
@@ -125,6 +126,17 @@ def test_the_generator_finds_a_paused_topic_that_is_copied(
     write = planner_state.write_paused_topics
     monkeypatch.setattr(planner_state, "write_paused_topics", lambda path, _paused: write(path, frozenset()))
     assert "is paused or handed over" in (finding(*script) or "")
+
+
+@pytest.mark.parametrize("action", [Pause, HandOver])
+@pytest.mark.parametrize("offsets", ["translated", "preserved"])
+def test_a_micro_batch_that_a_kill_left_undecided_is_taken_up_without_topics_that_are_paused_since(
+    finding: Callable[..., str | None], action: type[Pause | HandOver], offsets: str
+) -> None:
+    back = Resume(0) if action is Pause else TakeBack(0)
+    for kill_at in (11, 13, 14):
+        killed = (SetOffsets(offsets), Write(0, 0, 1), Run(), Write(0, 0, 2), Write(1, 0, 1), Run(kill_at))
+        assert finding(*killed, action(0), Run(), Run(stays=True), back, Run()) is None, kill_at
 
 
 @pytest.mark.thorough

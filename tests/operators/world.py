@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -135,7 +136,8 @@ class World:
         self.runs += 1
         self.waits = []
         before = {key: position_of(rows_of(self.rows, key)) or 0 for key in self.logs}
-        kept_back = self.not_copied() if self.has_tables() and not self._has_unfinished_plan() else frozenset[str]()
+        kept_back = self.not_copied() if self.has_tables() else frozenset[str]()
+        visible = self._visible() if kept_back else Counter[str]()
         requests = 0
 
         def observe(_host: str, _api: str) -> None:
@@ -176,20 +178,20 @@ class World:
             raise KilledError
         self.newest = None  # the tables that are in their place now are the newest ones
         if not during:
-            self._require_kept_back(kept_back, before)
+            self._require_kept_back(kept_back, before, visible)
         self.copies.append(self.copied_tables(with_checkpoint=self.runs % 2 == 0))  # as a backup every night
         return None
 
-    def _has_unfinished_plan(self) -> bool:
-        """Return whether Spark has a plan that was not done. It is done first, also of topics that were paused since."""
-        checkpoint = self.checkpoints.get(self.config.checkpoint)
-        return checkpoint is not None and checkpoint.done < len(checkpoint.planned)
+    def _require_kept_back(self, topics: frozenset[str], before: dict[LogKey, int], visible: Counter[str]) -> None:
+        """Require that nothing was copied of topics that were paused or handed over when the run began.
 
-    def _require_kept_back(self, topics: frozenset[str], before: dict[LogKey, int]) -> None:
-        """Require that nothing was copied of topics that were paused or handed over when the run began."""
-        for key in self.logs:
+        A run that ends preservation adds rows of records that the target had before: these are `visible`.
+        """
+        copied = self._visible() - visible if topics else Counter[str]()
+        for key, log in self.logs.items():
             position = position_of(rows_of(self.rows, key)) or 0
-            if key.topic in topics and position > before[key] > 0:
+            is_copied = any(record.value in copied for record in log.records if before[key] <= record.offset < position)
+            if key.topic in topics and position > before[key] > 0 and is_copied:
                 raise FindingError(f"{key.topic}-{key.partition} is paused or handed over, and was copied up to {position}")
 
     @contextmanager
@@ -264,11 +266,15 @@ class World:
 
     def leave_copies(self) -> None:
         """Note that what is at the target stays there beside further copies."""
-        topics = [topic for topic in self.target.topic_ids() if not topic.startswith("__")]
-        places = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
-        visible = {value for place in places for value in self.target.read(*place).values()}
+        visible = self._visible()
         for log in self.logs.values():
             log.repeats += [(record.offset, record.offset + 1) for record in log.records if record.value in visible]
+
+    def _visible(self) -> Counter[str]:
+        """Return how often each value is at the target."""
+        topics = [topic for topic in self.target.topic_ids() if not topic.startswith("__")]
+        places = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
+        return Counter(value for place in places for value in self.target.read(*place).values())
 
     # --- what happens at the source ---
 

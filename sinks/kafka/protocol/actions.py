@@ -207,7 +207,10 @@ class Unclear:
     def __str__(self) -> str:
         if self.lost:
             ranges = ", ".join(str(written) for written in self.lost)
-            return f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {ranges}"
+            lost = f"the Kafka transaction {self.decided.txn} was committed, but the target has lost its records at {ranges}"
+            kept = ", ".join(str(written) for written in self.decided.kept(self.lost))
+            # A choice is taken for the transaction: its rows are removed as a whole.
+            return f"{lost}; `recover --redo` writes a second time what it still has at {kept}" if kept else lost
         ranges = ", ".join(str(written) for written in self.decided.written)
         return (
             f"there is no evidence whether the Kafka transaction {self.decided.txn} was committed: its receipt is gone and the "

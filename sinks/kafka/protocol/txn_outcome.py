@@ -7,7 +7,7 @@ transaction is over, one way or the other, and what is read cannot change any mo
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from shallow_mirror.checkpoints.schema import DecidedSegment
@@ -69,6 +69,10 @@ class DecidedTxn:
     def receipt_partition(self) -> TopicPartition:
         """The lowest target topic-partition of the slot's data rows."""
         return self.written[0].topic_partition
+
+    def kept(self, lost: Collection[WrittenRange]) -> tuple[WrittenRange, ...]:
+        """Return the ranges that are not among the `lost` ones."""
+        return tuple(written for written in self.written if written not in lost)
 
 
 def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:

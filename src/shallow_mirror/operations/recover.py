@@ -86,9 +86,14 @@ class SlotReport:
     def needs_choice(self) -> bool:
         return self.fate is TxnFate.UNDECIDABLE or (self.fate is TxnFate.COMMITTED and bool(self.lost))
 
+    @property
+    def repeated_by_redo(self) -> tuple[WrittenRange, ...]:
+        """Return the ranges that the target still has whole, and that `--redo` writes a second time with the lost ones."""
+        return self.decided.kept(self.lost) if self.fate is TxnFate.COMMITTED and self.lost else ()
+
     def document(self) -> dict[str, Any]:
         """Return the report for JSON."""
-        txn, fate = self.decided.txn, self.fate
+        txn, fate, repeated = self.decided.txn, self.fate, self.repeated_by_redo
         return {
             "slot": self.slot,
             "transactional_id": txn.transactional_id,
@@ -107,6 +112,7 @@ class SlotReport:
                     "target_end": written.end,
                     "log": evidence.value,
                     "is_lost": written in self.lost,
+                    "is_repeated_by_redo": written in repeated,
                 }
                 for written, evidence in zip(self.decided.written, self.log, strict=True)
             ],

@@ -63,7 +63,8 @@ def _lines(report: SlotReport) -> list[str]:
     lines += [f"  coordinator: {state}", f"  receipt: {_RECEIPTS[report.receipt]}"]
     for written, evidence in zip(report.decided.written, report.log, strict=True):
         lost = "; its log ends before the end of the range: the target has lost records" if written in report.lost else ""
-        lines.append(f"  target {written}: {_LOGS[evidence]}{lost}")
+        repeated = "; --redo writes it a second time" if written in report.repeated_by_redo else ""
+        lines.append(f"  target {written}: {_LOGS[evidence]}{lost}{repeated}")
     verdict = "committed, but lost by the target since" if report.fate is not TxnFate.UNDECIDABLE else _FATES[report.fate]
     lines.append(f"  => {f'{verdict}: YOUR CHOICE' if report.needs_choice else _FATES[report.fate]}")
     return lines

@@ -428,12 +428,51 @@ def test_given_starts_may_be_at_the_end_of_the_log_and_not_beyond_it() -> None:
 
 
 def test_nothing_is_planned_of_a_paused_topic(tmp_path: Path) -> None:
-    settings = PlannerConfig.of_mirror(_config(tmp_path), paused_path=tmp_path / "paused.json")
+    path = tmp_path / "paused.json"
+    settings = PlannerConfig.of_mirror(_config(tmp_path), paused_path=path)
     planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, clock=lambda: 0.0)
-    planner_state.write_paused_topics(settings.paused_path, {"orders"})
+    planner_state.write_paused_topics(path, {"orders"})
     assert planner.latest({A: 20, B: 0}) == {A: 20, B: 0}
-    planner_state.write_paused_topics(settings.paused_path, {"orders.other"})
+    planner_state.write_paused_topics(path, {"orders.other"})
     assert planner.latest({A: 20, B: 0}) == {A: 100, B: 50}
+
+
+def test_a_replay_leaves_out_what_is_paused_since_and_copies_it_from_its_position_after_the_resume(tmp_path: Path) -> None:
+    path = tmp_path / "paused.json"
+    settings = PlannerConfig.of_mirror(_config(tmp_path), paused_path=path)
+    source, recorded = _planner(tmp_path, _cluster()), {A: 20, B: 0}
+    planner = MicroBatchPlanner(settings, source, parallelism=2, recorded=recorded, clock=lambda: 0.0)
+    planner_state.write_paused_topics(path, {"orders"})
+    assert planner.ranges({A: 20, B: 0}, {A: 100, B: 50}) == ()
+    assert planner.ranges({A: 20, B: 0}, {A: 100, B: 50}) == ()
+    assert planner.latest({A: 100, B: 50}) == recorded
+    assert planner.latest(recorded) == recorded
+    planner_state.write_paused_topics(path, ())
+    assert planner.latest(recorded) == {A: 100, B: 50}
+
+
+def test_a_micro_batch_that_this_process_planned_is_done_as_planned_though_its_topic_is_paused_since(tmp_path: Path) -> None:
+    path = tmp_path / "paused.json"
+    settings = PlannerConfig.of_mirror(_config(tmp_path), paused_path=path)
+    planner = MicroBatchPlanner(settings, _planner(tmp_path, _cluster()), parallelism=2, clock=lambda: 0.0)
+    planned = planner.latest({A: 20, B: 0})
+    planner_state.write_paused_topics(path, {"orders"})
+    assert [planned_range.source for planned_range in planner.ranges({A: 20, B: 0}, planned)] == [A, B]
+
+
+def test_the_driver_sees_that_topics_are_paused_at_the_next_plan_also_where_the_source_does_not_answer(tmp_path: Path) -> None:
+    path, cluster = tmp_path / "paused.json", _cluster()
+    settings = PlannerConfig.of_mirror(_config(tmp_path), paused_path=path)
+    planner = MicroBatchPlanner(settings, _planner(tmp_path, cluster), parallelism=2, clock=lambda: 0.0)
+    revision = planner_state.write_paused_topics(path, {"orders"})
+    planner.ranges({A: 20, B: 0}, {A: 100, B: 50})
+    assert planner_state.read_planned_revision(path) is None
+    planner.latest({A: 100, B: 50})
+    assert planner_state.read_planned_revision(path) == revision
+    later = planner_state.write_paused_topics(path, ())
+    cluster.away = True
+    planner.latest({A: 100, B: 50})
+    assert planner_state.read_planned_revision(path) == later
 
 
 def test_a_checkpoint_that_is_further_than_the_offset_map_is_led_back_once(tmp_path: Path) -> None:
