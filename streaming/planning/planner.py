@@ -214,6 +214,7 @@ class MicroBatchPlanner:
         topics = {partition.topic for partition in moving}
         included = {name for name in topics if routing.is_included(name, config.include, config.exclude)}
         start = {partition: start[partition] for partition in moving if partition.topic in included}
+        start = {partition: offset for partition, offset in start.items() if partition.topic_id not in config.forgotten}
         if not self._has_listed:
             try:
                 listing = self._source.log_ends(self._deadline())
@@ -265,13 +266,15 @@ class MicroBatchPlanner:
                     raise error  # the driver begins the next lineage, or holds the partition
         self._truncated = frozenset(truncated)
         verified = (self._target or listing).without(truncated)
-        return current, verified.without_recreated(start) if self._config.isolates_recreated else verified
+        return current, verified.without_recreated(current) if self._config.isolates_recreated else verified
 
     def _without_recreated(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Return `start` without recreated topics; these enter as new topics.
 
         Raise DataLossError for them unless they are isolated, or the mirror continues after data loss.
         """
+        if self._config.forgotten:  # Spark's checkpoint may still have them
+            start = {source: offset for source, offset in start.items() if source.topic_id not in self._config.forgotten}
         if self._config.isolates_recreated:
             return start  # `start` keeps them: what has their names now does not enter
         current = offset_planning.without_recreated_topics(start, topic_ids)

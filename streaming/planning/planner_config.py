@@ -60,6 +60,8 @@ class PlannerConfig:
     isolates: bool = False
     isolates_recreated: bool = False
     """Of a mirror: a topic that was created again waits for the operator, and what has its name now does not enter."""
+    forgotten: frozenset[str] = frozenset()
+    """Topic ids that the operator has closed: such a topic does not enter, also where the source still has it."""
     left_out_path: Path | None = None
     planned_path: Path | None = None
     registration: planner_state.RegistrationFiles | None = None
@@ -74,6 +76,7 @@ class PlannerConfig:
         left_out_path: Path | None = None,
         planned_path: Path | None = None,
         registration: planner_state.RegistrationFiles | None = None,
+        forgotten: frozenset[str] = frozenset(),
     ) -> PlannerConfig:
         """Return the settings of a mirror; without the paths those of a planner that neither pauses nor leaves out."""
         return cls(
@@ -99,6 +102,7 @@ class PlannerConfig:
             paused_path=paused_path,
             isolates=config.on_error == "isolate",
             isolates_recreated=config.isolates_recreated,
+            forgotten=forgotten,
             left_out_path=left_out_path,
             planned_path=planned_path,
             registration=registration,
