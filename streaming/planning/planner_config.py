@@ -59,7 +59,7 @@ class PlannerConfig:
     paused_path: Path | None = None
     isolates: bool = False
     isolates_recreated: bool = False
-    """Of a mirror: a topic that was created again waits for the operator, and what has its name now does not enter."""
+    """A topic that was created again waits for the operator, and what has its name now does not enter."""
     forgotten: frozenset[str] = frozenset()
     """Topic ids that the operator has closed: such a topic does not enter, also where the source still has it."""
     left_out_path: Path | None = None
@@ -135,6 +135,7 @@ class PlannerConfig:
             planner_state_path=planner_state.planner_state_path(config.checkpoint),
             measurements_path=planner_state.measurements_path(config.checkpoint),
             isolates=config.on_error == "isolate",
+            isolates_recreated=config.isolates_recreated,
             left_out_path=left_out_path,
             registration=registration,
             held_truncations=(held_truncations or {}) if config.read.continues_after_data_loss else None,

@@ -85,8 +85,8 @@ REMEDY_OF_GONE = (
     "(`shallow-mirror forget CONF TOPIC`)"
 )
 REMEDY_OF_RECREATED = (
-    "`shallow-mirror forget CONF TOPIC` closes the former one, and what has its name now is mirrored from its start behind the "
-    "records of the former one; or exclude it (topics.exclude)"
+    "read.on_data_loss: continue copies what has its name now from its start, and in a mirror closing the former one does so as "
+    "well (`shallow-mirror forget CONF TOPIC`); or exclude it (topics.exclude)"
 )
 
 _DEFINITE = {

@@ -28,7 +28,7 @@ def _without_logging() -> Iterator[None]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A mirror with `on_error: isolate` has copied a record each of topics a and b."""
+    """Yield two clusters whose topics a and b a mirror with `on_error: isolate` has copied."""
     with opened_world(tmp_path / "world") as opened:
         opened._configs[opened.settings.key()] = opened.config.model_copy(update={"on_error": "isolate"})
         for topic in ("a", "b"):
