@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.operators.lives import Life
 from tests.operators.surroundings import opened_world
 from tests.operators.world import World
 
+from shallow_mirror import cli
 from shallow_mirror.checkpoints.deleted_topics import TopicIncarnation
 from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.errors import ConfigError, IncompleteRunError
@@ -124,3 +126,19 @@ def test_what_is_there_was_never_mirrored_or_is_handed_over_now_is_refused(world
     (gone,) = _forget(world, "a")
     assert gone.keeps == ("a migration has handed it over: that stays",)
     assert world.controls().read().handed_over.keys() == {"a"}
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_the_command_shows_first_and_closes_with_apply(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_applied: bool
+) -> None:
+    conf = tmp_path / "mirror.yaml"
+    conf.write_text(json.dumps(json.loads(world.config.to_json())))
+    world.delete_target_topic("a")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(("forget", str(conf), "a", *(["--apply"] if is_applied else [])))
+    assert not ended.value.code
+    output = capsys.readouterr()
+    assert "its target topic a was deleted, or created again, at the target cluster west" in output.out
+    assert ("nothing was closed" in output.err) is not is_applied
+    assert len(world.controls().read().forgotten.at_ms) == is_applied
