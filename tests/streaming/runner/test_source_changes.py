@@ -188,9 +188,12 @@ def test_topics_that_go_away_on_either_side_are_left_out_and_the_others_are_copi
     with pytest.raises(SystemExit) as forgotten:
         cli.main(("forget", str(conf), of_target, of_source, preserved, "--apply"))
     assert not forgotten.value.code
-    catch_up(conf)
+    with mirror(conf) as process:
+        wait_for("what has the name now", lambda: read_values(target, of_source) == ["a", "b", "c"])
+        process.terminate()
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 0, output
     assert read_values(target, of_target) == []
-    assert read_values(target, of_source) == ["a", "b", "c"]
     verified = verify_mirror(settings)
     assert (verified.is_equal, len(verified.closed)) == (True, 3)
     assert {entry.source.topic for entry in gather_status(settings).partitions} == {whole, of_source}
