@@ -6,6 +6,8 @@ Rows are only added. A topic has two states with an owner each, which change ind
 - A migration hands it over to the mirror in the other direction (`hand-over`) and takes it back (`take-back`). The running mirror
   answers with `handed-over` once it plans nothing of the topic any more and every micro-batch that was planned before has ended.
   Only then the other mirror, which has `receive`, may write to it.
+
+`forget` is about one topic id, not about a name: nothing of that topic is copied any more, and nothing is reported of it.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
+from shallow_mirror.checkpoints.deleted_topics import TopicIncarnation
+from shallow_mirror.checkpoints.forgotten_topics import ForgottenTopics
 from shallow_mirror.checkpoints.paused_intervals import (
     CONTROLS,
     ControlAction,
@@ -45,6 +49,7 @@ class TopicControls:
     """Ever handed over to this mirror."""
     returned: frozenset[str] = frozenset()
     """Handed over once, and taken back; not those that were handed over to this mirror before."""
+    forgotten: ForgottenTopics = field(default_factory=ForgottenTopics)
 
     @property
     def not_copied(self) -> frozenset[str]:
@@ -77,12 +82,24 @@ class Controls:
 
     def add(self, action: ControlAction, topics: Sequence[str]) -> None:
         """Add a row for each topic; on the disk when it returns."""
+        self._append([(action, topic, "") for topic in topics])
+
+    def forget(self, topics: Sequence[TopicIncarnation], resumed: Sequence[str]) -> None:
+        """Forget topics that are gone, and resume the names `resumed`, in one commit; on the disk when it returns."""
+        self._append(
+            [
+                *(("forget", topic.topic, topic.topic_id) for topic in topics),
+                *(("resume", name, "") for name in resumed),
+            ]
+        )
+
+    def _append(self, actions: Sequence[tuple[ControlAction, str, str]]) -> None:
         newest = max((row["sequence"] for row in self._rows.read_columns((), ["sequence"])), default=0)
         at_ms, host, pid = self._now_ms(), socket.gethostname(), os.getpid()
         self._rows.append(
             [
-                ControlRow(sequence=sequence, topic=topic, action=action, at_ms=at_ms, host=host, pid=pid)
-                for sequence, topic in enumerate(topics, start=newest + 1)
+                ControlRow(sequence=sequence, topic=topic, action=action, at_ms=at_ms, host=host, pid=pid, topic_id=topic_id)
+                for sequence, (action, topic, topic_id) in enumerate(actions, start=newest + 1)
             ]
         )
 
@@ -106,6 +123,9 @@ class Controls:
             handed_over={topic: at_ms for topic, at_ms in since_ms.items() if is_confirmed[topic]},
             received=received,
             returned=handed - moving.keys() - received,
+            forgotten=ForgottenTopics(
+                {TopicIncarnation(row.topic, row.topic_id): row.at_ms for row in rows if row.action == "forget"}
+            ),
         )
 
     def paused_intervals(self) -> list[PausedInterval]:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from shallow_mirror.checkpoints.row_codec import TimeMs, row_codec
 
-ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive"]
+ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive", "forget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,8 @@ class ControlRow:
     at_ms: TimeMs
     host: str
     pid: int
+    topic_id: str = ""
+    """Of `forget`; "" for the others, which concern a name."""
 
 
 CONTROLS = row_codec(ControlRow)

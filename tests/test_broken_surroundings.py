@@ -72,6 +72,7 @@ def reachable() -> Iterator[StrictCluster]:
 COMMANDS = [
     ["run", "m.yaml", "--available-now"],
     ["pause", "m.yaml", "orders"],
+    ["forget", "m.yaml", "orders"],
     ["resume", "m.yaml", "orders"],
     ["redo", "m.yaml", "orders", "0", "0", "5", "--to", "again"],
     ["status", "m.yaml"],

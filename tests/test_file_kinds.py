@@ -21,6 +21,7 @@ EXAMPLES = {
 OTHER_ARGUMENTS = {
     "translate": ["orders", "0", "41"],
     "pause": ["orders"],
+    "forget": ["orders"],
     "resume": ["orders"],
     "redo": ["orders", "0", "1", "2", "--to", "copy"],
     "quarantine export": ["folder"],

@@ -19,6 +19,7 @@ from shallow_mirror.commands.acls import acls
 from shallow_mirror.commands.archive import archive
 from shallow_mirror.commands.broken_surroundings import explaining_surroundings
 from shallow_mirror.commands.exit_codes import exit_code_of
+from shallow_mirror.commands.forget import forget
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_blocker import ImportBlocker
 from shallow_mirror.commands.local import demo, local_kafka
@@ -49,8 +50,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    run, preflight, status, report, translate, groups, acls, quotas, schemas, topology, verify, recover, pause, resume, redo,
-    restore,
+    run, preflight, status, report, translate, groups, acls, quotas, schemas, topology, verify, recover, pause, resume, forget,
+    redo, restore,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(quarantine, name="quarantine")

@@ -237,6 +237,7 @@ class MicroBatchPlanner:
         topics = {partition.topic for partition in moving}
         included = {name for name in topics if routing.is_included(name, config.include, config.exclude)}
         start = {partition: start[partition] for partition in moving if partition.topic in included}
+        start = {partition: offset for partition, offset in start.items() if partition.topic_id not in config.forgotten}
         cut: dict[SourcePartition, int] = {}
         if not self._has_listed:
             try:
@@ -310,7 +311,7 @@ class MicroBatchPlanner:
         verified = (self._target or listing).without(truncated)
         if waiting:
             verified = replace(verified, ends={**verified.ends, **waiting})
-        return current, verified.without_recreated(start) if self._config.isolates_recreated else verified
+        return current, verified.without_recreated(current) if self._config.isolates_recreated else verified
 
     def _truncated_logs(self, start: Offsets, listing: LogEnds) -> tuple[dict[SourcePartition, LogTruncatedError], Offsets]:
         """Return an error for each log that ends below its position, and the positions above a last stable offset alone.
@@ -342,6 +343,8 @@ class MicroBatchPlanner:
 
         Raise DataLossError for them unless they are isolated, or the mirror continues after data loss.
         """
+        if self._config.forgotten:  # Spark's checkpoint may still have them
+            start = {source: offset for source, offset in start.items() if source.topic_id not in self._config.forgotten}
         if self._config.isolates_recreated:
             return start  # `start` keeps them: what has their names now does not enter
         current = offset_planning.without_recreated_topics(start, topic_ids)

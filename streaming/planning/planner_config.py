@@ -59,7 +59,9 @@ class PlannerConfig:
     paused_path: Path | None = None
     isolates: bool = False
     isolates_recreated: bool = False
-    """Of a mirror: a topic that was created again waits for the operator, and what has its name now does not enter."""
+    """A topic that was created again waits for the operator, and what has its name now does not enter."""
+    forgotten: frozenset[str] = frozenset()
+    """Topic ids that the operator has closed: such a topic does not enter, also where the source still has it."""
     left_out_path: Path | None = None
     planned_path: Path | None = None
     registration: planner_state.RegistrationFiles | None = None
@@ -76,6 +78,7 @@ class PlannerConfig:
         left_out_path: Path | None = None,
         planned_path: Path | None = None,
         registration: planner_state.RegistrationFiles | None = None,
+        forgotten: frozenset[str] = frozenset(),
     ) -> PlannerConfig:
         """Return the settings of a mirror; without the paths those of a planner that neither pauses nor leaves out."""
         return cls(
@@ -101,6 +104,7 @@ class PlannerConfig:
             paused_path=paused_path,
             isolates=config.on_error == "isolate",
             isolates_recreated=config.isolates_recreated,
+            forgotten=forgotten,
             left_out_path=left_out_path,
             planned_path=planned_path,
             registration=registration,
@@ -133,6 +137,7 @@ class PlannerConfig:
             planner_state_path=planner_state.planner_state_path(config.checkpoint),
             measurements_path=planner_state.measurements_path(config.checkpoint),
             isolates=config.on_error == "isolate",
+            isolates_recreated=config.isolates_recreated,
             left_out_path=left_out_path,
             registration=registration,
             held_truncations=(held_truncations or {}) if config.read.continues_after_data_loss else None,

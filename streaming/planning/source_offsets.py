@@ -377,7 +377,9 @@ class SourceOffsets:
         return {
             name: topic
             for name, topic in listed.items()
-            if topic.error_code == 0 and routing.is_included(name, config.include, config.exclude, is_internal=topic.is_internal)
+            if topic.error_code == 0
+            and topic.topic_id not in config.forgotten
+            and routing.is_included(name, config.include, config.exclude, is_internal=topic.is_internal)
         }
 
     def high_watermarks(self, sources: Iterable[SourcePartition], deadline: Deadline) -> dict[SourcePartition, int]:

@@ -50,11 +50,13 @@ from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
 from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.planning.offset_planning import recreated_topics
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runner import spark_session, temp_dirs
 from shallow_mirror.streaming.runner.error_hints import with_archive_remedy
+from shallow_mirror.streaming.runner.gone_topics import problems_of_gone, without_gone_topics
 from shallow_mirror.streaming.runner.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.runner.next_lineages import NextLineages
 from shallow_mirror.streaming.runner.partition_registration import PartitionRegistrar, decide_first_rows
@@ -258,7 +260,8 @@ class _ArchiveRun:
         self._reporter.set_positions(positions)
         self._publish(positions)
         # A recreated topic keeps its old positions: the query begins with those of the topics that exist.
-        initial = {source: at.offset for source, at in positions.items() if topic_ids.get(source.topic) == source.topic_id}
+        of_query = without_gone_topics(positions, topic_ids, keeps_recreated=config.isolates_recreated)
+        initial = {source: positions[source].offset for source in of_query}
         self._reporter.left_out.on_query_start(initial)
         options = stream_reader.options_of_mirror(
             config,
@@ -363,7 +366,13 @@ class _ArchiveRun:
         offsets = SourceOffsets(PlannerConfig.of_archive(self._config), self._source)
         starts = offsets.start_offsets(positions, deadline, is_start=not self._has_begun)
         topics = {source.topic for source in (*starts, *positions) if self._config.topics.is_included(source.topic)}
-        topic_ids = self._describe(topics, deadline)
+        listed = self._source.metadata(sorted(topics), deadline).topics
+        topic_ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+        recreated = recreated_topics(positions, topic_ids) if self._config.isolates_recreated else {}
+        for problem in problems_of_gone({}, recreated):
+            self._reporter.record_problem(problem)
+        # What waits for the operator gets no description: a restore would take it for the topic of that name.
+        self._describe(topics - recreated.keys(), deadline)
         archived = {source.topic for source in positions}.intersection(topics)
         require_authorized_topics(self._source, self._config.topics.include, archived, topic_ids, deadline)
         if starts:
@@ -377,8 +386,8 @@ class _ArchiveRun:
         self._describe({source.topic for source in starts}, deadline)
         return first_rows_at(starts, archived_partition)
 
-    def _describe(self, topics: Iterable[str], deadline: Deadline) -> dict[str, str]:
-        """Record partitions and settings of these topics where they changed. Return the ids of those that the source has."""
+    def _describe(self, topics: Iterable[str], deadline: Deadline) -> None:
+        """Record partitions and settings of these topics where they changed."""
         assert self._owner is not None
         metadata = self._source.metadata(sorted(topics), deadline).topics
         listed = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
@@ -397,7 +406,6 @@ class _ArchiveRun:
             micro_batch=self._owner.micro_batch,
             at_ms=at_ms,
         )
-        return {name: topic.topic_id for name, topic in listed.items()}
 
     def _report(self, report: MicroBatchReport) -> None:
         """Record a finished micro-batch, and pass measurements to the planner."""

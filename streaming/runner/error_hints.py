@@ -80,10 +80,13 @@ _NO_QUARANTINE = (
 _REMEDY_OF_DAMAGE = "check the disk of the source's broker, or set write.on_refused: quarantine"
 _REMEDY_OF_LOSS = "read.on_data_loss: continue skips what is lost; or exclude the topic"
 
-REMEDY_OF_GONE = "mirror the topic from its start with another mirror id, tables and checkpoint, or exclude it (topics.exclude)"
+REMEDY_OF_GONE = (
+    "mirror the topic from its start with another mirror id, tables and checkpoint, or close it "
+    "(`shallow-mirror forget CONF TOPIC`)"
+)
 REMEDY_OF_RECREATED = (
-    "set read.on_data_loss: continue, which mirrors it from its start behind the records of the former one, or exclude it "
-    "(topics.exclude)"
+    "read.on_data_loss: continue copies what has its name now from its start, and in a mirror closing the former one does so as "
+    "well (`shallow-mirror forget CONF TOPIC`); or exclude it (topics.exclude)"
 )
 
 _DEFINITE = {

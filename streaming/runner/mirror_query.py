@@ -14,6 +14,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable
+from shallow_mirror.checkpoints.forgotten_topics import ForgottenTopics
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.positions import Position
@@ -98,6 +99,7 @@ class MirrorQuery:
     guard_times: GuardTimes | None = field(default=None, init=False)
     has_begun: bool = field(default=False, init=False)
     held: HeldSettings = field(init=False)
+    forgotten: ForgottenTopics = field(default_factory=ForgottenTopics, init=False)
 
     def __post_init__(self) -> None:
         self.slot_time = SlotTime(self.config.write.slots)
@@ -111,6 +113,7 @@ class MirrorQuery:
         performer = self._recover(guard)
         if self.config.topics.preserves_offsets and self.guard_times is None:
             self._prepare_preserved_offsets()
+        self.forgotten = Controls.open(self.storage.to_read()).read().forgotten
         targets = self._target_topics()
         topic_ids = self._register_partitions(targets)
         registration = planner_state.RegistrationFiles.of_query(temp_dirs.temp_dir(), uuid.uuid4().hex)
@@ -118,7 +121,7 @@ class MirrorQuery:
         kafka = self._kafka_sink(performer, guard, targets, planned_path)
         filling = self._log_filling(targets)
         sink = self._micro_batch_sink(kafka, self._registrar(registration, targets), filling)
-        positions = self.owner.positions()
+        positions = self._positions()
         self.reporter.set_positions(positions)
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
         parallelism = int(spark.sparkContext.defaultParallelism)
@@ -139,6 +142,10 @@ class MirrorQuery:
         if filling is not None:
             filling.fill()
         self.owner.settle()
+
+    def _positions(self) -> dict[SourcePartition, Position]:
+        """Return the positions of the offset map without those of topics that the operator has forgotten."""
+        return self.forgotten.without(self.owner.positions())
 
     def _prepare_preserved_offsets(self) -> None:
         """Learn what the target's brokers say of their times, and try what preserved offsets need of them: once a run."""
@@ -167,7 +174,7 @@ class MirrorQuery:
             self.config,
             self.source,
             self.target,
-            positions=self.owner.positions(),
+            positions=self._positions(),
             route=self.cycles.target_topic_name,
             announce=self.cycles.register,
             stamping=self.stamping,
@@ -182,7 +189,7 @@ class MirrorQuery:
             self.source,
             functools.partial(self._first_rows, targets),
             deadline=self.supervisor.deadline,
-            report=self.reporter.set_positions,
+            report=lambda positions: self.reporter.set_positions(self.forgotten.without(positions)),
             observer=self.observer,
         )
 
@@ -278,6 +285,7 @@ class MirrorQuery:
             left_out_path=self.reporter.left_out.path,
             planned_path=planned_path,
             registration=registration,
+            forgotten=self.forgotten.topic_ids,
         )
 
     def _topic_monitor(
@@ -322,10 +330,10 @@ class MirrorQuery:
         Return the id of every topic that the source has: the map may have older ones of the same name.
         """
         deadline = self.supervisor.deadline()
-        positions = self.owner.positions()
+        positions = self._positions()
         count = counted(len(positions), "partition")
         self.reporter.start_step("looking for new topics and partitions", f", {count} registered so far")
-        offsets = SourceOffsets(PlannerConfig.of_mirror(self.config), self.source)
+        offsets = SourceOffsets(PlannerConfig.of_mirror(self.config, forgotten=self.forgotten.topic_ids), self.source)
         starts = offsets.start_offsets(positions, deadline, is_start=not self.has_begun)
         controls = Controls.open(self.storage.to_read()).read()
         self.cycles.exempt(controls.without_cycle, controls.returned)

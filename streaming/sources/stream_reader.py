@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ _MAP_ID = "map"
 """In the options and in stream offsets."""
 _PAUSED = "paused"
 _LEFT_OUT = "leftout"
+_FORGOTTEN = "forgotten"
 _PLANNED = "planned"
 _REGISTRATION = "registration"
 _HELD_TRUNCATIONS = "heldtruncations"
@@ -75,12 +76,13 @@ def options_of_mirror(
     planned_path: Path | None = None,
     registration: RegistrationFiles | None = None,
     held_truncations: Offsets | None = None,
+    forgotten: Collection[str] = (),
 ) -> dict[str, str]:
     """Return the options of the stream of a mirror or an archive.
 
     `initial` is where a new Spark checkpoint begins: the map's positions, or `read.start` if None. `paused_path`,
     `left_out_path`, `planned_path` and those of `registration`: files of the driver's machine, where the planner runs as well.
-    `held_truncations`: as in `PlannerConfig`.
+    `held_truncations`, `forgotten`: as in `PlannerConfig`.
     """
     from shallow_mirror.config import ArchiveConfig
 
@@ -101,6 +103,8 @@ def options_of_mirror(
         options[_REGISTRATION] = json.dumps([str(registration.seen_path.parent), registration.query_id])
     if held_truncations:
         options[_HELD_TRUNCATIONS] = json.dumps(offset_planning.build_stream_offset(held_truncations))
+    if forgotten:
+        options[_FORGOTTEN] = json.dumps(sorted(forgotten))
     return options
 
 
@@ -186,7 +190,12 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             held = None if text is None else offset_planning.parse_stream_offset(json.loads(text))
             return PlannerConfig.of_archive(config, left_out_path=left_out, registration=registration, held_truncations=held)
         return PlannerConfig.of_mirror(
-            config, paused_path=paused, left_out_path=left_out, planned_path=planned, registration=registration
+            config,
+            paused_path=paused,
+            left_out_path=left_out,
+            planned_path=planned,
+            registration=registration,
+            forgotten=frozenset(json.loads(self.options.get(_FORGOTTEN, "[]"))),
         )
 
     def _registration(self) -> RegistrationFiles | None:

@@ -50,6 +50,7 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "recover": _MIRROR_OR_RESTORE,
     "pause": _MIRROR,
     "resume": _MIRROR,
+    "forget": _MIRROR,
     "redo": _MIRROR,
     "restore": _RESTORE,
     "quarantine list": _MIRROR_OR_RESTORE,

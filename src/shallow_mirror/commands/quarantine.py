@@ -18,7 +18,7 @@ quarantine = typer.Typer(
     no_args_is_help=True,
 )
 
-All = Annotated[bool, typer.Option("--all", help="Include batches that were released since.")]
+All = Annotated[bool, typer.Option("--all", help="Include batches that were released since, and those of forgotten topics.")]
 
 
 @quarantine.command("list")
@@ -26,13 +26,14 @@ def quarantine_list(conf: MirrorOrRestore, is_all: All = False, as_json: AsJson 
     """List the batches in quarantine with the reason and the remedy of each."""
     from shallow_mirror.checkpoints.quarantine.entries import Quarantine
     from shallow_mirror.checkpoints.storage import MirrorStorage
-    from shallow_mirror.operations.quarantine import show
+    from shallow_mirror.operations.quarantine import in_quarantine, show
     from shallow_mirror.operations.status_view import stdout_console
 
     config = load_mirror_or_restore(conf, "quarantine list")
     with session_for(config) as spark:
-        batches = Quarantine.open(MirrorStorage(config.table_location, spark), mirror=config.mirror)
-        entries = [entry for entry in batches.entries() if is_all or not entry.is_released]
+        storage = MirrorStorage(config.table_location, spark)
+        batches = Quarantine.open(storage, mirror=config.mirror)
+        entries = batches.entries() if is_all else in_quarantine(batches.entries(), storage)
     show(entries, stdout_console(), as_json=as_json)
 
 
@@ -45,12 +46,13 @@ def quarantine_export(
     """Write one file per batch with its bytes as the source sent them, and batches.jsonl with a line for each."""
     from shallow_mirror.checkpoints.quarantine.entries import Quarantine
     from shallow_mirror.checkpoints.storage import MirrorStorage
-    from shallow_mirror.operations.quarantine import export
+    from shallow_mirror.operations.quarantine import export, in_quarantine
 
     config = load_mirror_or_restore(conf, "quarantine export")
     with session_for(config) as spark:
-        batches = Quarantine.open(MirrorStorage(config.table_location, spark), mirror=config.mirror)
-        count = export(batches, [entry for entry in batches.entries() if is_all or not entry.is_released], folder)
+        storage = MirrorStorage(config.table_location, spark)
+        batches = Quarantine.open(storage, mirror=config.mirror)
+        count = export(batches, batches.entries() if is_all else in_quarantine(batches.entries(), storage), folder)
     print(f"{counted(count, 'batch')} in {folder}")
 
 

@@ -88,6 +88,11 @@ class ArchiveConfig(Section):
     trigger: Duration = "60 seconds"
 
     @property
+    def isolates_recreated(self) -> bool:
+        """Return whether a source topic that was created again waits for the operator while the others are archived."""
+        return self.on_error == "isolate" and not self.read.continues_after_data_loss
+
+    @property
     def source_cluster_name(self) -> str:
         """Return what messages call the source cluster."""
         return f"source cluster {self.source.alias}"

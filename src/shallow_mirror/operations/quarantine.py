@@ -14,7 +14,9 @@ from typing import Any
 
 from rich.console import Console
 
+from shallow_mirror.checkpoints.controls import Controls
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.storage import MirrorStorage
 from shallow_mirror.checkpoints.table_protocol import Comparison
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.plurals import counted
@@ -54,6 +56,12 @@ class Selection:
         if not at_offset:
             raise ConfigError(f"no batch was quarantined at offset {self.offset} of {self.topic or 'any topic'}")
         return at_offset
+
+
+def in_quarantine(entries: Sequence[QuarantineEntry], storage: MirrorStorage) -> list[QuarantineEntry]:
+    """Return the entries that are in quarantine now: not released, and not of topics that the operator has forgotten."""
+    forgotten = Controls.open(storage).read().forgotten
+    return [entry for entry in entries if not entry.is_released and not forgotten.has(entry.segment.source)]
 
 
 def document_of(entry: QuarantineEntry) -> dict[str, Any]:

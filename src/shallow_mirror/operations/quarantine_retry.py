@@ -19,7 +19,7 @@ from shallow_mirror.config.commit_interval import TASK_SHARE
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
-from shallow_mirror.operations.quarantine import Selection
+from shallow_mirror.operations.quarantine import Selection, in_quarantine
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -58,7 +58,7 @@ def retry(
     """
     storage = MirrorStorage(config.table_location, spark)
     quarantine = Quarantine.open(storage, mirror=config.mirror)
-    if not _in_quarantine(selection.entries(quarantine)):
+    if not in_quarantine(selection.entries(quarantine), storage):
         return Released()
     if not takes_over:
         _require_stopped(config, spark)
@@ -67,7 +67,7 @@ def retry(
         session.recover(config.mirror, deadline)
         releaser = Releaser(session.single_slot(config, observer), _QuarantineSlot(config, session, observer).fill)
         # Opened again: another retry may have released batches until the take-over.
-        _release_all(releaser, Quarantine.open(storage, mirror=config.mirror), selection)
+        _release_all(releaser, storage, config.mirror, selection)
         session.owner.settle()
         released = releaser.released
         counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"
@@ -84,12 +84,9 @@ def _require_stopped(config: MirrorConfig | RestoreConfig, spark: Any) -> None:
         )
 
 
-def _in_quarantine(entries: Sequence[QuarantineEntry]) -> list[QuarantineEntry]:
-    return [entry for entry in entries if not entry.is_released]
-
-
-def _release_all(releaser: Releaser, quarantine: Quarantine, selection: Selection) -> None:
-    for entries in _rounds(_in_quarantine(selection.entries(quarantine))):
+def _release_all(releaser: Releaser, storage: MirrorStorage, mirror: str, selection: Selection) -> None:
+    quarantine = Quarantine.open(storage, mirror=mirror)
+    for entries in _rounds(in_quarantine(selection.entries(quarantine), storage)):
         batches = [quarantine.batch(entry) for entry in entries]
         damaged = [batch for batch in batches if not verify_crc(memoryview(batch.batch))]
         releaser.released.refused += damaged  # no broker accepts them

@@ -22,6 +22,7 @@ from shallow_mirror.checkpoints import run_history
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.commit_metadata import Recorded
 from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.forgotten_topics import is_closed
 from shallow_mirror.checkpoints.group_offset_history import GroupSyncPass, last_pass
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
@@ -187,7 +188,10 @@ def gather_status(
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     tables = storage.best_effort_tables()
     restore = _restore_status(config, storage) if isinstance(config, RestoreConfig) else None
-    included = included_positions(config, offset_map.positions()) if restore is None else offset_map.positions()
+    controls = Controls.open(storage).read()
+    mapped = offset_map.positions()
+    forgotten, names = controls.forgotten, controls.forgotten.names(mapped)
+    included = included_positions(config, forgotten.without(mapped)) if restore is None else mapped
     positions = {source: position.offset for source, position in included.items()}
     if restore is not None:  # also of partitions that are not registered yet
         positions = {**restore.starts, **positions}
@@ -196,9 +200,9 @@ def gather_status(
     run = None if recorded is None else run_status(tables, recorded)
     micro_batches = () if recorded is None else _read_micro_batches(tables, recorded.micro_batch)
     quarantined = [entry.segment for entry in undescribed_entries(offset_map) if not entry.is_released]
+    quarantined = [segment for segment in quarantined if not forgotten.has(segment.source)]
     planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
     topics = planner_state.read_topics_state(planner_state.topics_state_path(config.checkpoint))
-    controls = Controls.open(storage).read()
     start = planner_state.read_start_state(planner_state.start_state_path(config.checkpoint))
     if restore is not None:
         view = SourceView(ends=restore.ends)
@@ -212,6 +216,7 @@ def gather_status(
     at_ms = now_ms()
     is_waiting = planned is not None and not (run is not None and run.is_over)
     start = _current_start(start, run, planned)
+    is_running = run is not None and not run.is_over
     return StatusReport(
         mirror=config.mirror,
         is_restore=isinstance(config, RestoreConfig),
@@ -233,8 +238,10 @@ def gather_status(
             PausedTopic(topic=topic, since_ms=since_ms, is_handed_over=topic in controls.moving)
             for topic, since_ms in sorted({**controls.paused, **controls.requested, **controls.handed_over}.items())
         ),
-        gone_topics=() if topics is None else topics.gone,
-        topic_problems=() if topics is None else topics.problems,
+        gone_topics=() if topics is None else tuple(name for name in topics.gone if not is_closed("", topics.at_ms, names, name)),
+        topic_problems=()
+        if topics is None
+        else tuple(text for text in topics.problems if not is_closed(text, topics.at_ms, names)),
         starting=None if start is None else start.step,
         starting_since_ms=None if start is None else start.since_ms,
         groups=None
@@ -247,9 +254,25 @@ def gather_status(
         quotas=None
         if isinstance(config, RestoreConfig) or config.quotas.sync_s is None
         else planner_state.read_access_state(planner_state.quotas_state_path(config.checkpoint)),
-        left_out=read_left_out(planner_state.left_out_path(config.checkpoint)) if run is not None and not run.is_over else (),
-        problems=() if recorded is None else read_problems(tables, recorded.run_epoch)[-PROBLEMS_SHOWN:],
+        left_out=tuple(
+            left
+            for left in (read_left_out(planner_state.left_out_path(config.checkpoint)) if is_running else ())
+            if not forgotten.has(left.source)
+        ),
+        problems=() if recorded is None else _open_problems(tables, recorded.run_epoch, names),
     )
+
+
+def _open_problems(tables: BestEffortTables, run_epoch: int, names: Mapping[str, int]) -> tuple[CountedProblem, ...]:
+    """Return the last problems without those of forgotten topics. `names`: as `ForgottenTopics.names`."""
+    open_problems = [
+        entry
+        for entry in read_problems(tables, run_epoch)
+        if not is_closed(
+            entry.problem.text, entry.last_at_ms, names, None if entry.problem.place is None else entry.problem.place.topic
+        )
+    ]
+    return tuple(open_problems[-PROBLEMS_SHOWN:])
 
 
 def _topics(offset_map: OffsetMap, positions: Mapping[SourcePartition, Position]) -> tuple[TopicOffsets, ...]:

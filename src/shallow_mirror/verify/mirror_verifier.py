@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from shallow_mirror.checkpoints.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.forgotten_topics import NOTHING_FORGOTTEN, ForgottenTopics
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.positions import Position
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine
@@ -79,7 +80,9 @@ class MirrorVerifier:
         after: Mapping[TopicPartition, tuple[int, int]] | None = None,
         known: Mapping[TopicPartition, Sequence[OffsetRange]] | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        forgotten: ForgottenTopics = NOTHING_FORGOTTEN,
     ) -> None:
+        self._forgotten = forgotten
         self._config = config
         self._sleep = sleep
         self._after = after or {}
@@ -109,7 +112,8 @@ class MirrorVerifier:
         try:
             for name in names:
                 for pair in self._partition_pairs(name):
-                    self._verify_partition(pair, log)
+                    if not self._forgotten.has(pair.source):
+                        self._verify_partition(pair, log)
             log.finish()
         finally:
             log.flush()
@@ -136,11 +140,12 @@ class MirrorVerifier:
         refused = [*self._source.refused, *self._target.refused]
         if refused:
             raise ConfigError(refused)
-        for source, position in positions.items():
+        for source, position in self._forgotten.without(positions).items():
             topic_partition = source.topic_partition
             if self._source.has(topic_partition) and (topics is None or source.topic in topics):
                 self._progress.expect(topic_partition, position.offset - self._source.log_view(topic_partition).log_start)
-        return sorted({source.topic for source in positions if topics is None or source.topic in topics})
+        names = {source.topic for source in self._forgotten.without(positions)}
+        return sorted(names if topics is None else names.intersection(topics))
 
     def _await_decisions(self) -> None:
         """Wait until the map has passed the target's log ends where offsets are preserved: readers see records before a decision.

@@ -57,6 +57,8 @@ class VerifyReport:
     behind_offsets: int = 0
     """Offsets of the source that were not copied when the verification began, in `behind_partitions` partitions."""
     behind_partitions: int = 0
+    closed: tuple[str, ...] = ()
+    """Topics that are gone and that the operator has closed with `forget`: they are not compared."""
 
     @property
     def is_equal(self) -> bool:
@@ -71,6 +73,7 @@ class VerifyReport:
             "is_equal": self.is_equal,
             "topics": list(self.topics),
             "uncovered": list(self.uncovered),
+            "closed": list(self.closed),
             "unchecked": {why.value: count for why, count in self.unchecked.items()},
             "difference_counts": {kind.value: count for kind, count in self.difference_counts.items()},
             "differences": [difference.document() for difference in self.differences],
@@ -90,6 +93,7 @@ class VerifyReport:
         if self.uncovered and not total:
             result = "no difference in what could be compared, which is not all that was asked for"
         lines = [result, *(f"  not covered: {sentence}" for sentence in self.uncovered)]
+        lines += [f"  closed by `forget`, not compared: {topic}" for topic in self.closed]
         lines.append(
             f"{counted(self.record_count, 'record')} in {counted(self.partition_count, 'partition')} of "
             f"{counted(len(self.topics), 'topic')} found equal{self._ways()}"

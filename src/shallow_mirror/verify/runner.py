@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.state_at_cut import described_topics
 from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.controls import Controls
+from shallow_mirror.checkpoints.forgotten_topics import ForgottenTopics
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
 from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
@@ -77,18 +79,28 @@ def verify_mirror(
         ) as target,
     ):
         quarantine = Quarantine(offset_map, QuarantineTable.open(storage))
-        verifier = MirrorVerifier(config, offset_map, quarantine, source, target, options, on_progress, clock, after, known)
+        forgotten = Controls.open(storage).read().forgotten
+        verifier = MirrorVerifier(
+            config, offset_map, quarantine, source, target, options, on_progress, clock, after, known, forgotten=forgotten
+        )
         # Read before the map is: what the map lacks of it then is not covered.
         extent = None if after else _source_extent(config, offset_map, source, target, topics, clock)
         report = verifier.run(topics, storage.best_effort_tables(), from_start=from_start)
+    report = replace(report, closed=_closed(forgotten, topics))
     if extent is None:
         return report
+    extent = replace(extent, logs=forgotten.without(extent.logs))
     offset_map.refresh()  # a running mirror may have taken up since what was new
     covered = coverage(extent, offset_map.positions())
     uncovered = covered.uncovered or _if_nothing_compared(report)
     return replace(
         report, uncovered=uncovered, behind_offsets=covered.behind_offsets, behind_partitions=covered.behind_partitions
     )
+
+
+def _closed(forgotten: ForgottenTopics, topics: Sequence[str] | None) -> tuple[str, ...]:
+    chosen = sorted(topic for topic in forgotten.at_ms if topics is None or topic.topic in topics)
+    return tuple(f"topic {topic.topic} (id {topic.topic_id})" for topic in chosen)
 
 
 def verify_restore(

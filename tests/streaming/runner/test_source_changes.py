@@ -11,6 +11,7 @@ from tests.support.mirror_runs import conf_file, create_topic, delete_records, d
 from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 
+from shallow_mirror import cli
 from shallow_mirror.checkpoints.offset_map import OffsetMap
 from shallow_mirror.checkpoints.problem_log import read_problems
 from shallow_mirror.checkpoints.problems import ProblemKind
@@ -182,3 +183,17 @@ def test_topics_that_go_away_on_either_side_are_left_out_and_the_others_are_copi
     assert process.returncode == 2, output
     assert f"target topic {of_target} (for {of_target}) was deleted and created again" in output
     assert f"target topic {preserved} (for {preserved}) was deleted, with what was copied to it" in output
+
+    conf = conf_file(tmp_path, source, target, [f"{topic_name}.*"], topics=topics)
+    with pytest.raises(SystemExit) as forgotten:
+        cli.main(("forget", str(conf), of_target, of_source, preserved, "--apply"))
+    assert not forgotten.value.code
+    with mirror(conf) as process:
+        wait_for("what has the name now", lambda: read_values(target, of_source) == ["a", "b", "c"])
+        process.terminate()
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert read_values(target, of_target) == []
+    verified = verify_mirror(settings)
+    assert (verified.is_equal, len(verified.closed)) == (True, 3)
+    assert {entry.source.topic for entry in gather_status(settings).partitions} == {whole, of_source}

@@ -1,0 +1,78 @@
+"""Archives with `on_error: isolate` whose source topic was deleted and created again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.operators.inline_streams import InlineStreams
+from tests.operators.surroundings import opened_world
+from tests.operators.world import World
+from tests.support import archive_runs
+
+from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
+from shallow_mirror.checkpoints.problem_log import read_problems
+from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.config import ArchiveConfig
+from shallow_mirror.errors import TopicRecreatedError
+from shallow_mirror.streaming.runner.archive_run import Archive
+
+
+@pytest.fixture(autouse=True)
+def _without_logging() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with opened_world(tmp_path / "world") as opened:
+        for topic in ("a", "b"):
+            opened.create_source_topic(topic, 1)
+            opened.produce(topic, 0, 1)
+        yield opened
+
+
+def _config(world: World, **groups: Any) -> ArchiveConfig:
+    return archive_runs.config(world.folder, world.source.bootstrap, ["[a-z]"], **groups)
+
+
+def _archive(world: World, config: ArchiveConfig) -> None:
+    Archive(config).run(InlineStreams(world.checkpoints, lambda: None), available_now=True)
+
+
+def _positions(config: ArchiveConfig) -> dict[tuple[str, str], int]:
+    positions = ArchiveTable.open(MirrorStorage(config.table_location)).positions()
+    return {(source.topic, source.topic_id): at.offset for source, at in positions.items()}
+
+
+@pytest.mark.parametrize("on_error", ["stop", "isolate"])
+def test_the_topic_waits_for_the_operator_and_with_isolate_the_others_are_archived(world: World, on_error: str) -> None:
+    config = _config(world, on_error=on_error)
+    _archive(world, config)
+    former, other = ((topic, world.source.topic_ids()[topic]) for topic in ("a", "b"))
+    world.delete_source_topic("a")
+    world.create_source_topic("a", 1)
+    world.produce("a", 0, 2)
+    world.produce("b", 0, 1)
+    if on_error == "stop":
+        with pytest.raises(TopicRecreatedError):
+            _archive(world, config)
+        assert _positions(config) == {former: 1, other: 1}
+    else:
+        _archive(world, config)
+        assert _positions(config) == {former: 1, other: 2}
+        storage = MirrorStorage(config.table_location)
+        problems = read_problems(storage.best_effort_tables(), 2)
+        assert [entry.problem.error_name for entry in problems] == [TopicRecreatedError.__name__]
+        described = ArchivedTopics.of(storage).latest()
+        assert {(entry.topic, entry.topic_id) for entry in described.values()} == {former, other}
+
+    continuing = _config(world, on_error=on_error, read={"on_data_loss": "continue"})
+    _archive(world, continuing)
+    assert _positions(continuing) == {former: 1, other: 2, ("a", world.source.topic_ids()["a"]): 2}
