@@ -31,7 +31,7 @@ APPLICATION = with_probes(metrics, lambda: Verdict(True, "live"), lambda: Verdic
 def port() -> Iterator[int]:
     port = free_ports(1)[0]
     server = listen(APPLICATION, "127.0.0.1", port)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield port
     server.shutdown()
