@@ -20,6 +20,8 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runner.health import RunHealth, Verdict, verdict_of_runs
 from shallow_mirror.streaming.runner.metrics_server import listen, with_probes
 
+_CLOSE_POLL_S = 0.1  # longest wait of `close` for the server thread
+
 
 class RunRegistries(Collector):
     """The registries of the runs that share a port, served as one, and the metrics of the process. For any thread."""
@@ -109,7 +111,7 @@ class _Port:
                 f"metrics.port: {host}:{port} cannot be listened on: {error.strerror or error}: choose another "
                 "port, or end the process that uses it"
             ) from error
-        thread = threading.Thread(target=server.serve_forever, name="metrics server", daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(_CLOSE_POLL_S,), name="metrics server", daemon=True)
         thread.start()
         return cls(registries, healths, server, thread)
 

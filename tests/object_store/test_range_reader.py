@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -64,6 +65,12 @@ def read(reader: RangeReader, server: RangeServer, start: int, size: int) -> byt
     buffer = bytearray(size)
     reader.read_into(lambda: server.url, start, memoryview(buffer), "read x", ROOT)
     return bytes(buffer)
+
+
+@pytest.fixture(autouse=True)
+def no_authorities_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load no certificates of the system: hundreds for each reader, and no server here has one of them."""
+    monkeypatch.setenv("SSL_CERT_FILE", os.devnull)
 
 
 @pytest.fixture

@@ -387,10 +387,11 @@ def test_no_more_is_in_flight_than_the_settings_say(requests: int, size_bytes: i
         cluster.create_topic("source")
         cluster.create_topic("target", 2)
         batches = polled(cluster, *several(12))
+        most = min(requests, size_bytes // batches[0].size_bytes)
+        cluster.await_in_flight["Produce"] = most
         with producer_of(cluster, in_flight_requests=requests, in_flight_bytes=size_bytes) as producer:
             for batch in batches:
                 producer.send_batch(T0, batch)
-        most = min(requests, size_bytes // batches[0].size_bytes)
         assert cluster.most_in_flight["Produce"] == most
 
 

@@ -218,14 +218,14 @@ def test_silence_ends_the_wait_and_a_slow_stream_does_not(streams: Streams) -> N
     data, over = body(100_000), threading.Event()
 
     def slowly(peer: Peer) -> None:
-        for start in range(0, len(data), 20_000):
-            peer.send(data[start : start + 20_000])
-            time.sleep(0.15)
+        for start in range(0, len(data), 5_000):
+            peer.send(data[start : start + 5_000])
+            time.sleep(0.05)
         peer.send(b"x")
         over.wait(10)
 
     with streams.to(slowly) as transport:
-        assert received(transport, len(data), silence_ms=450) == data
+        assert received(transport, len(data), silence_ms=900) == data
         began = time.monotonic()
         with pytest.raises(RetriableError, match="receiving from"):
             received(transport, 500_000, silence_ms=300)

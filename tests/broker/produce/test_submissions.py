@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ def clock() -> SleepingClock:
 
 @pytest.fixture
 def slot(clock: SleepingClock) -> Iterator[Slot]:
-    with StrictCluster(2, look_ahead_s=0.02) as fake, contextlib.closing(client_of(fake, clock)) as client:
+    with StrictCluster(2) as fake, contextlib.closing(client_of(fake, clock)) as client:
         fake.create_topic("t", 2)
         yield Slot(fake, client, clock)
 
@@ -102,9 +103,11 @@ def test_what_follows_is_sent_before_anything_is_acknowledged(slot: Slot) -> Non
 
 
 def test_an_error_of_an_earlier_submission_is_raised_as_its_own_and_nothing_is_sent_again(slot: Slot) -> None:
-    slot.fake.change("Produce", error(_INVALID_TIMESTAMP, ("t", 0)))
+    all_sent = threading.Event()
+    slot.fake.change("Produce", replace(error(_INVALID_TIMESTAMP, ("t", 0)), hold=all_sent))
     first = slot.submit(1, to=(A,))
     second = slot.submit(2, to=(A,))
+    all_sent.set()
     with pytest.raises(ProduceRefusedError) as refused:
         slot.window.finish(second)
     assert (refused.value.topic_partition, refused.value.index_in_queue, slot.window.failed) == (A, 0, first)
@@ -112,8 +115,10 @@ def test_an_error_of_an_earlier_submission_is_raised_as_its_own_and_nothing_is_s
 
 
 def test_a_connection_that_is_lost_with_much_in_flight_loses_the_transaction_and_repeats_nothing(slot: Slot) -> None:
-    slot.fake.change("Produce", dropped_after())
+    all_sent = threading.Event()
+    slot.fake.change("Produce", replace(dropped_after(), hold=all_sent))
     submissions = [slot.submit(1, to=(A,)) for _ in range(3)]
+    all_sent.set()
     with pytest.raises(RetriableError):
         slot.window.finish(submissions[-1])
     assert [submission.base_offsets for submission in submissions] == [{A: []}] * 3

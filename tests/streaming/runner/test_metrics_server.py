@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ APPLICATION = with_probes(metrics, lambda: Verdict(True, "live"), lambda: Verdic
 def port() -> Iterator[int]:
     port = free_ports(1)[0]
     server = listen(APPLICATION, "127.0.0.1", port)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield port
     server.shutdown()
@@ -54,6 +55,9 @@ def test_clients_that_send_nothing_are_limited_and_make_room_when_they_leave(
             silent.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
         with socket.create_connection(("127.0.0.1", port), timeout=10) as refused:
             assert refused.recv(1) == b""
-    answers = (probe(port, "healthz") for _ in range(100))  # the threads of clients that left need a moment
-    assert next(answer for answer in answers if answer[0]) == (200, "live\n")
+    give_up_at = time.monotonic() + 20  # the threads of clients that left need a moment
+    while not (answer := probe(port, "healthz"))[0]:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+    assert answer == (200, "live\n")
     assert capfd.readouterr().err == ""
