@@ -25,10 +25,10 @@ from deltalake import write_deltalake
 
 from benchmarks.interrupts import end_on_sigterm
 from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, ARCHIVE_SEGMENTS_TABLE, SegmentState
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS, ARCHIVE_SEGMENTS_TABLE, SegmentState
+from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.wire.batches.batch_builder import build_batch
 from shallow_mirror.wire.batches.crc import crc32c

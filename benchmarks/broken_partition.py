@@ -34,7 +34,7 @@ from benchmarks.topics import create_topic
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka

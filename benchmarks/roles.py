@@ -11,7 +11,7 @@ DRIVER, PLANNER, JVM, WORKERS, IDLE_DAEMONS = ROLES = ("driver", "planner", "JVM
 _BY_COMMAND_LINE = (
     ("/bin/java", JVM),
     ("python_streaming_source_runner", PLANNER),
-    ("shallow_mirror.streaming.runner.worker_daemon", WORKERS),
+    ("shallow_mirror.streaming.spark.worker_daemon", WORKERS),
     ("pyspark.daemon", IDLE_DAEMONS),
 )
 

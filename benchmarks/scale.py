@@ -34,7 +34,7 @@ from benchmarks.scale_map import DECISION_EVERY_S, measure_growth, measure_start
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError

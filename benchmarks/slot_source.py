@@ -8,7 +8,7 @@ from benchmarks.topics import log_end_offsets
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots.batch_sources import ReadingLimits
 from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory
 from shallow_mirror.sinks.slots.slot_job import SlotJob

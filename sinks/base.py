@@ -13,14 +13,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, SlotWrite
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome, ReadPart, SlotResult, SlotWrite
 from shallow_mirror.types import EpochEnd, Segment, SourcePartition
 
 Observer = Callable[[str], None]

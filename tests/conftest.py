@@ -20,7 +20,7 @@ import typer
 
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
-from shallow_mirror.streaming.runner import temp_dirs
+from shallow_mirror.streaming.spark import temp_dirs
 
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
@@ -123,7 +123,7 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
     """
     from pyspark.sql import SparkSession
 
-    from shallow_mirror.streaming.runner import spark_session
+    from shallow_mirror.streaming.spark import spark_session
 
     running = SparkSession.getActiveSession()
     if running is not None:

@@ -16,17 +16,17 @@ import pytest
 from tests.support.console_entry import console
 
 from shallow_mirror import __version__, cli
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.controls import Controls
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.paused_intervals import CONTROLS
-from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OutcomeUnknownError, RecoverNeededError
 from shallow_mirror.operations import status
 from shallow_mirror.operations.status import StatusReport
-from shallow_mirror.streaming.runner.lag import PartitionStatus
+from shallow_mirror.streaming.watch.lag import PartitionStatus
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 A = SourcePartition("orders", "idA", 0)
@@ -98,14 +98,14 @@ class FakeMirror:
 
 def _put_mirror(monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None) -> type[FakeMirror]:
     fake = type("Fake", (FakeMirror,), {"error": error, "runs": []})
-    _put(monkeypatch, "shallow_mirror.streaming.runner.mirror", Mirror=fake)
+    _put(monkeypatch, "shallow_mirror.streaming.runs.mirror", Mirror=fake)
     return fake
 
 
 def _put_map(monkeypatch: pytest.MonkeyPatch, **methods: Any) -> None:
     _put(
         monkeypatch,
-        "shallow_mirror.checkpoints.offset_map",
+        "shallow_mirror.checkpoints.ledger.offset_map",
         OffsetMap=SimpleNamespace(open=lambda tables, spark, *, mirror: SimpleNamespace(**methods)),
     )
 

@@ -62,7 +62,7 @@ def exit_code(
         }
         (folder / f"{number}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     fake = type("Fake", (FakeMirrors,), {"errors": errors, "options": {}})
-    module = ModuleType("shallow_mirror.streaming.runner.mirrors")
+    module = ModuleType("shallow_mirror.streaming.runs.mirrors")
     vars(module)["Mirrors"] = fake
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(SystemExit) as ended:

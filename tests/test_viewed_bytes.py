@@ -7,7 +7,7 @@ import pytest
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.net.connection import ReceiveBuffer
-from shallow_mirror.viewed_bytes import MAPPED_FROM_BYTES, is_viewed, new_buffer
+from shallow_mirror.reused_buffers import MAPPED_FROM_BYTES, is_viewed, new_buffer
 
 
 @pytest.mark.parametrize("size", [1, MAPPED_FROM_BYTES - 1, MAPPED_FROM_BYTES, 3 * MAPPED_FROM_BYTES + 5])

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from benchmarks.peers.peer import Job, Peer, started
 from benchmarks.running_mirror import client_properties
 from benchmarks.window import MicroBatchEnd
-from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.local_kafka.jars import delta_jars
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from markdown_text import code, table, words
 
 from shallow_mirror import errors
-from shallow_mirror.commands.exit_codes import exit_code_of
+from shallow_mirror.commands.options import exit_code_of
 from shallow_mirror.errors import MirrorError
 
 _INTRODUCTION = """# Errors

@@ -10,7 +10,7 @@ import pyarrow as pa
 import yaml
 from markdown_text import code, table
 
-from shallow_mirror.checkpoints.row_codec import RowCodec
+from shallow_mirror.checkpoints.rows.codec import RowCodec
 
 _INTRODUCTION = """# Tables
 

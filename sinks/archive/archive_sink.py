@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
@@ -18,8 +18,8 @@ from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archiv
 from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
 from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
 from shallow_mirror.sinks.base import Observer, RunSlots, SlotRound, TaskFunction
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
-from shallow_mirror.sinks.slots.compact_pickle import CompactDict
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotResult
+from shallow_mirror.sinks.slots.slot_job import CompactDict
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.types import EpochEnd, SegmentKind, SourcePartition
 

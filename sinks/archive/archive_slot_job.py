@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shallow_mirror import routing
 from shallow_mirror.sinks.base import Observer
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SourcePartition, TargetPartition
 

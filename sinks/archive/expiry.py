@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
-from shallow_mirror.checkpoints.archive_schema import SegmentState
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.deleted_topics import TopicIncarnation
-from shallow_mirror.checkpoints.row_codec import ms_of
-from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
+from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.rows.codec import ms_of
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
 from shallow_mirror.config.archive_config import RetentionSettings
 from shallow_mirror.errors import FencedError, MirrorError
 from shallow_mirror.object_store.object_store import ObjectStore

@@ -24,7 +24,7 @@ from shallow_mirror.archive_format.object_footer import ObjectHeader, build_foot
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.object_store.base import ObjectWriter
-from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.slot_values import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.control_records import MarkerType, parse_marker
 from shallow_mirror.wire.batches.crc import crc32c, joined_crc

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from shallow_mirror.checkpoints.archive_schema import SegmentState
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
 from shallow_mirror.errors import (
     ArchiveFormatError,
     ConfigError,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from shallow_mirror.checkpoints.archived_topics import SeenTopic, TopicDescription
+from shallow_mirror.checkpoints.ledger.archived_topics import SeenTopic, TopicDescription
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.wire.batches.crc import crc32c

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from shallow_mirror.broker.admin.topic_admin import delete_records
 from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster, PathSpeeds
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
@@ -39,8 +39,8 @@ from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
 from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult, require_committed
-from shallow_mirror.sinks.slots.compact_pickle import CompactDict
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotResult, require_committed
+from shallow_mirror.sinks.slots.slot_job import CompactDict
 from shallow_mirror.sinks.slots.slot_task import OpenInput, SlotTask, open_source
 from shallow_mirror.types import EpochEnd, PlannedRange, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from shallow_mirror.checkpoints.quarantine.batches import BatchKey, QuarantinedBatch
+from shallow_mirror.checkpoints.logs.quarantined_batches import BatchKey, QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.single_slot import SingleSlot
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.types import Segment, SegmentKind
 
 FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]

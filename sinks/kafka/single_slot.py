@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotResult
 
 SINGLE_SLOT = 0
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError
 from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition

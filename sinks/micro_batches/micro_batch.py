@@ -14,10 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.logs.quarantine import QuarantineTable
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -31,7 +31,7 @@ from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRo
 from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows
 from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
 from shallow_mirror.sinks.micro_batches.truncated_logs import TruncatedLogs
-from shallow_mirror.sinks.slot_results import (
+from shallow_mirror.sinks.slot_values import (
     EarlyEnd,
     MicroBatchOutcome,
     SlotResult,

@@ -12,8 +12,7 @@ from shallow_mirror.archive_reading.segment_reader import SegmentBatches, Segmen
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.reused_buffers import ReusedBuffers
-from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.slot_results import UnfinishedRange
+from shallow_mirror.sinks.slot_values import ReadPart, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slots.slot_task import SlotInput

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.slot_results import UnfinishedRange
+from shallow_mirror.sinks.slot_values import ReadPart, UnfinishedRange
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import IsolationLevel, PlannedRange, SourcePartition
 

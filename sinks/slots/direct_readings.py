@@ -12,8 +12,7 @@ from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import BUFFER_SLACK_BYTES, RangeReader
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
+from shallow_mirror.sinks.slot_values import ReadPart, Side, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END, NO_END_LIMITS, ReadingLimits, SlotReading
 from shallow_mirror.types import PlannedRange, SourcePartition
 

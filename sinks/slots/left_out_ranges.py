@@ -16,7 +16,7 @@ from shallow_mirror.errors import (
     TopicRecreatedError,
     TopicSettingsError,
 )
-from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
+from shallow_mirror.sinks.slot_values import Side, UnfinishedRange
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import SourcePartition
 

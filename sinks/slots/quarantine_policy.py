@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError
 from shallow_mirror.types import QuarantineLimits, TopicPartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES

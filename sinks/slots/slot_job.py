@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
+from typing import Any, NamedTuple, TypeVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import EpochEnd, IsolationLevel, QuarantineLimits, SourcePartition
+
+_K = TypeVar("_K", bound=NamedTuple)
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +58,20 @@ class SlotJob:
     known_source: KnownCluster | None = None
     responses_in_flight: int = 0
     observer: Observer = observe_nothing
+
+
+class CompactDict(dict[_K, _V]):
+    """By named tuples, of named tuples or numbers. Pickled as plain ones: without a call for each of them."""
+
+    def __init__(self, items: Mapping[_K, _V] | Iterable[tuple[_K, _V]], key: type[_K], value: type[_V]) -> None:
+        super().__init__(items)
+        self._key, self._value = key, value
+
+    def __reduce__(self) -> Any:
+        values = self.values() if self._value is int else map(tuple, self.values())  # type: ignore[arg-type]
+        return _unpickled, (dict(zip(map(tuple, self), values, strict=True)), self._key, self._value)
+
+
+def _unpickled(plain: Mapping[Any, Any], key: Any, value: Any) -> CompactDict[Any, Any]:
+    values = plain.values() if value is int else starmap(value, plain.values())
+    return CompactDict(zip(starmap(key, plain), values, strict=True), key, value)

@@ -23,8 +23,8 @@ from pyspark import TaskContext
 from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
 from shallow_mirror.broker.net.error_codes import may_be_missing
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -38,8 +38,7 @@ from shallow_mirror.errors import (
     TopicSettingsError,
 )
 from shallow_mirror.sinks.base import SlotTarget, TryRepeatedError
-from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.slot_results import Side, SlotResult, SteadyCopying, UnfinishedRange
+from shallow_mirror.sinks.slot_values import ReadPart, Side, SlotResult, SteadyCopying, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import (
     ReadingFactory,
     ReadingLimits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from shallow_mirror.config.commit_interval import TASK_SHARE
+from shallow_mirror.config.values import TASK_SHARE
 
 LEAST_TASK_MS = 5_000.0
 """A task has so much time however many waves there are: less, and a broker that starts ends every one."""

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         TxnState,
         TxnStateError,
     )
-    from shallow_mirror.checkpoints.offset_map import OffsetMap
-    from shallow_mirror.checkpoints.schema import schema_of
-    from shallow_mirror.commands.times import parse_time
+    from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+    from shallow_mirror.checkpoints.rows.schema import schema_of
+    from shallow_mirror.commands.options import parse_time
     from shallow_mirror.config import ArchiveConfig, MirrorConfig
     from shallow_mirror.errors import (
         ArchiveFormatError,
@@ -72,11 +72,11 @@ if TYPE_CHECKING:
     from shallow_mirror.local_kafka.jars import delta_jars
     from shallow_mirror.operations.status import StatusReport, gather_status
     from shallow_mirror.preflight import PreflightReport, preflight_mirror
-    from shallow_mirror.streaming.runner.mirror import Mirror
-    from shallow_mirror.streaming.runner.spark_session import local_session, session_for_tables
+    from shallow_mirror.streaming.runs.mirror import Mirror
     from shallow_mirror.streaming.sources.catalog_archive import kafka_archive_options
     from shallow_mirror.streaming.sources.kafka_archive import register_kafka_archive
     from shallow_mirror.streaming.sources.kafka_batches import register_kafka_batches
+    from shallow_mirror.streaming.spark.spark_session import local_session, session_for_tables
     from shallow_mirror.verify import VerifyReport, verify_mirror
     from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
@@ -171,9 +171,9 @@ _MODULES = {
     "TopicPartition": "shallow_mirror.broker.clients.batch_client",
     "TxnState": "shallow_mirror.broker.clients.batch_client",
     "TxnStateError": "shallow_mirror.broker.clients.batch_client",
-    "OffsetMap": "shallow_mirror.checkpoints.offset_map",
-    "schema_of": "shallow_mirror.checkpoints.schema",
-    "parse_time": "shallow_mirror.commands.times",
+    "OffsetMap": "shallow_mirror.checkpoints.ledger.offset_map",
+    "schema_of": "shallow_mirror.checkpoints.rows.schema",
+    "parse_time": "shallow_mirror.commands.options",
     "ArchiveConfig": "shallow_mirror.config",
     "MirrorConfig": "shallow_mirror.config",
     "ArchiveFormatError": "shallow_mirror.errors",
@@ -215,9 +215,9 @@ _MODULES = {
     "gather_status": "shallow_mirror.operations.status",
     "PreflightReport": "shallow_mirror.preflight",
     "preflight_mirror": "shallow_mirror.preflight",
-    "Mirror": "shallow_mirror.streaming.runner.mirror",
-    "local_session": "shallow_mirror.streaming.runner.spark_session",
-    "session_for_tables": "shallow_mirror.streaming.runner.spark_session",
+    "Mirror": "shallow_mirror.streaming.runs.mirror",
+    "local_session": "shallow_mirror.streaming.spark.spark_session",
+    "session_for_tables": "shallow_mirror.streaming.spark.spark_session",
     "kafka_archive_options": "shallow_mirror.streaming.sources.catalog_archive",
     "register_kafka_archive": "shallow_mirror.streaming.sources.kafka_archive",
     "register_kafka_batches": "shallow_mirror.streaming.sources.kafka_batches",

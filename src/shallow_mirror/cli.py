@@ -15,25 +15,24 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.acls import acls
+from shallow_mirror.commands.acls import acls, quotas
 from shallow_mirror.commands.archive import archive
 from shallow_mirror.commands.broken_surroundings import explaining_surroundings
-from shallow_mirror.commands.exit_codes import exit_code_of
 from shallow_mirror.commands.forget import forget
 from shallow_mirror.commands.groups import groups
-from shallow_mirror.commands.import_blocker import ImportBlocker
 from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.migrate import migrate
+from shallow_mirror.commands.options import exit_code_of
 from shallow_mirror.commands.pause import pause, resume
 from shallow_mirror.commands.preflight import preflight
 from shallow_mirror.commands.quarantine import quarantine
-from shallow_mirror.commands.quotas import quotas
 from shallow_mirror.commands.recover import recover
 from shallow_mirror.commands.redo import redo
 from shallow_mirror.commands.report import report
 from shallow_mirror.commands.restore import restore
 from shallow_mirror.commands.run import run
 from shallow_mirror.commands.schemas import schemas
+from shallow_mirror.commands.sessions import ImportBlocker
 from shallow_mirror.commands.status import status
 from shallow_mirror.commands.topology import topology
 from shallow_mirror.commands.translate import translate

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from shallow_mirror.errors import RetriableError
+
+REQUEST_MS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +51,7 @@ class Silence:
 
     def __call__(self) -> float:
         return self._clock() - self._since
+
+
+def request_deadline() -> Deadline:
+    return Deadline.after_ms(REQUEST_MS, time.monotonic)

@@ -470,3 +470,7 @@ class ArchiveFormatError(MirrorError):
 
     def __reduce__(self) -> tuple[type[ArchiveFormatError], tuple[str, str, str]]:
         return type(self), (self.object_name, self.detail, self.remedy)
+
+
+class StoppedError(Exception):
+    """A stop was requested while the run waited for something; the next start does what it left undone."""

@@ -110,7 +110,7 @@ class Segment:
     Source offsets [source_start, source_end). `target_start` and `target_end` are None, except for COPIED_KINDS. `record_count`
     counts the records of COPIED_KINDS, of aborted and of quarantined batches; it is 0 for other kinds.
     Producer and coordinator fields are those of the *source* and None except for markers and aborted data.
-    `lineage`: of a row of an archive, which log of the partition it is of (`checkpoints/lineages.py`); 0 in an offset map.
+    `lineage`: of a row of an archive, which log of the partition it is of (`checkpoints/rows/lineages.py`); 0 in an offset map.
     """
 
     source: SourcePartition

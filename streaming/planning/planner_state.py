@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.acls.access_state import AccessPass
+from shallow_mirror.access.plan import AccessPass
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.types import PlannedRange, SourcePartition

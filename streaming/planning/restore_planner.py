@@ -21,13 +21,13 @@ from shallow_mirror.archive_reading import state_at_cut
 from shallow_mirror.archive_reading.archive_history import Incarnation
 from shallow_mirror.archive_reading.cuts import first_newer_offset, first_visible_record, offsets_without_hole
 from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut
-from shallow_mirror.checkpoints.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable, of_partition
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.lineages import Lineages, LineageView
-from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable, of_partition
+from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.rows.lineages import Lineages, LineageView
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.config.restore_changes import restored_topics, settings_of
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError

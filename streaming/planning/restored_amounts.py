@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from shallow_mirror.checkpoints.archive_schema import SegmentState
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.sinks.kafka.targets.retention_pause import RestoredAmount
 from shallow_mirror.types import SourcePartition
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import MOST_OPENED_BYTES
 from shallow_mirror.archive_reading.scan_plan import PART_BYTES
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS_TABLE
-from shallow_mirror.checkpoints.row_codec import ms_of
-from shallow_mirror.checkpoints.table_location import TableLocation
+from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS_TABLE
+from shallow_mirror.checkpoints.rows.codec import ms_of
+from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.config.values import parse_duration
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore

@@ -61,8 +61,8 @@ class ArchiveSourceReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         # Imported here: this process plans, and executors need no deltalake.
         from shallow_mirror.archive_reading.state_at_cut import StateAtCut, topics_to_scan
-        from shallow_mirror.checkpoints.archive_table import ArchiveTable
-        from shallow_mirror.checkpoints.archived_topics import seen_topics
+        from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+        from shallow_mirror.checkpoints.ledger.archived_topics import seen_topics
 
         options = self._options
         table = ArchiveTable.open(options.tables)

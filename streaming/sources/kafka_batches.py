@@ -36,7 +36,7 @@ from shallow_mirror.errors import (
     TopicAccessError,
     TopicRecreatedError,
 )
-from shallow_mirror.sinks.slot_results import Side, UnfinishedRange
+from shallow_mirror.sinks.slot_values import Side, UnfinishedRange
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner

@@ -15,7 +15,7 @@ from tests.support.record_batches import batch, marker
 from shallow_mirror.archive_format import object_footer
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, ArchivedSegment, IndexEntry
 from shallow_mirror.archive_format.object_footer import build_footer
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS
+from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS
 from shallow_mirror.types import SourcePartition
 from shallow_mirror.wire.batches.crc import crc32c
 

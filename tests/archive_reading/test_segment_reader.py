@@ -13,7 +13,7 @@ from tests.support.record_batches import batch, marker
 from shallow_mirror.archive_format.archived_batches import INDEX_BYTES, AbortedTxn
 from shallow_mirror.archive_reading import segment_reader
 from shallow_mirror.archive_reading.segment_reader import SegmentReader, aborted_between
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks.archive import object_builder

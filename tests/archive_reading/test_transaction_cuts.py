@@ -12,7 +12,7 @@ from tests.support.record_batches import batch, marker, view
 from shallow_mirror.archive_format.archived_batches import AbortedTxn, StoredBatches
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
 from shallow_mirror.archive_reading.transaction_cuts import NO_END, TxnPart, TxnScan, whole_ends
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 

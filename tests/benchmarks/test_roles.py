@@ -11,10 +11,10 @@ from benchmarks.roles import role
     [
         ("/usr/bin/java -cp a.jar org.apache.spark.deploy.SparkSubmit pyspark-shell", "JVM"),
         (
-            "python -m shallow_mirror.streaming.runner.worker_daemon pyspark.sql.streaming.python_streaming_source_runner",
+            "python -m shallow_mirror.streaming.spark.worker_daemon pyspark.sql.streaming.python_streaming_source_runner",
             "planner",
         ),
-        ("python -m shallow_mirror.streaming.runner.worker_daemon pyspark.worker", "workers"),
+        ("python -m shallow_mirror.streaming.spark.worker_daemon pyspark.worker", "workers"),
         ("python -m pyspark.daemon pyspark.sql.worker.create_data_source", "idle daemons"),
         ("python .venv/bin/shallow-mirror run mirror.yaml", "driver"),
     ],

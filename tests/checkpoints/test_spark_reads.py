@@ -14,16 +14,16 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 from tests.conftest import _stop_spark
 
-from shallow_mirror.checkpoints import table_compaction
-from shallow_mirror.checkpoints.backends.log_durability import LocalLog
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import MICRO_BATCHES, RUNS, MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, DecidedSegment, Removal
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import commits
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES, RUNS, MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, DecidedSegment, Removal
+from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.local_kafka.jars import delta_jars
-from shallow_mirror.streaming.runner.spark_session import local_session
+from shallow_mirror.streaming.spark.spark_session import local_session
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.spark
@@ -52,7 +52,7 @@ class Mirrored:
     """A map that grew as a mirror makes it grow. `clock_ms` is the time of the next decision."""
 
     def __init__(self, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 5)
+        monkeypatch.setattr(commits, "COMPACT_EVERY_DECISIONS", 5)
         self.tables, self.clock_ms = str(tables), 1_700_000_000_123
         self.owner = OffsetMapOwner.take_over(
             self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=RUN, now_ms=lambda: self.clock_ms

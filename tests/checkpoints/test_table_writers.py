@@ -18,13 +18,12 @@ from deltalake import DeltaTable, write_deltalake
 from tests.archive_format.archived_rows import data as archived_data
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
-from shallow_mirror.checkpoints import table_compaction
-from shallow_mirror.checkpoints.archive_schema import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
-from shallow_mirror.checkpoints.backends import deltalake_writer, spark_writer
-from shallow_mirror.checkpoints.commit_metadata import version_of
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.schema import (
+from shallow_mirror.checkpoints.ledger import commits
+from shallow_mirror.checkpoints.ledger.commit_metadata import version_of
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
+from shallow_mirror.checkpoints.rows.schema import (
     OFFSET_MAP,
     DecidedSegment,
     Removal,
@@ -32,9 +31,10 @@ from shallow_mirror.checkpoints.schema import (
     rows_to_arrow,
     table_properties,
 )
-from shallow_mirror.checkpoints.storage import MirrorStorage, choose_writer
-from shallow_mirror.checkpoints.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.table_protocol import (
+from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
+from shallow_mirror.checkpoints.tables.backends import deltalake_writer, spark_writer
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage, choose_writer
+from shallow_mirror.checkpoints.tables.table_protocol import (
     TABLE_SETTINGS,
     Comparison,
     DeltaCommitError,
@@ -364,7 +364,7 @@ def test_a_run_that_dies_between_commit_and_read_back_leaves_a_decision_to_resol
 def test_a_compaction_in_between_neither_stops_a_commit_nor_changes_what_is_recorded(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(commits, "COMPACT_EVERY_DECISIONS", 2)
     writer = Faulty(place.writer())
     owner = place.take("one", writer)
     owner.settle()

@@ -12,9 +12,9 @@ import nbformat
 import pytest
 import yaml
 
-from shallow_mirror.checkpoints.schema import schema_of
+from shallow_mirror.checkpoints.rows.schema import schema_of
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.streaming.runner import spark_session
+from shallow_mirror.streaming.spark import spark_session
 
 _VARIABLE = re.compile(r"\$\{var\.(\w+)\}")
 _PARAMETER = re.compile(r'parameter\("(\w+)"|for name in \(([^)]*)\)')

@@ -13,7 +13,7 @@ from shallow_mirror.demo.mirror_process import MirrorProcess, descendants, recov
 
 def test_recovery_decisions_are_read_from_the_log_of_whatever_form() -> None:
     log = [
-        "2026 INFO shallow_mirror.streaming.runner.mirror: run epoch 2 took over the offset map",
+        "2026 INFO shallow_mirror.streaming.runs.mirror: run epoch 2 took over the offset map",
         "2026 WARNING shallow_mirror.sinks.kafka.protocol.txn_performer: recovery: slot txn m-0 (producer id 3, epoch 7): committed",
         "recovery: slot txn m-1 (producer id 4, epoch 0): removed, will be read again",
         "recovery: nothing to resolve",

@@ -14,9 +14,9 @@ from tests.deployment.manifests import KUSTOMIZATION, MIRROR_FILE, kustomization
 from typer.main import get_command
 
 from shallow_mirror.cli import app
-from shallow_mirror.commands.exit_codes import EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER
+from shallow_mirror.commands.options import EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.streaming.runner.metrics_server import LIVE_PATH, READY_PATH
+from shallow_mirror.streaming.watch.metrics_server import LIVE_PATH, READY_PATH
 
 VERSIONS = ("1.29", "1.33", kubernetes_validate.latest_version())
 """The oldest one whose schemas have all fields with their meaning of today, and newer ones."""

@@ -12,8 +12,8 @@ from tests.deployment.manifests import MIRROR_FILE, load_mirror
 from typer.main import get_command
 
 from shallow_mirror.cli import app
-from shallow_mirror.commands.exit_codes import EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER
 from shallow_mirror.commands.mirror_files import SUFFIXES
+from shallow_mirror.commands.options import EXIT_CONFIG, EXIT_FENCED, EXIT_RECOVER
 
 UNITS = ("shallow-mirror.service", "shallow-mirror@.service", "shallow-mirrors.service")
 MOST_EXPOSURE = 2.0

@@ -88,7 +88,7 @@ def _be_a_mirror(arguments: Sequence[str], log_file: str, own: Mapping[str, str]
         from tests.faults.clock import sitecustomize  # noqa: F401 - moves the clock
     from tests.faults import mirror_main
 
-    from shallow_mirror.streaming.runner.temp_dirs import temp_dir
+    from shallow_mirror.streaming.spark.temp_dirs import temp_dir
 
     code = mirror_main.main(arguments)
     sys.stderr.flush()

@@ -31,11 +31,12 @@ from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.sinks.archive import expiry
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.runner import mirror_query, spark_session
-from shallow_mirror.streaming.runner.archive_run import Archive
-from shallow_mirror.streaming.runner.mirror import Mirror
-from shallow_mirror.streaming.runner.restore_run import Restore
-from shallow_mirror.streaming.runner.temp_dirs import temp_dir
+from shallow_mirror.streaming.runs import mirror_query
+from shallow_mirror.streaming.runs.archive import Archive
+from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs.restore import Restore
+from shallow_mirror.streaming.spark import spark_session
+from shallow_mirror.streaming.spark.temp_dirs import temp_dir
 
 
 def knock_at_every_point(knock: Knock) -> None:

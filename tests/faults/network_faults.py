@@ -17,7 +17,7 @@ from tests.faults.rounds import BETWEEN_MICRO_BATCHES, PATIENCE_S, RoundFailedEr
 from tests.faults.steps import DECIDED, SLOTS, Step
 
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
-from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
+from shallow_mirror.local_kafka.server_process import start_together, stop_together
 
 SOURCE, TARGET = "source", "target"
 

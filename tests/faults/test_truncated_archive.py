@@ -20,8 +20,8 @@ from tests.verify.log_files import LogFile, stopped
 
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.operations.archive_rebuild import rebuild
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.rebuild import rebuild
+from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(300)]

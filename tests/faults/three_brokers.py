@@ -21,8 +21,8 @@ from tests.faults.writers import WriteLoad
 
 from shallow_mirror.config import DEFAULT_REQUEST_BYTES
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
-from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.local_kafka.server_process import start_together, stop_together
 
 BROKERS = 3
 MIN_INSYNC_REPLICAS = "2"

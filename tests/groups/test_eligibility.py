@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shallow_mirror.checkpoints.schema import OFFSET_MAP
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, next_step
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, Side
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shallow_mirror.checkpoints.schema import OFFSET_MAP
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP
 from shallow_mirror.groups.offset_translation import (
     COMMIT_COLUMNS,
     Commit,

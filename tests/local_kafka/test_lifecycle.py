@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.ports import BrokerStartError
+from shallow_mirror.local_kafka.server_process import start_together, stop_together
 
 
 class Member:

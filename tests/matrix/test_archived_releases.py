@@ -25,8 +25,8 @@ from tests.verify.mirror_main import REPOSITORY
 from shallow_mirror.config import ArchiveConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.operations.archive_status import gather_archive_status
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.status import gather_archive_status
+from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.verify import verify_restore
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(900)]

@@ -15,7 +15,7 @@ from tests.support.mirror_runs import conf_file, read_places
 from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 from tests.verify.mirror_main import catch_up
 
-from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.demo.checker import compare
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.checkpoints.migration_log import MigrationOwner
+from shallow_mirror.checkpoints.logs.migration_log import MigrationOwner
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.migration import reverse_mirror
 from shallow_mirror.migration.conductor_ports import Outside

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
-from shallow_mirror.checkpoints.controls import TopicControls
-from shallow_mirror.checkpoints.migration_rows import TAKEN_OVER, MigrationRow
+from shallow_mirror.checkpoints.logs.controls import TopicControls
+from shallow_mirror.checkpoints.rows.migration_rows import TAKEN_OVER, MigrationRow
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
 from shallow_mirror.groups.report import Step as GroupStep
 from shallow_mirror.migration.conductor_ports import Outside

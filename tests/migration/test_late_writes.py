@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.migration_log import MigrationLog
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.logs.migration_log import MigrationLog
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.errors import ConfigError, RetriableError

@@ -14,9 +14,9 @@ from tests.model.effects import NO_ANSWER
 from tests.model.programs import Port
 from tests.model.source import MAP_ID
 
-from shallow_mirror.checkpoints.commit_metadata import Recorded, read_recorded
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, PROPERTY_MAP_ID
-from shallow_mirror.checkpoints.table_protocol import CommitEntry, Comparison, Condition, Conditions, DeltaCommitError
+from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, read_recorded
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, PROPERTY_MAP_ID
+from shallow_mirror.checkpoints.tables.table_protocol import CommitEntry, Comparison, Condition, Conditions, DeltaCommitError
 from shallow_mirror.types import COPIED_KINDS, TopicPartition
 
 Row = tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""The driver, in the shape of `streaming/runner/mirror_query.py`: phases over the product's owner, recovery and micro-batch sink.
+"""The driver, in the shape of `streaming/runs/mirror_query.py`: phases over the product's owner, recovery and micro-batch sink.
 
 A phase ends where all that the next one depends on lies in the map's owner: there one history of answers ends and the next
 begins.
@@ -25,11 +25,11 @@ from tests.model.source import QUIET, TOPIC, MicroBatch, Scenario, source_partit
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds, SendSpeed
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.quarantine import undescribed_entries
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.base import observe_nothing

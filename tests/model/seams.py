@@ -34,14 +34,14 @@ from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.net import begun_call
 from shallow_mirror.broker.produce import coordinator_requests, transactions
-from shallow_mirror.checkpoints import table_compaction
-from shallow_mirror.checkpoints.schema import OFFSET_MAP, rows_to_arrow
-from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT
+from shallow_mirror.checkpoints.ledger import commits
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, rows_to_arrow
+from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
 from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.protocol import txn_inspection, txn_performer
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
 
 PAUSE_S = 1.6
@@ -294,7 +294,7 @@ def product_over_ports() -> Iterator[None]:
         patch.setattr(kafka_sink, "SlotTask", lambda job, _target, _input: lambda _rows: iter([job]))
         patch.setattr(txn_performer, "POLLS_AHEAD_MS", txn_performer.POLLS_AHEAD_MS[:1])
         patch.setattr(txn_inspection, "RangeReader", ModelReader)
-        patch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 1)
+        patch.setattr(commits, "COMPACT_EVERY_DECISIONS", 1)
         yield
 
 

@@ -11,15 +11,15 @@ from tests.object_store.store_proxy import Harm, StoreFault
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.archive_schema import SegmentState
-from shallow_mirror.checkpoints.archive_table import EVERY_STATE, ArchiveTable
+from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable
+from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.archive_clean import clean
-from shallow_mirror.operations.archive_expire import expire
-from shallow_mirror.operations.archive_rebuild import rebuild
-from shallow_mirror.operations.archive_status import gather_archive_status
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.clean import clean
+from shallow_mirror.operations.archive.expire import expire
+from shallow_mirror.operations.archive.rebuild import rebuild
+from shallow_mirror.operations.archive.status import gather_archive_status
+from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.sinks.archive.expiry import DeletionFailedError
 
 DAY_MS = 86_400_000

@@ -24,13 +24,13 @@ from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.mirror_runs import wait_for
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.archive_clean import clean
-from shallow_mirror.operations.archive_expire import expire
-from shallow_mirror.operations.archive_findings import FindingKind
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.clean import clean
+from shallow_mirror.operations.archive.expire import expire
+from shallow_mirror.operations.archive.findings import FindingKind
+from shallow_mirror.operations.archive.verify import verify_archive
 
 TOPIC = "orders"
 QUICK = {"timeout": "5s", "retry_timeout": "1s", "max_retries": "1", "backoff_config.init_backoff": "10ms"}

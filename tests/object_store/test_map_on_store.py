@@ -10,13 +10,13 @@ from deltalake import DeltaTable
 from tests.object_store.servers import Store
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints import table_compaction
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity, is_settled, read_recorded
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
-from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.checkpoints.table_location import TableLocation
+from shallow_mirror.checkpoints.ledger import commits
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity, is_settled, read_recorded
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment, Removal
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError, StoreUnreachableError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -115,8 +115,8 @@ def is_one_plain_line(text: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def frequent_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_compaction, "COMPACT_EVERY_DECISIONS", 2)
-    monkeypatch.setattr(table_compaction, "CLEAN_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(commits, "COMPACT_EVERY_DECISIONS", 2)
+    monkeypatch.setattr(commits, "CLEAN_EVERY_DECISIONS", 2)
 
 
 def at(store: Store, name: object) -> Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shallow_mirror.object_store.read_plan import plan_reads
+from shallow_mirror.object_store.base import plan_reads
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
 

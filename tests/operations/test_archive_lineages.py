@@ -16,22 +16,22 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import open_records
 from shallow_mirror.archive_reading.scan_plan import plan_scan, read_part
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.lineages import Lineages
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import first_rows_at
-from shallow_mirror.checkpoints.table_protocol import Condition
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.rows.lineages import Lineages
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import first_rows_at
+from shallow_mirror.checkpoints.tables.table_protocol import Condition
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
-from shallow_mirror.operations.archive_clean import clean
-from shallow_mirror.operations.archive_expire import expire
-from shallow_mirror.operations.archive_findings import FindingKind
-from shallow_mirror.operations.archive_rebuild import rebuild
-from shallow_mirror.operations.archive_status import FormerLineage, gather_archive_status
-from shallow_mirror.operations.archive_status_view import render
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.clean import clean
+from shallow_mirror.operations.archive.expire import expire
+from shallow_mirror.operations.archive.findings import FindingKind
+from shallow_mirror.operations.archive.rebuild import rebuild
+from shallow_mirror.operations.archive.status import FormerLineage, gather_archive_status
+from shallow_mirror.operations.archive.status_view import render
+from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.operations.status_view import stdout_console
 from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
-from shallow_mirror.streaming.runner.next_lineages import epoch_history
+from shallow_mirror.streaming.runs.next_lineages import epoch_history
 from shallow_mirror.types import EpochEnd, OffsetRange, SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.thorough

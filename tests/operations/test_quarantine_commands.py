@@ -13,12 +13,12 @@ from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import batch, record
 from tests.verify.mirrored import TOPIC, Mirrored, flipped
 
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine.batches import QUARANTINE_TABLE
-from shallow_mirror.checkpoints.quarantine.entries import Quarantine
-from shallow_mirror.checkpoints.schema import table_uri
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.quarantine import Quarantine
+from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
+from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError, RetriableError
 from shallow_mirror.operations import quarantine_retry
 from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export

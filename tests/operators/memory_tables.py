@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tests.operators.lives import Lives
 
-from shallow_mirror.checkpoints.schema import PROPERTY_MIRROR
-from shallow_mirror.checkpoints.table_layout import OFFSET_MAP_LAYOUT, TableShape
-from shallow_mirror.checkpoints.table_location import TableLocation
-from shallow_mirror.checkpoints.table_protocol import (
+from shallow_mirror.checkpoints.rows.schema import PROPERTY_MIRROR
+from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT, TableShape
+from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.checkpoints.tables.table_protocol import (
     COUNTED_VERSION,
     COUNTERS,
     TXN_VERSION,

@@ -16,12 +16,12 @@ from tests.operators.world import MOST_WAITS, WaitsForeverError, World
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints import storage
+from shallow_mirror.checkpoints.tables import storage
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.streaming.runner import mirror_query
-from shallow_mirror.streaming.runner.run_reporter import RunReporter
-from shallow_mirror.streaming.runner.supervisor import Supervisor
-from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
+from shallow_mirror.streaming.runs import mirror_query
+from shallow_mirror.streaming.runs.supervisor import Supervisor
+from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
+from shallow_mirror.streaming.watch.run_reporter import RunReporter
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from tests.operators.surroundings import opened_world
 from tests.operators.world import World
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.deleted_topics import TopicIncarnation
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.errors import ConfigError, IncompleteRunError
 from shallow_mirror.operations.forget import GoneTopic, forget
 from shallow_mirror.operations.status import gather_status

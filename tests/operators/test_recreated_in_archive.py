@@ -13,13 +13,13 @@ from tests.operators.surroundings import opened_world
 from tests.operators.world import World
 from tests.support import archive_runs
 
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics
-from shallow_mirror.checkpoints.problem_log import read_problems
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics
+from shallow_mirror.checkpoints.logs.problem_log import read_problems
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import TopicRecreatedError
-from shallow_mirror.streaming.runner.archive_run import Archive
+from shallow_mirror.streaming.runs.archive import Archive
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSetti
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
-from shallow_mirror.streaming.runner.preserved_log_filling import LogFilling
+from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
 
 _monotonic, _sleep, _time = time.monotonic, time.sleep, time.time
 

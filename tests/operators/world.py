@@ -20,13 +20,13 @@ from tests.operators.virtual_clock import VirtualClock
 from tests.support import mirror_runs
 
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.checkpoints.controls import Controls
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.streaming.runner.mirror import Mirror
-from shallow_mirror.streaming.runner.topic_monitor import TopicMonitor
+from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 
 GROUPS = ("g1", "g2")
 _IDLE_S = 20.0

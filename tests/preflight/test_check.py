@@ -17,11 +17,11 @@ from tests.support.record_batches import batch, marker
 from tests.verify.mirrored import kafka_text
 
 from shallow_mirror.broker.admin.acls import Operation
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.schema import DecidedSegment
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror

@@ -17,10 +17,10 @@ from tests.support.console_entry import console
 from tests.support.mirror_runs import catch_up, create_topic, write, write_stamped
 from tests.support.one_batch import one_batch_producer
 
-from shallow_mirror.checkpoints.schema import table_uri
-from shallow_mirror.operations.schemas import copy_schemas
+from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
+from shallow_mirror.schemas.copy import copy_schemas
 
 pytestmark = pytest.mark.brokers
 

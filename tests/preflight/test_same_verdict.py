@@ -23,8 +23,8 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
-from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
-from shallow_mirror.streaming.runner.mirror import Mirror
+from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runs.mirror import Mirror
 
 
 class Verdict(enum.Enum):

@@ -14,19 +14,19 @@ from tests.random_archives.source_logs import LogBatch, TxnKey
 from tests.support.archives import CLUSTER_ID, archive_config, first_row_of_lineage
 
 from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.group_offset_history import GroupPosition, GroupSyncPass, changed_positions, record_pass
-from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
-from shallow_mirror.checkpoints.segments import SegmentBuilder
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.logs.group_offset_history import GroupPosition, GroupSyncPass, changed_positions, record_pass
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.operations.archive_expire import expire
+from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.sinks.archive.archive_owner import take_over_archive
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
-from shallow_mirror.sinks.batch_parts import ReadPart
+from shallow_mirror.sinks.slot_values import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 

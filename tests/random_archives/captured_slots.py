@@ -26,7 +26,7 @@ from tests.support.mirror_runs import CrashError
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
 from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes

@@ -23,9 +23,10 @@ from shallow_mirror.config import ArchiveConfig, RestoreConfig
 from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runner import preserved_restore, restore_run
-from shallow_mirror.streaming.runner.preserved_restore import PreservedRestore
-from shallow_mirror.streaming.runner.restore_run import Restore
+from shallow_mirror.streaming.runs import preserved_restore
+from shallow_mirror.streaming.runs import restore as restore_run
+from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore
+from shallow_mirror.streaming.runs.restore import Restore
 from shallow_mirror.types import TopicPartition
 
 PATIENCE_S = 20.0

@@ -10,8 +10,8 @@ from tests.random_archives.documented_reader import VISIBLE, DocumentedReader, R
 from tests.random_archives.histories import ArchiveHistory
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.archive_clean import clean
-from shallow_mirror.operations.archive_rebuild import rebuild
+from shallow_mirror.operations.archive.clean import clean
+from shallow_mirror.operations.archive.rebuild import rebuild
 
 _HOUR_MS = 3_600_000
 _RowKey = tuple[object, ...]

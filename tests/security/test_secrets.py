@@ -19,7 +19,7 @@ from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import PATIENCE_S, command, conf_file, create_topic, log_text, read_values, write
 
 from shallow_mirror import cli
-from shallow_mirror.commands.exit_codes import EXIT_CONFIG
+from shallow_mirror.commands.options import EXIT_CONFIG
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.types import TopicPartition

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink

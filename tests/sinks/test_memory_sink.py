@@ -14,18 +14,17 @@ import pytest
 from tests.sinks.two_strict_clusters import A, B, Clusters, payloads
 from tests.sinks.two_strict_clusters import planned as range_of
 
-from shallow_mirror.checkpoints.positions import Position, positions_of
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.schema import DecidedSegment, rows_to_arrow
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.positions import Position, positions_of
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.base import RunSlots, Sink, SlotRound, SlotTarget, SlotWriter, TaskFunction, observe_nothing
-from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotWrite
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome, ReadPart, SlotWrite
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of

@@ -19,8 +19,7 @@ from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
-from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots.slot_task import run_slot
 from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition

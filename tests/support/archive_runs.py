@@ -17,7 +17,7 @@ from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.streaming.runner.archive_run import Archive
+from shallow_mirror.streaming.runs.archive import Archive
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 DEADLINE_MS = 60_000.0

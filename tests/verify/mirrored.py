@@ -17,12 +17,12 @@ from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import marker, view
 
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.quarantine.entries import QuarantineTable
-from shallow_mirror.checkpoints.schema import DecidedSegment, table_uri
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.quarantine import QuarantineTable
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment, table_uri
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.types import (
     BatchLimits,

@@ -32,8 +32,8 @@ from tests.verify.mirror_main import catch_up, mirror
 from tests.verify.mirrored import at, changed, flipped
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.schema import table_uri
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.verify import Unchecked, VerifyReport, verify_mirror
 from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT

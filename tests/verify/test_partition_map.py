@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shallow_mirror.checkpoints.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment, rows_to_arrow
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 from shallow_mirror.verify.differences import DifferenceKind
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, PartitionPair, partition_pairs

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.record_batches import batch, record
 from tests.verify.mirrored import Mirrored, changed, data_places, flipped, replace
 
-from shallow_mirror.checkpoints.quarantine.batches import QUARANTINE_TABLE
-from shallow_mirror.checkpoints.schema import table_uri
+from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
+from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.verify import Unchecked
 
 pytestmark = pytest.mark.thorough

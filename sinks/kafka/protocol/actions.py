@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from shallow_mirror.checkpoints.schema import DecidedSegment, Removal
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment, Removal
 from shallow_mirror.errors import RecoverNeededError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,
@@ -35,7 +35,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     decided_txns,
     judge,
 )
-from shallow_mirror.sinks.slot_results import MicroBatchOutcome, SlotResult
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotResult
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 

@@ -16,7 +16,7 @@ from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.broker.produce.receipts import Receipt, begin_read_receipts, read_receipt, read_receipts
 from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn
-from shallow_mirror.checkpoints.commit_metadata import Recorded
+from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, OlderTablesError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange

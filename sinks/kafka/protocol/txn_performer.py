@@ -29,7 +29,7 @@ from shallow_mirror.broker.produce.transactions import (
     end_txn,
     init_producer_id,
 )
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TransactionBlockedError
 from shallow_mirror.plurals import counted

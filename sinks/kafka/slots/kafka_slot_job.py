@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
-from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition
 

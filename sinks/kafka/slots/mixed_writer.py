@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.base import SlotWriter
-from shallow_mirror.sinks.batch_parts import ReadPart
-from shallow_mirror.sinks.slot_results import SlotWrite
+from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite
 from shallow_mirror.types import Segment, SourcePartition
 
 

@@ -20,8 +20,8 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.leader_pipeline import Submission
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -30,13 +30,12 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicSettingsError,
 )
-from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
 from shallow_mirror.sinks.kafka.slots.written_topics import WrittenTopics
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.slot_results import SlotWrite
+from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite
 from shallow_mirror.types import IsolationLevel, Segment, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.admission import SENT, Admission, Verdict, admit
 from shallow_mirror.wire.batches.header import TRANSACTIONAL_BIT

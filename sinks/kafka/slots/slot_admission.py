@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.slot_values import AdmittedPart, ReadPart
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.types import SourcePartition
 from shallow_mirror.wire.batches.admission import SENT, admit
-from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
+from shallow_mirror.wire.batches.batch_index import can_be_quarantined
 from shallow_mirror.wire.records.send_buffer import make_outgoing
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 

@@ -6,7 +6,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_pipeline import PRODUCE, ProducePipeline
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_results import EarlyEnd
+from shallow_mirror.sinks.slot_values import EarlyEnd
 
 
 class SlotSending:

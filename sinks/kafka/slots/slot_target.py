@@ -16,12 +16,11 @@ from shallow_mirror.broker.net.begun_call import BEGUN
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
 from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TopicGoneError
 from shallow_mirror.sinks.base import SlotWriter, TryRepeatedError
-from shallow_mirror.sinks.batch_parts import ReadPart
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, PreparedTxn
 from shallow_mirror.sinks.kafka.slots.mixed_writer import MixedWriter
@@ -33,7 +32,7 @@ from shallow_mirror.sinks.kafka.slots.slot_transaction import (
     SlotTransaction,
 )
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.slot_results import SlotWrite
+from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.sinks.slots.slot_task import spark_attempt
 from shallow_mirror.types import Segment, SourcePartition

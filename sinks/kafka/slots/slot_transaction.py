@@ -26,19 +26,18 @@ from shallow_mirror.broker.produce.txn_additions import (
     begin_addition,
     finish_addition,
 )
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ProducerEpochFencedError, RetriableError, TargetDataLossError, TopicGoneError
-from shallow_mirror.sinks.batch_parts import AdmittedPart, ReadPart
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, PreparedTxn
 from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
 from shallow_mirror.sinks.kafka.slots.written_topics import WrittenTopics
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
-from shallow_mirror.sinks.slot_results import SlotWrite
+from shallow_mirror.sinks.slot_values import AdmittedPart, ReadPart, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.batch_bounds import can_be_quarantined
+from shallow_mirror.wire.batches.batch_index import can_be_quarantined
 from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 

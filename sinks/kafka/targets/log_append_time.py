@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from shallow_mirror.checkpoints.problem_log import log_problem
-from shallow_mirror.checkpoints.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.problem_log import log_problem
+from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 
 

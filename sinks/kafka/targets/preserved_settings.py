@@ -16,7 +16,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.topic_config_sync import TOPICS_PER_LOOK, settings_of
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 
 _log = logging.getLogger(__name__)
 

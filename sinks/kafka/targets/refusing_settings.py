@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import COPIED, FORCED, is_compacted
 from shallow_mirror.types import SourcePartition
 

@@ -13,8 +13,8 @@ from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.cluster.missing_topics import gone_topics, is_incarnation_gone
 from shallow_mirror.broker.cluster.new_logs import await_logs
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name, is_forbidden, refusal
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -22,7 +22,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_checks import collision_problems, replica_problem
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import BatchLimits, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shallow_mirror.broker.admin.topic_admin import set_topic_configs
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
@@ -20,7 +20,7 @@ from shallow_mirror.sinks.kafka.targets.refusing_settings import following, is_p
 from shallow_mirror.sinks.kafka.targets.source_ends import source_ends
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import is_compacted
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""`acls`: the ACLs of the source that users of the target need."""
+"""`acls` and `quotas`: what the target lacks of the source's permissions and quotas."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
 from shallow_mirror.commands.file_kinds import load_mirror
-from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.options import EXIT_DIFFERENT, AsJson, Conf
 from shallow_mirror.errors import ConfigError
 
 
@@ -25,13 +24,38 @@ def acls(
 
     The target never allows what the source does not. The exit code is 1 while the target lacks ACLs.
     """
-    from shallow_mirror.acls.acl_copy import copy_acls
-    from shallow_mirror.operations import acls_view
+    from shallow_mirror.access.acls import copy_acls
+    from shallow_mirror.access.view import show_acls
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_deleting and not is_applied:
         raise ConfigError("--delete requires --apply")
     report = copy_acls(load_mirror(conf, "acls"), is_applied=is_applied, is_deleting=is_deleting)
-    acls_view.show(report, stdout_console(), as_json=as_json)
+    show_acls(report, stdout_console(), as_json=as_json)
+    if not report.is_done:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def quotas(
+    conf: Conf,
+    is_applied: Annotated[bool, typer.Option("--apply", help="Create the quotas that the target lacks.")] = False,
+    is_updating: Annotated[
+        bool,
+        typer.Option("--update", help="With --apply: also set quotas that have another value on the target."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the quotas of users and client ids that the target lacks, and what is not copied and why.
+
+    The mirror itself is never limited, and no quota is removed. The exit code is 1 while the target lacks quotas.
+    """
+    from shallow_mirror.access.quotas import copy_quotas
+    from shallow_mirror.access.view import show_quotas
+    from shallow_mirror.operations.status_view import stdout_console
+
+    if is_updating and not is_applied:
+        raise ConfigError("--update requires --apply")
+    report = copy_quotas(load_mirror(conf, "quotas"), is_applied=is_applied, is_updating=is_updating)
+    show_quotas(report, stdout_console(), as_json=as_json)
     if not report.is_done:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -11,11 +11,9 @@ from typing import Annotated
 import typer
 
 from shallow_mirror.commands import sessions
-from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
 from shallow_mirror.commands.file_kinds import load_archive, require_kind
-from shallow_mirror.commands.options import ArchiveFile, AsJson, AvailableNow, ForSeconds, LogFormatOption
-from shallow_mirror.commands.run_logging import logging_as
-from shallow_mirror.commands.signals import interruptible, stop_on_signals
+from shallow_mirror.commands.options import EXIT_DIFFERENT, ArchiveFile, AsJson, AvailableNow, ForSeconds, LogFormatOption
+from shallow_mirror.commands.sessions import interruptible, logging_as, stop_on_signals
 from shallow_mirror.errors import ConfigError
 
 archive = typer.Typer(
@@ -32,7 +30,7 @@ def run(
 ) -> None:
     """Archive until Ctrl-C or SIGTERM, which stop it at a micro-batch boundary (a second one stops it at once)."""
     with logging_as(log_format):
-        from shallow_mirror.streaming.runner.archive_run import Archive
+        from shallow_mirror.streaming.runs.archive import Archive
 
         require_kind(file, "archive run")
         running = Archive.from_file(file)
@@ -48,8 +46,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be remo
 @archive.command()
 def status(file: ArchiveFile, as_json: AsJson = False) -> None:
     """Show what is archived of each topic, the lag behind the source, the last decision and the run."""
-    from shallow_mirror.operations import archive_status_view
-    from shallow_mirror.operations.archive_status import gather_archive_status
+    from shallow_mirror.operations.archive import status_view as archive_status_view
+    from shallow_mirror.operations.archive.status import gather_archive_status
     from shallow_mirror.operations.status_view import stdout_console
 
     config = load_archive(file, "archive status")
@@ -84,8 +82,8 @@ def verify(
     Reads every byte of the archive, also while it runs.
     """
     from shallow_mirror.config.config_file import absolute
-    from shallow_mirror.operations import archive_rebuild
-    from shallow_mirror.operations.archive_verify import ProgressLines, verify_archive
+    from shallow_mirror.operations.archive import rebuild as archive_rebuild
+    from shallow_mirror.operations.archive.verify import ProgressLines, verify_archive
 
     if rebuild is None and (accepts_holes or archive_id is not None):
         raise ConfigError("--accept-holes and --archive-id require --rebuild")
@@ -118,7 +116,7 @@ def clean(
 ) -> None:
     """Remove objects that interrupted runs left: those of a decision that is over, which no row names. Safe beside a run."""
     from shallow_mirror.config.values import parse_duration
-    from shallow_mirror.operations import archive_clean
+    from shallow_mirror.operations.archive import clean as archive_clean
 
     try:
         older_than_s = parse_duration(older_than)
@@ -139,7 +137,7 @@ def clean(
 @archive.command()
 def adopt(file: ArchiveFile) -> None:
     """Let the objects belong to the table of FILE. For a rebuilt table, when the former one is lost or not used any more."""
-    from shallow_mirror.operations import archive_adopt
+    from shallow_mirror.operations.archive import adopt as archive_adopt
 
     config = load_archive(file, "archive adopt")
     with interruptible("the same command says whose the objects are"), sessions.session_for(config) as spark:
@@ -155,7 +153,7 @@ def expire(
     ] = False,
 ) -> None:
     """Delete the objects that `retention` does not keep. A running archive does so by itself; this one must be stopped."""
-    from shallow_mirror.operations import archive_expire
+    from shallow_mirror.operations.archive import expire as archive_expire
 
     config = load_archive(file, "archive expire")
     with (

@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_LEFT
 from shallow_mirror.commands.file_kinds import load_mirror
-from shallow_mirror.commands.options import AsJson, Conf
+from shallow_mirror.commands.options import EXIT_LEFT, AsJson, Conf, parse_time
 from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.times import parse_time
 from shallow_mirror.errors import ConfigError
 
 

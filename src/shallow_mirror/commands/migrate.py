@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_REFUSED, EXIT_WAITS
 from shallow_mirror.commands.file_kinds import load_migration
-from shallow_mirror.commands.options import AsJson
-from shallow_mirror.commands.signals import interruptible
+from shallow_mirror.commands.options import EXIT_REFUSED, EXIT_WAITS, AsJson
+from shallow_mirror.commands.sessions import interruptible
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 

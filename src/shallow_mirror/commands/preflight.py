@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_REFUSED
 from shallow_mirror.commands.file_kinds import load_mirror
-from shallow_mirror.commands.options import AsJson, Conf
-from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.signals import interruptible
+from shallow_mirror.commands.options import EXIT_REFUSED, AsJson, Conf
+from shallow_mirror.commands.sessions import interruptible, session_for
 from shallow_mirror.errors import ConfigError
 
 

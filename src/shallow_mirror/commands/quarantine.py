@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_REFUSED
 from shallow_mirror.commands.file_kinds import load_mirror_or_restore
-from shallow_mirror.commands.options import AsJson, MirrorOrRestore
+from shallow_mirror.commands.options import EXIT_REFUSED, AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.plurals import counted
 
@@ -24,8 +23,8 @@ All = Annotated[bool, typer.Option("--all", help="Include batches that were rele
 @quarantine.command("list")
 def quarantine_list(conf: MirrorOrRestore, is_all: All = False, as_json: AsJson = False) -> None:
     """List the batches in quarantine with the reason and the remedy of each."""
-    from shallow_mirror.checkpoints.quarantine.entries import Quarantine
-    from shallow_mirror.checkpoints.storage import MirrorStorage
+    from shallow_mirror.checkpoints.logs.quarantine import Quarantine
+    from shallow_mirror.checkpoints.tables.storage import MirrorStorage
     from shallow_mirror.operations.quarantine import in_quarantine, show
     from shallow_mirror.operations.status_view import stdout_console
 
@@ -44,8 +43,8 @@ def quarantine_export(
     is_all: All = False,
 ) -> None:
     """Write one file per batch with its bytes as the source sent them, and batches.jsonl with a line for each."""
-    from shallow_mirror.checkpoints.quarantine.entries import Quarantine
-    from shallow_mirror.checkpoints.storage import MirrorStorage
+    from shallow_mirror.checkpoints.logs.quarantine import Quarantine
+    from shallow_mirror.checkpoints.tables.storage import MirrorStorage
     from shallow_mirror.operations.quarantine import export, in_quarantine
 
     config = load_mirror_or_restore(conf, "quarantine export")

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_RECOVER
 from shallow_mirror.commands.file_kinds import load_mirror_or_restore
-from shallow_mirror.commands.options import AsJson, MirrorOrRestore
+from shallow_mirror.commands.options import EXIT_RECOVER, AsJson, MirrorOrRestore
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.errors import ConfigError
 

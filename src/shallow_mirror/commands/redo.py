@@ -9,8 +9,7 @@ import typer
 
 from shallow_mirror.commands.file_kinds import load_mirror
 from shallow_mirror.commands.options import Conf
-from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.signals import interruptible
+from shallow_mirror.commands.sessions import interruptible, session_for
 
 
 def redo(

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shallow_mirror.commands import sessions
-from shallow_mirror.commands.exit_codes import EXIT_LEFT, EXIT_REFUSED
 from shallow_mirror.commands.file_kinds import load_restore
-from shallow_mirror.commands.options import LogFormatOption
-from shallow_mirror.commands.run_logging import logging_as
-from shallow_mirror.commands.signals import interruptible, stop_on_signals
+from shallow_mirror.commands.options import EXIT_LEFT, EXIT_REFUSED, LogFormatOption
+from shallow_mirror.commands.sessions import interruptible, logging_as, stop_on_signals
 from shallow_mirror.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ def restore(
         _show_dry_run(config, as_json=as_json)
         return
     with logging_as(log_format):
-        from shallow_mirror.streaming.runner.restore_run import Restore
+        from shallow_mirror.streaming.runs.restore import Restore
 
         running = Restore(config)
         logging.getLogger(__name__).info("restore %s: from %s, tables %s", config.restore, config.archive.tables, config.tables)
@@ -79,7 +77,7 @@ def restore(
 
 
 def _lift_retention(config: RestoreConfig, *, is_applied: bool, as_json: bool) -> None:
-    from shallow_mirror.operations.restore_retention import lift_retention
+    from shallow_mirror.operations.restore.retention import lift_retention
 
     with interruptible("what was set stays set: the same command sets the rest"), sessions.session_for(config) as spark:
         report = lift_retention(config, spark, is_applied=is_applied)
@@ -89,7 +87,7 @@ def _lift_retention(config: RestoreConfig, *, is_applied: bool, as_json: bool) -
 
 
 def _show_dry_run(config: RestoreConfig, *, as_json: bool) -> None:
-    from shallow_mirror.operations.restore_dry_run import dry_run
+    from shallow_mirror.operations.restore.dry_run import dry_run
 
     with interruptible("nothing was changed"), sessions.session_for(config) as spark:
         report = dry_run(config, spark)

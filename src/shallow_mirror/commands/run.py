@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from shallow_mirror.commands import sessions
-from shallow_mirror.commands.exit_codes import exit_code_of_several
 from shallow_mirror.commands.file_kinds import require_kind
 from shallow_mirror.commands.mirror_files import expand_folders, load_mirrors
-from shallow_mirror.commands.options import AvailableNow, Confs, ForSeconds, LogFormatOption
-from shallow_mirror.commands.run_logging import logging_as
-from shallow_mirror.commands.signals import stop_on_signals
+from shallow_mirror.commands.options import AvailableNow, Confs, ForSeconds, LogFormatOption, exit_code_of_several
+from shallow_mirror.commands.sessions import logging_as, stop_on_signals
 
 if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig
@@ -37,7 +35,7 @@ def run(
     with logging_as(log_format):
         paths, problems = expand_folders(conf)
         if len(paths) == 1 and not problems:
-            from shallow_mirror.streaming.runner.mirror import Mirror
+            from shallow_mirror.streaming.runs.mirror import Mirror
 
             require_kind(paths[0], "run")
             mirror = Mirror.from_file(paths[0])
@@ -49,7 +47,7 @@ def run(
 
 
 def _run_several(configs: Sequence[MirrorConfig], *, available_now: bool, for_seconds: float | None) -> None:
-    from shallow_mirror.streaming.runner.mirrors import Mirrors
+    from shallow_mirror.streaming.runs.mirrors import Mirrors
 
     for config in configs:
         _log_settings(config)

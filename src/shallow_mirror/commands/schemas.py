@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
 from shallow_mirror.commands.file_kinds import load_mirror
-from shallow_mirror.commands.options import AsJson, Conf
-from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.signals import interruptible
+from shallow_mirror.commands.options import EXIT_DIFFERENT, AsJson, Conf
+from shallow_mirror.commands.sessions import interruptible, session_for
 
 
 def schemas(
@@ -22,9 +20,9 @@ def schemas(
 
     Nothing is written if there is a conflict. The exit code is 1 while the target lacks schemas.
     """
-    from shallow_mirror.operations import schemas_view
-    from shallow_mirror.operations.schemas import copy_schemas
     from shallow_mirror.operations.status_view import stdout_console
+    from shallow_mirror.schemas import view as schemas_view
+    from shallow_mirror.schemas.copy import copy_schemas
 
     config = load_mirror(conf, "schemas")
     with (

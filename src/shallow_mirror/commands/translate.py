@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from shallow_mirror.commands.file_kinds import load_mirror_or_restore
-from shallow_mirror.commands.options import AsJson, MirrorOrRestore
+from shallow_mirror.commands.options import AsJson, MirrorOrRestore, parse_time
 from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.times import parse_time
 
 
 def translate(
@@ -28,7 +27,7 @@ def translate(
     as_json: AsJson = False,
 ) -> None:
     """Translate a source offset to the target, or with --reverse back."""
-    from shallow_mirror.checkpoints.offset_map import OffsetMap
+    from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
     from shallow_mirror.config import RestoreConfig
     from shallow_mirror.errors import ConfigError
 

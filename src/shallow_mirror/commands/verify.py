@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from shallow_mirror.commands.exit_codes import EXIT_DIFFERENT
 from shallow_mirror.commands.file_kinds import load_mirror_or_restore
-from shallow_mirror.commands.options import AsJson, MirrorOrRestore
-from shallow_mirror.commands.sessions import session_for
-from shallow_mirror.commands.signals import interruptible
+from shallow_mirror.commands.options import EXIT_DIFFERENT, AsJson, MirrorOrRestore
+from shallow_mirror.commands.sessions import interruptible, session_for
 
 
 def verify(

@@ -11,8 +11,8 @@ from pydantic import Field
 from shallow_mirror import routing
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.config import values
-from shallow_mirror.config.commit_interval import DEFAULT_COMMIT_INTERVAL, commit_interval_problem, default_commit_interval
 from shallow_mirror.config.values import (
+    DEFAULT_COMMIT_INTERVAL,
     BytesPerSecond,
     CoalesceBytes,
     Duration,
@@ -30,6 +30,8 @@ from shallow_mirror.config.values import (
     SyncInterval,
     TargetName,
     TopicStart,
+    commit_interval_problem,
+    default_commit_interval,
 )
 from shallow_mirror.types import AUTO_COALESCE_BYTES, IsolationLevel, LogAppendTimePolicy, QuarantineLimits
 

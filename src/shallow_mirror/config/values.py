@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from shallow_mirror import routing
 from shallow_mirror.broker.admin.acl_entries import ANYBODY
-from shallow_mirror.checkpoints.schema import CATALOG
+from shallow_mirror.checkpoints.rows.schema import CATALOG
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
 
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
@@ -28,6 +28,32 @@ _PRINCIPAL = re.compile(r"[A-Za-z]\w*:.+")
 _SCHEMA = re.compile(r"[^\s.`]+\.[^\s.`]+")
 
 T = TypeVar("T")
+
+
+COALESCE_BOUNDS = (1 << 10, 64 << 20)
+"""The least and the most of `coalesce_bytes`."""
+
+
+_TABLES_IN_JSON_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "object", "properties": {"schema": {"type": "string"}}, "required": ["schema"], "additionalProperties": False},
+    ]
+}
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)]
+Isolation = Annotated[IsolationLevel, Field(strict=False)]
+LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
+BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
+
+TASK_SHARE = 0.75
+"""Part of the transaction timeout that tasks may use; the rest is for the decision and EndTxn."""
+
+DEFAULT_COMMIT_INTERVAL_S = 20
+DEFAULT_COMMIT_INTERVAL = f"{DEFAULT_COMMIT_INTERVAL_S} seconds"
+_MIN_INTERVALS_PER_TIMEOUT = 3
+"""A default that does not fit into a short timeout is this part of it."""
 
 
 def parse_start(start: str) -> int:
@@ -155,10 +181,6 @@ def _parse_tables(tables: object) -> object:
     return f"{CATALOG}{tables['schema']}"
 
 
-COALESCE_BOUNDS = (1 << 10, 64 << 20)
-"""The least and the most of `coalesce_bytes`."""
-
-
 def _check_coalesce_bytes(value: object) -> object:
     """Return the value. Raise ValueError, once, where it is none of the three kinds."""
     least, most = COALESCE_BOUNDS
@@ -168,29 +190,17 @@ def _check_coalesce_bytes(value: object) -> object:
     return value
 
 
-_TABLES_IN_JSON_SCHEMA = {
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "object", "properties": {"schema": {"type": "string"}}, "required": ["schema"], "additionalProperties": False},
-    ]
-}
-
-
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=120)]
 Pattern = Annotated[str, checked(_require_regular_expression)]
 SourcePattern = Annotated[Pattern, checked(_require_not_internal)]
 TargetName = Annotated[str, checked(_require_target_name)]
 Principal = Annotated[str, checked(_require_principal)]
 Principals = Annotated[dict[Principal, Principal], checked(_require_principal_mapping)]
-Isolation = Annotated[IsolationLevel, Field(strict=False)]
-LogAppendTime = Annotated[LogAppendTimePolicy, Field(strict=False)]
 Start = Annotated[str, BeforeValidator(_datetime_as_text), checked(parse_start)]
 TopicStart = Annotated[str | dict[int, int], BeforeValidator(_parse_topic_start)]
-BytesPerSecond = Annotated[int, Field(ge=1 << 10, le=1 << 40)]
 CoalesceBytes = Annotated[
     Annotated[int, Field(ge=COALESCE_BOUNDS[0], le=COALESCE_BOUNDS[1])] | Literal["auto"] | None,
     BeforeValidator(_check_coalesce_bytes),
@@ -210,3 +220,20 @@ IntervalOrAuto = Annotated[
 KeepOrForever = Annotated[str, Field(examples=["forever", *DURATIONS]), BeforeValidator(_number_as_text), checked(parse_keep)]
 OrOff = BeforeValidator(_false_as_off)
 Tables = Annotated[str, Field(min_length=1), BeforeValidator(_parse_tables), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
+
+
+def commit_interval_problem(interval_s: float, transaction_timeout_ms: int) -> str | None:
+    """Return why slots cannot write for so long in one transaction; None where they can."""
+    share_s = transaction_timeout_ms * TASK_SHARE / 1000
+    if interval_s < share_s:
+        return None
+    return (
+        f"{interval_s:g} seconds are not below {share_s:g}, the {TASK_SHARE:.0%} of write.transaction_timeout_ms="
+        f"{transaction_timeout_ms} that slots may take: write less, or raise write.transaction_timeout_ms"
+    )
+
+
+def default_commit_interval(transaction_timeout_ms: int) -> str:
+    """Return the interval of a mirror file that has none: `DEFAULT_COMMIT_INTERVAL`, less where the timeout is short."""
+    short_ms = transaction_timeout_ms / _MIN_INTERVALS_PER_TIMEOUT
+    return DEFAULT_COMMIT_INTERVAL if short_ms >= DEFAULT_COMMIT_INTERVAL_S * 1000 else f"{short_ms:.0f} ms"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from shallow_mirror import routing
 from shallow_mirror.broker.admin.consumer_groups import METADATA_TOO_LARGE, CommittedOffset
 from shallow_mirror.broker.produce.receipts import is_receipt
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
 from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, may_commit, next_step

@@ -10,10 +10,10 @@ from typing import Self
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, jars_of, kafka_jar_set
-from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.node import PORT_ATTEMPTS, START_TIMEOUT_S, LocalKafka, formatted_cluster_id
 from shallow_mirror.local_kafka.ports import BrokerStartError, PortTakenError, free_ports
 from shallow_mirror.local_kafka.properties import has_kraft, member_properties, new_cluster_id, proxied_properties
+from shallow_mirror.local_kafka.server_process import start_together, stop_together
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ import typer
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.jars import kafka_jars
-from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.ports import BrokerStartError, KeptPorts
+from shallow_mirror.local_kafka.server_process import start_together, stop_together
 
 _POLL_S = 0.5
 

@@ -17,7 +17,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, java_executable, kafka_jars
-from shallow_mirror.local_kafka.lifecycle import start_together, stop_together
 from shallow_mirror.local_kafka.ports import BrokerStartError, PortTakenError, free_ports
 from shallow_mirror.local_kafka.properties import (
     JVM_OPTIONS,
@@ -31,7 +30,7 @@ from shallow_mirror.local_kafka.properties import (
     properties_text,
     zookeeper_properties,
 )
-from shallow_mirror.local_kafka.server_process import ServerProcess
+from shallow_mirror.local_kafka.server_process import ServerProcess, start_together, stop_together
 
 START_TIMEOUT_S = 90.0
 PORT_ATTEMPTS = 5

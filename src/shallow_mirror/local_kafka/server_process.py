@@ -1,4 +1,4 @@
-"""Driver: a server program under a supervisor, which kills it when this process ends in whatever way."""
+"""Driver: server programs, each under a supervisor that kills it when this process ends in whatever way; several at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Protocol
 
 from shallow_mirror.local_kafka import supervisor
 from shallow_mirror.local_kafka.ports import BrokerStartError
@@ -16,6 +18,8 @@ from shallow_mirror.local_kafka.ports import BrokerStartError
 STOP_TIMEOUT_S = 20.0
 
 _log = logging.getLogger(__name__)
+
+_KILL_AGAIN_S = 0.5
 
 
 class ServerProcess:
@@ -81,3 +85,38 @@ class ServerProcess:
             _log.warning("%s did not stop within %s s and is killed", self.what, STOP_TIMEOUT_S)
         process.stdin.close()
         process.wait()
+
+
+class Server(Protocol):
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def start_together(servers: Sequence[Server]) -> None:
+    """Start all servers. Raises the first error; then none is left running, and none is waited for that waits for the failed."""
+    with ThreadPoolExecutor(max(len(servers), 1)) as pool:
+        starting = [pool.submit(server.start) for server in servers]
+        try:
+            _, pending = wait(starting, return_when=FIRST_EXCEPTION)
+            for started in starting:
+                if started not in pending:
+                    started.result()
+        except BaseException:
+            while wait(starting, timeout=_KILL_AGAIN_S).not_done:
+                _kill_all(servers)
+            _kill_all(servers)
+            raise
+
+
+def _kill_all(servers: Sequence[Server]) -> None:
+    for server in servers:
+        server.kill()
+
+
+def stop_together(servers: Sequence[Server]) -> None:
+    with ThreadPoolExecutor(max(len(servers), 1)) as pool:
+        for stopped in [pool.submit(server.stop) for server in servers]:
+            stopped.result()

@@ -12,12 +12,12 @@ from shallow_mirror import routing
 from shallow_mirror.broker.admin.acl_entries import Acl
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.controls import TopicControls
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.controls import TopicControls
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
-from shallow_mirror.deadline import Deadline
+from shallow_mirror.deadline import Deadline, request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.group_blockers import plan_problems, spanning_problems
@@ -30,10 +30,9 @@ from shallow_mirror.migration.permissions import (
     missing_to_change_acls,
     missing_to_list,
 )
-from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.reverse_blockers import reverse_problems
 from shallow_mirror.migration.steps import Direction
-from shallow_mirror.streaming.runner.unauthorized_topics import unauthorized_topics
+from shallow_mirror.streaming.runs.permissions import unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
 SETTLED_WITHIN_MS = 5_000

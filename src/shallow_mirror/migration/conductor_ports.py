@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.checkpoints.controls import TopicControls
-from shallow_mirror.checkpoints.migration_rows import MigrationRow
+from shallow_mirror.checkpoints.logs.controls import TopicControls
+from shallow_mirror.checkpoints.rows.migration_rows import MigrationRow
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.clients.batch_client import BatchConsumer
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.config import EARLIEST_TIMESTAMP, MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.observations import from_document
-from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.plurals import counted

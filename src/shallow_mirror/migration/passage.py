@@ -12,11 +12,12 @@ from shallow_mirror import routing
 from shallow_mirror.broker.admin.acl_client import AclClient
 from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.controls import Controls, TopicControls
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.controls import Controls, TopicControls
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.deadline import request_deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import GroupsReport
@@ -27,7 +28,6 @@ from shallow_mirror.migration.late_writes import LateWrite, find_late_writes
 from shallow_mirror.migration.log_ends import list_log_ends
 from shallow_mirror.migration.mirror_process import Launch, start_process
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun, named
-from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.reverse_mirror import register_positions
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction

@@ -17,7 +17,7 @@ from shallow_mirror.broker.admin.acls import (
     request_permissions,
 )
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.migration.request_deadline import request_deadline
+from shallow_mirror.deadline import request_deadline
 
 TO_READ = (Operation.READ, Operation.DESCRIBE_CONFIGS)
 """A comparison reads both clusters and settings of their topics; commits of groups need Read of the topics as well."""

@@ -9,15 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.checkpoints.migration_log import MigrationLog
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.migration_log import MigrationLog
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
+from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.blockers import notes_of
 from shallow_mirror.migration.comparison_sample import MappedRow, choose_sample, comparison_s
 from shallow_mirror.migration.estimate import Measured, StepTime, downtime_s, step_times
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.state import Phase, state_of
 from shallow_mirror.migration.steps import MOVE, Direction, Step
 from shallow_mirror.operations.status import gather_status

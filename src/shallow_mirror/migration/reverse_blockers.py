@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import WaveSettings
+from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.observations import named
 from shallow_mirror.migration.permissions import TO_WRITE, UserView, missing_on_topics
-from shallow_mirror.migration.request_deadline import request_deadline
 from shallow_mirror.migration.reverse_mirror import preserving_problem, reverse_positions
 from shallow_mirror.migration.steps import Direction
 from shallow_mirror.preflight import start_problems

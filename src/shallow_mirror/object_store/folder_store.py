@@ -18,8 +18,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shallow_mirror.errors import ConfigError, ObjectExistsError, ObjectMissingError, StoreRefusedError, StoreUnreachableError
-from shallow_mirror.object_store.base import READ_BYTES, Buffer, ObjectInfo, ObjectWriter, StoreBackend, not_kept_error
-from shallow_mirror.object_store.read_plan import plan_reads
+from shallow_mirror.object_store.base import (
+    READ_BYTES,
+    Buffer,
+    ObjectInfo,
+    ObjectWriter,
+    StoreBackend,
+    not_kept_error,
+    plan_reads,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from shallow_mirror.object_store.base import (
     ObjectWriter,
     StoreBackend,
     not_kept_error,
+    plan_reads,
 )
 from shallow_mirror.object_store.range_reader import ReadRefusedError
-from shallow_mirror.object_store.read_plan import plan_reads
 from shallow_mirror.object_store.store_client import REMEDY_MISSING, StoreClient
 from shallow_mirror.reused_buffers import ReusedBuffers
 

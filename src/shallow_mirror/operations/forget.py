@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import REACH_MS, reach
 from shallow_mirror.broker.cluster.missing_topics import gone_topics
-from shallow_mirror.checkpoints.controls import Controls, TopicControls
-from shallow_mirror.checkpoints.deleted_topics import TopicIncarnation
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.quarantine.entries import undescribed_entries
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.controls import Controls, TopicControls
+from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
+from shallow_mirror.checkpoints.logs.quarantine import undescribed_entries
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError

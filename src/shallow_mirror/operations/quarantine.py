@@ -14,10 +14,10 @@ from typing import Any
 
 from rich.console import Console
 
-from shallow_mirror.checkpoints.controls import Controls
-from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineEntry
-from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.plurals import counted
 

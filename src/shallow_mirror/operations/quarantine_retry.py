@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineEntry
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
-from shallow_mirror.config.commit_interval import TASK_SHARE
+from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
@@ -29,8 +29,7 @@ from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
-from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition

@@ -15,8 +15,8 @@ from typing import Any
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.broker.produce.transactions import CoordinatorState, describe_txn
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError

@@ -19,12 +19,12 @@ from typing import Any
 from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.schema import rows_from_arrow, schema_of
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import rows_from_arrow, schema_of
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.config.commit_interval import TASK_SHARE
+from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
@@ -34,7 +34,7 @@ from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots.batch_sources import ReadingLimits
 from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot

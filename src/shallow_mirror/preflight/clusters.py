@@ -9,13 +9,13 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
 from shallow_mirror.broker.produce.receipts import read_receipts
 from shallow_mirror.broker.produce.transactions import describe_txn, timeout_problem
-from shallow_mirror.checkpoints.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError, RetriableError
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids, require_known_receipts
-from shallow_mirror.streaming.runner.acl_check import (
+from shallow_mirror.streaming.runs.permissions import (
     ON_SOURCE_TOPICS,
     ON_TARGET_TOPICS,
     TO_ADD_PARTITIONS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError

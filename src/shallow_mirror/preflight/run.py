@@ -13,11 +13,11 @@ from shallow_mirror.broker.admin.acls import request_permissions
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.controls import Controls
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.run_history import MICRO_BATCHES_TABLE
-from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.operations.status import run_status
@@ -47,8 +47,8 @@ from shallow_mirror.sinks.kafka.targets.target_checks import (
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
-from shallow_mirror.streaming.runner.cycle_detection import CycleDetector
-from shallow_mirror.streaming.runner.unauthorized_topics import nothing_matches, unauthorized_topics
+from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runs.permissions import nothing_matches, unauthorized_topics
 from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
 
 DEFAULT_SAMPLE_BYTES = 64 << 20

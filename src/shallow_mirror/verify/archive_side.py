@@ -8,11 +8,11 @@ import numpy as np
 
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader
 from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
-from shallow_mirror.checkpoints.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.table_protocol import Comparison
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
+from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
+from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.types import (
     BatchLimits,

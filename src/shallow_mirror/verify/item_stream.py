@@ -21,7 +21,7 @@ from shallow_mirror.verify.fingerprints import (
 from shallow_mirror.verify.map_index import Bools
 from shallow_mirror.verify.partition_reader import Chunk, LogReader, Skipped
 from shallow_mirror.wire.batches.admission import Verdict
-from shallow_mirror.wire.batches.batch_bounds import has_an_end
+from shallow_mirror.wire.batches.batch_index import has_an_end
 from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
 from shallow_mirror.wire.records.fillers import find_fillers
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch

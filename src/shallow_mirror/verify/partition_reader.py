@@ -25,8 +25,7 @@ from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolic
 from shallow_mirror.verify.classify import SideFacts
 from shallow_mirror.verify.map_index import BEHIND_ALL, Bools, Longs
 from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batches.batch_bounds import has_an_end
-from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches.batch_index import BatchIndex, has_an_end
 from shallow_mirror.wire.batches.crc import verify_crcs
 
 PATIENCE_MS = 120_000

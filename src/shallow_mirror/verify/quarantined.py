@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shallow_mirror.checkpoints.quarantine.batches import QuarantinedBatch
-from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.errors import CorruptBatchError, OffsetMapConflictError
 from shallow_mirror.types import OffsetRange, Segment, TopicPartition
 from shallow_mirror.verify.classify import Unchecked

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.state_at_cut import described_topics
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.controls import Controls
-from shallow_mirror.checkpoints.forgotten_topics import ForgottenTopics
-from shallow_mirror.checkpoints.offset_map import OffsetMap
-from shallow_mirror.checkpoints.quarantine.entries import Quarantine, QuarantineTable
-from shallow_mirror.checkpoints.restore_ranges import RestoreRanges, RestoreRangesTable
-from shallow_mirror.checkpoints.storage import MirrorStorage
-from shallow_mirror.checkpoints.table_protocol import Comparison
-from shallow_mirror.checkpoints.verify_log import FLUSH_S
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges, RestoreRangesTable
+from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.forgotten_topics import ForgottenTopics
+from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineTable
+from shallow_mirror.checkpoints.logs.verify_log import FLUSH_S
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.config import MirrorConfig, RestoreConfig, exclude_own_targets
 from shallow_mirror.config.restore_changes import require_same_restore, unfinished_partitions
 from shallow_mirror.config.restore_config import Cut

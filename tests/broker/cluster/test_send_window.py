@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 from tests.fakes.clients import SleepingClock
 
-from shallow_mirror.broker.cluster.send_window import GAIN, LEAST_BYTES, REMEMBERED_S, Flight, SendWindow
+from shallow_mirror.broker.cluster.send_pace import GAIN, LEAST_BYTES, REMEMBERED_S, Flight, SendWindow
 
 MOST_BYTES = 64 << 20
 

@@ -16,14 +16,14 @@ from tests.support.record_batches import batch
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.deleted_topics import DeletedTopicsTable, TopicIncarnation
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable, TopicIncarnation
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.archive_status import gather_archive_status
-from shallow_mirror.operations.archive_status_view import render
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.status import gather_archive_status
+from shallow_mirror.operations.archive.status_view import render
+from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
 from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.types import SourcePartition

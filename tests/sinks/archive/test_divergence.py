@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sinks.archive.replicas import Record, Replicas
 from tests.support.examples import examples
 
-from shallow_mirror.checkpoints.lineages import PartitionLineages
+from shallow_mirror.checkpoints.rows.lineages import PartitionLineages
 from shallow_mirror.sinks.archive.divergence import ArchivedRange, Divergence, EpochHistory
 from shallow_mirror.types import EpochEnd
 

@@ -10,12 +10,12 @@ import pytest
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
-from shallow_mirror.operations.archive_findings import FindingKind
-from shallow_mirror.operations.archive_rebuild import rebuild
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.findings import FindingKind
+from shallow_mirror.operations.archive.rebuild import rebuild
+from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.sinks.archive import topic_objects
 from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 

@@ -22,19 +22,19 @@ from tests.support.record_batches import batch, marker
 from shallow_mirror.archive_reading.lookup import ArchiveReader
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.lineages import TxnKey
-from shallow_mirror.checkpoints.positions import Position
-from shallow_mirror.checkpoints.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.rows.lineages import TxnKey
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TxnOutcomeChangedError
-from shallow_mirror.operations.archive_verify import verify_archive
+from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
 from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
-from shallow_mirror.sinks.slot_results import SlotResult
-from shallow_mirror.streaming.runner.next_lineages import NextLineages
+from shallow_mirror.sinks.slot_values import SlotResult
+from shallow_mirror.streaming.runs.next_lineages import NextLineages
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
 A = SourcePartition("orders", "AAAAAAAAAAAAAAAAAAAATQ", 0)

@@ -19,16 +19,15 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     SendSpeed,
     TopicMetadata,
 )
-from shallow_mirror.checkpoints.positions import Position, moved_by
-from shallow_mirror.checkpoints.schema import first_rows_at
+from shallow_mirror.checkpoints.rows.positions import Position, moved_by
+from shallow_mirror.checkpoints.rows.schema import first_rows_at
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.base import SlotRound, observe_nothing
 from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob
-from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.types import PlannedRange, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from shallow_mirror.sinks.slots.compact_pickle import CompactDict
+from shallow_mirror.sinks.slots.slot_job import CompactDict
 from shallow_mirror.types import EpochEnd, SourcePartition, TopicPartition
 
 SOURCES = [SourcePartition("orders", "idA", number) for number in range(3)]

@@ -22,8 +22,7 @@ from shallow_mirror.errors import (
     TopicAccessError,
 )
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.types import SourcePartition

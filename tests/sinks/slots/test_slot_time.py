@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shallow_mirror.config.commit_interval import TASK_SHARE, commit_interval_problem, default_commit_interval
+from shallow_mirror.config.values import TASK_SHARE, commit_interval_problem, default_commit_interval
 from shallow_mirror.sinks.slots.slot_time import LEAST_TASK_MS, SlotTime
 
 TIMEOUT_MS = 300_000

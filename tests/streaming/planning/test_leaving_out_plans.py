@@ -29,7 +29,7 @@ from shallow_mirror.errors import (
     TopicAccessError,
     TopicRecreatedError,
 )
-from shallow_mirror.sinks.slot_results import Side
+from shallow_mirror.sinks.slot_values import Side
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, parse_left_out, write_left_out
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner

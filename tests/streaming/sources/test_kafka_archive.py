@@ -14,8 +14,8 @@ from tests.support.archives import ORDERS, OTHER, PAYMENTS, ArchiveOfTest, Small
 from tests.support.record_batches import batch, marker, record
 from tests.support.record_encoders import ENCODERS, full_record
 
-from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.sources import kafka_archive
+from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.types import SegmentKind
 from shallow_mirror.wire.batches.crc import verify_crc
 

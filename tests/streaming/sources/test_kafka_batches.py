@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.support.mirror_runs import create_topic, wait_for_markers
 from tests.support.one_batch import one_batch_producer
 
-from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.sources import kafka_batches
+from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.crc import verify_crc
 

@@ -17,8 +17,8 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds
-from shallow_mirror.streaming.runner import spark_session
 from shallow_mirror.streaming.sources import planned_ranges, stream_reader
+from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("users", "idB", 0)

@@ -20,7 +20,7 @@ from tests.support.record_batches import batch, marker, record, view
 from tests.support.record_encoders import ENCODERS, ENOUGH, A, full_record
 from tests.support.record_encoders import contents as texts
 
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.types import (
     BatchLimits,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.record_batches import batch, marker, record
 
-from shallow_mirror.checkpoints.segments import SegmentBuilder
+from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import (
     BatchLimits,

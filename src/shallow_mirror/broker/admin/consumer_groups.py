@@ -6,14 +6,19 @@ unavailable for a moment (librdkafka issue 5040), and a mirror may run in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
+from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden, refusal
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator
 from shallow_mirror.deadline import Deadline
@@ -28,6 +33,17 @@ _COORDINATOR_COMES = frozenset({14, 15, 16})
 _OF_CONSUMERS = ("consumer", "streams", "")
 """Protocol types: the second is that of KIP-1071, the last that of groups which only ever committed offsets."""
 _FREE_STATES = ("Empty", "Dead")
+
+
+_ACLS = (
+    "grant Describe on the groups and their topics, and on the cluster that is written to also Read on both, to the user of the "
+    "mirror file"
+)
+
+_GROUP_ID_NOT_FOUND = 69
+
+MAX_NOTE_BYTES = 4000
+"""Below the brokers' default of `offset.metadata.max.bytes`, 4096."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +191,6 @@ class ConsumerGroups:
         raise RetriableError(error_name(code), what)
 
 
-_ACLS = (
-    "grant Describe on the groups and their topics, and on the cluster that is written to also Read on both, to the user of the "
-    "mirror file"
-)
-
-
 def _worst_of_coordinator(response: Any) -> int:
     """Return the code of a coordinator that is not ready: it has all partitions of its group, or none."""
     codes = {partition.error_code for topic in response.topics for partition in topic.partitions}
@@ -193,3 +203,56 @@ def _refusal(code: int) -> str:
     if code == _METADATA_TOO_LARGE:
         return METADATA_TOO_LARGE
     return f"{error_name(code)}: {_ACLS}" if is_forbidden(code) else f"the broker answered {error_name(code)}"
+
+
+def delete_groups(client: ClientConfig, names: Sequence[str], *, timeout_s: float) -> None:
+    """Delete groups without members; those that do not exist are passed over.
+
+    Raises ConfigError with every refusal, RetriableError where the cluster does not answer, or a group has members still.
+    """
+    if not names:
+        return
+    admin, problems = AdminClient({**client.as_confluent(), "log_level": "0"}), []
+    for name, future in admin.delete_consumer_groups(list(names), request_timeout=timeout_s).items():
+        try:
+            future.result(timeout_s + 1)
+        except KafkaException as error:
+            failure = error.args[0]
+            if failure.code() == _GROUP_ID_NOT_FOUND:
+                continue
+            if not is_forbidden(failure.code()):
+                raise RetriableError(failure.name(), f"group {name} was not deleted: {failure.str()}") from error
+            problems.append(f"group {name} cannot be deleted: {refusal(failure.code(), 'DeleteGroups', key=name)}")
+        except TimeoutError as error:  # the client itself is late
+            raise RetriableError("REQUEST_TIMED_OUT", f"group {name} was not deleted within {timeout_s:.0f} s") from error
+    if problems:
+        raise ConfigError(problems)
+
+
+def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:
+    """Commit a note at partition 0 of `topic`, instead of the note before. Deleted with the topic, and after offsets.retention.
+
+    Raises RetriableError, OutcomeUnknownError; ConfigError where the cluster does not authorize it.
+    """
+    with closing(Cluster(client)) as cluster:
+        topic_partition = TopicPartition(topic, 0)
+        refusals = ConsumerGroups(cluster, "target").commit(group, {topic_partition: (0, note)}, _deadline(timeout_s))
+    if refusals:
+        raise RetriableError("REFUSED", f"writing to the consumer group {group}: {refusals[topic_partition]}")
+
+
+def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, tuple[str, ...]]:
+    """Return the notes of all groups whose names end so: of each topic for which the group has one.
+
+    Raises RetriableError; ConfigError where an ACL is missing.
+    """
+    deadline = _deadline(timeout_s)
+    with closing(Cluster(client)) as cluster:
+        groups = ConsumerGroups(cluster, "source")
+        names = sorted(name for name in groups.listed(deadline) if name.endswith(suffix))
+        notes = {name: tuple(committed.metadata for committed in groups.committed(name, deadline)) for name in names}
+        return {name: tuple(filter(None, texts)) for name, texts in notes.items()}
+
+
+def _deadline(timeout_s: float) -> Deadline:
+    return Deadline.after_ms(timeout_s * 1000, time.monotonic)

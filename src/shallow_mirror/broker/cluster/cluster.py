@@ -18,6 +18,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import (
     PartitionMetadata,
     PathSpeeds,
     ProducerState,
+    ResponseErrors,
     TopicMetadata,
 )
 from shallow_mirror.broker.cluster.config_queries import ConfigQueries
@@ -28,9 +29,8 @@ from shallow_mirror.broker.cluster.latest_offsets import LatestOffsets
 from shallow_mirror.broker.cluster.log_queries import LogQueries
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
 from shallow_mirror.broker.cluster.read_replicas import LANES, FetchPath, ReadReplicas, ReadSource
-from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.cluster.retry_loop import RetryLoop
-from shallow_mirror.broker.cluster.send_window import SendWindow
+from shallow_mirror.broker.cluster.send_pace import SendWindow
 from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name, may_be_missing

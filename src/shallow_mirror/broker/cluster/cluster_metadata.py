@@ -1,4 +1,4 @@
-"""Everywhere: metadata of a cluster, as values."""
+"""Everywhere: metadata of a cluster as values, and error codes of responses as exceptions that name the cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name, refusal
+from shallow_mirror.errors import ConfigError, MirrorError, RetriableError, TopicAccessError
 from shallow_mirror.types import TopicPartition
+
+FAR_S = 0.02
+"""A broker is far away where no response of it has begun sooner."""
 
 
 class CoordinatorKind(enum.Enum):
@@ -52,10 +57,6 @@ class ClusterMetadata:
             return False
         partition = self.topics[topic_partition.topic].partitions[topic_partition.partition]
         return partition.leader >= 0 and partition.in_sync_count == partition.replica_count
-
-
-FAR_S = 0.02
-"""A broker is far away where no response of it has begun sooner."""
 
 
 class SendSpeed(NamedTuple):
@@ -160,3 +161,25 @@ def _topic_id(topic_id: uuid.UUID | None) -> str:
     """Format an id as Kafka prints it: URL-safe base64 without padding. The decoder returns None for the zero id."""
     raw = bytes(16) if topic_id is None else topic_id.bytes
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+class ResponseErrors:
+    """Errors of one cluster. `cluster_name` is for messages."""
+
+    def __init__(self, cluster_name: str) -> None:
+        self._cluster_name = cluster_name
+
+    def raise_for(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> None:
+        """Raise what `error_of` returns; return for code 0."""
+        error = self.error_of(code, what, api, topic=topic, key=key)
+        if error is not None:
+            raise error
+
+    def error_of(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> MirrorError | None:
+        """Return RetriableError for what may pass, ConfigError for what a person must change, None for 0."""
+        if code == 0:
+            return None
+        if error_class(code) is not ErrorClass.DEFINITE:
+            return RetriableError(error_name(code), what)
+        text = f"{what}: {self._cluster_name} answered {refusal(code, api, topic=topic, key=key)}"
+        return TopicAccessError(text, [topic]) if code == TOPIC_AUTHORIZATION_FAILED else ConfigError(text)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shallow_mirror.broker.cluster.cluster_metadata import ResponseErrors
 from shallow_mirror.broker.cluster.connection_pool import CONTROL, ConnectionPool
 from shallow_mirror.broker.cluster.log_queries import require_all
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
-from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline

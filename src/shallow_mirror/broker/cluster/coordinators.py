@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, ResponseErrors
 from shallow_mirror.broker.cluster.connection_pool import ConnectionPool
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
-from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.requests import call, receive, send
 from shallow_mirror.deadline import Deadline

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset, LogDescription, ProducerState
+from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset, LogDescription, ProducerState, ResponseErrors
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.cluster.metadata_cache import MetadataCache
-from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.net.begun_call import BEGUN, DecodedCall
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline

@@ -11,11 +11,11 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import (
     ClusterMetadata,
     PartitionMetadata,
+    ResponseErrors,
     TopicMetadata,
     parse_topic_metadata,
 )
 from shallow_mirror.broker.cluster.connection_pool import CONTROL, ConnectionPool
-from shallow_mirror.broker.cluster.response_errors import ResponseErrors
 from shallow_mirror.broker.net.begun_call import BEGUN, BegunCall
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class

@@ -14,7 +14,7 @@ from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.broker.net.transport import Part, Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.viewed_bytes import is_viewed, new_buffer
+from shallow_mirror.reused_buffers import is_viewed, new_buffer
 
 _LENGTH_BYTES = _CORRELATION_BYTES = 4
 _MIN_FRAME_BYTES = _CORRELATION_BYTES

@@ -9,8 +9,7 @@ from functools import cache
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from shallow_mirror.broker.cluster.send_pace import SLOWEST_BYTES_PER_S, SendPace
-from shallow_mirror.broker.cluster.send_window import Flight, SendWindow
+from shallow_mirror.broker.cluster.send_pace import SLOWEST_BYTES_PER_S, Flight, SendPace, SendWindow
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.transport import Part
 from shallow_mirror.broker.produce.produce_errors import produce_error

@@ -8,11 +8,21 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, HEADER, LOG_OVERHEAD, MAGIC, MAGIC_POS, NATIVE_HEADER
+from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire.batches.header import (
+    BATCH_HEADER_BYTES,
+    CONTROL_BIT,
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POS,
+    NATIVE_HEADER,
+)
 
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _HEADER_BYTES = np.dtype((np.void, BATCH_HEADER_BYTES))
@@ -92,3 +102,22 @@ def _gather(records: memoryview, positions: npt.NDArray[np.int64]) -> npt.NDArra
     if not len(positions):
         return np.empty(0, NATIVE_HEADER)
     return headers_anywhere(records)[positions].view(HEADER).astype(NATIVE_HEADER)
+
+
+def has_an_end(header: Any) -> bool:
+    """Return whether count and last offset delta agree, so that they can be trusted although something is damaged."""
+    return bool(int(header["records_count"]) == int(header["last_offset_delta"]) + 1 > 0)
+
+
+def can_be_quarantined(index: BatchIndex, i: int, batch: memoryview) -> bool:
+    """Return whether batch `i` of `index` may be quarantined.
+
+    `batch`: all its bytes, before or after it was restamped: a patched checksum fails where the one before did.
+    """
+    header = index.headers[i]
+    delta = int(header["last_offset_delta"])
+    # Never a control batch: without its marker, the batches behind it may be taken for aborted or committed wrongly.
+    if delta < 0 or header["attributes"] & CONTROL_BIT:
+        return False
+    is_followed = i + 1 < len(index) and int(index.headers["base_offset"][i + 1]) == int(header["base_offset"]) + delta + 1
+    return has_an_end(header) or is_followed or verify_crc(batch)

@@ -13,7 +13,7 @@ from tests.fakes.clients import client_of as sleeping_client_of
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned, route_to
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability

@@ -18,9 +18,9 @@ from tests.support.record_batches import batch
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import end_txn, init_producer_id
 from shallow_mirror.broker.produce.txn_additions import add_partitions
-from shallow_mirror.checkpoints.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.schema import DecidedSegment
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol import actions, txn_performer

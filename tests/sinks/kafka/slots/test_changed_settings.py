@@ -18,8 +18,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TopicSettingsError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.kafka.targets.preserved_settings import SETTINGS_EVERY_S, PreservedSettings
-from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.sinks.slot_results import Side
+from shallow_mirror.sinks.slot_values import RoutedTopic, Side
 
 pytestmark = pytest.mark.thorough
 

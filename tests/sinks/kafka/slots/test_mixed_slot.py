@@ -15,7 +15,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.routed_topic import RoutedTopic
+from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import SegmentKind, SourcePartition
 
 

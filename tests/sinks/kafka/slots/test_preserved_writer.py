@@ -23,8 +23,7 @@ from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.slots import slot_target
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.routed_topic import RoutedTopic
-from shallow_mirror.sinks.slot_results import SlotResult
+from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches

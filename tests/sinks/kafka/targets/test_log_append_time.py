@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 
-from shallow_mirror.checkpoints.problems import Problem
+from shallow_mirror.checkpoints.rows.problems import Problem
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
 
 CREATE, STAMP = ({"message.timestamp.type": value} for value in ("CreateTime", "LogAppendTime"))

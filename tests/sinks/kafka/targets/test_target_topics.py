@@ -13,7 +13,7 @@ from tests.support.mirror_runs import config
 
 from shallow_mirror.broker.cluster import missing_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.positions import Position
+from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy

@@ -1,0 +1,127 @@
+"""Driver: the table `audit`: what was verified, when, by whom, and with what outcome.
+
+An interrupted verification continues from it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from shallow_mirror.checkpoints.rows.codec import Inline, Json, TimeMs, row_codec
+from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
+
+AUDIT_TABLE = "audit"
+
+BEGUN, EQUAL, DIFFERENT, FINISHED = "begun", "equal", "different", "finished"
+"""Outcomes. A range is equal or different; the first and the last row of an audit have no partition."""
+
+FLUSH_S = 2.0
+"""Rows wait for each other so long: a kill loses what was verified since, which is then verified again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyIdentity:
+    """`scope` says what is verified and how; only an audit of the same scope is continued."""
+
+    audit_id: str
+    scope: str
+    host: str
+    pid: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRange:
+    """A range of a partition that was verified."""
+
+    source: SourcePartition
+    source_range: Annotated[OffsetRange, Inline("source_")]
+    target: TargetPartition
+    target_range: Annotated[OffsetRange, Inline("target_")]
+    batch_count: int
+    opened_batch_count: int
+    record_count: int
+    source_bytes: int
+    target_bytes: int
+    unchecked: Annotated[Mapping[str, int], Json()]
+    """Source offsets by reason."""
+    difference_counts: Annotated[Mapping[str, int], Json()]
+    """By kind."""
+    differences: Annotated[Sequence[Mapping[str, Any]], Json()]
+    """The first of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """A row of the table. The first and the last one of a verification have no range."""
+
+    identity: Annotated[VerifyIdentity, Inline()]
+    verified: Annotated[VerifiedRange | None, Inline()] = None
+    outcome: str
+    verified_at_ms: TimeMs
+
+
+AUDIT = row_codec(AuditRow)
+
+
+def interrupted_verification(tables: BestEffortTables, scope: str) -> tuple[str, list[VerifiedRange]] | None:
+    """Return id and ranges of the newest verification, if it was of this scope and did not finish."""
+    begun = _read(tables, Comparison("outcome", "=", BEGUN))
+    finished = {row.identity.audit_id for row in _read(tables, Comparison("outcome", "=", FINISHED))}
+    newest = max(begun, key=lambda row: row.verified_at_ms, default=None)
+    if newest is None or newest.identity.audit_id in finished or newest.identity.scope != scope:
+        return None
+    audit_id = newest.identity.audit_id
+    rows = _read(tables, Comparison("audit_id", "=", audit_id), Comparison("outcome", "!=", BEGUN))
+    return audit_id, [row.verified for row in rows if row.verified is not None]
+
+
+def _read(tables: BestEffortTables, *condition: Comparison) -> list[AuditRow]:
+    return AUDIT.rows(tables.read(AUDIT_TABLE, condition))
+
+
+class VerifyLog:
+    """Write rows in the order they come, a few at a time. Only `finish` ends the verification."""
+
+    def __init__(
+        self,
+        tables: BestEffortTables,
+        identity: VerifyIdentity,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        flush_s: float = FLUSH_S,
+    ) -> None:
+        self._tables = tables
+        self._identity = identity
+        self._clock, self._now_ms = clock, now_ms
+        self._flush_s = flush_s
+        self._waiting: list[AuditRow] = []
+        self._flushed = clock()
+
+    def begin(self) -> None:
+        self._add(BEGUN)
+        self.flush()
+
+    def note(self, verified: VerifiedRange) -> None:
+        self._add(DIFFERENT if verified.difference_counts else EQUAL, verified)
+        if self._clock() - self._flushed >= self._flush_s:
+            self.flush()
+
+    def finish(self) -> None:
+        self._add(FINISHED)
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._tables.append(AUDIT_TABLE, AUDIT.to_arrow(self._waiting))
+            self._tables.flush()
+        self._waiting, self._flushed = [], self._clock()
+
+    def _add(self, outcome: str, verified: VerifiedRange | None = None) -> None:
+        row = AuditRow(identity=self._identity, verified=verified, outcome=outcome, verified_at_ms=self._now_ms())
+        self._waiting.append(row)

@@ -1,1 +1,0 @@
-"""Quarantined batches: their table, and which of them are still in quarantine."""

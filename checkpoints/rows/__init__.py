@@ -1,0 +1,1 @@
+"""Pure: the columns of the tables, and what their rows mean."""

@@ -1,0 +1,103 @@
+"""Driver: the two tables of decisions: the offset map of a mirror, and the segments of an archive.
+
+One class owns and writes either (`offset_map_writer.py`). `TableShape` is all that the writers of a library need of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.rows.archive_schema import (
+    ARCHIVE_POSITION_COLUMNS,
+    ARCHIVE_SEGMENTS,
+    ARCHIVE_SEGMENTS_TABLE,
+    archive_positions_of,
+    archive_rows_from_arrow,
+    archive_rows_to_arrow,
+)
+from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, positions_of
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, OFFSET_MAP_TABLE, DecidedSegment, rows_from_arrow, rows_to_arrow
+from shallow_mirror.types import SourcePartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableShape:
+    """`title`: what messages call the table."""
+
+    table: str
+    title: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableLayout(TableShape):
+    """`rows_to_arrow` takes rows, run epoch, micro-batch and time in ms.
+
+    `added_columns` are null in tables that were made before there were these columns; the next append adds them. `remedies`: by
+    column, what to do with a table that lacks it, where its rows cannot do without.
+    """
+
+    position_columns: Sequence[str]
+    rows_to_arrow: Callable[[Sequence[DecidedSegment], int, int, int], pa.Table]
+    rows_from_arrow: Callable[[pa.Table], tuple[DecidedSegment, ...]]
+    positions_of: Callable[[Iterable[pa.Table | pa.RecordBatch]], dict[SourcePartition, Position]]
+    added_columns: frozenset[str] = frozenset()
+    remedies: Mapping[str, str] = field(default_factory=dict)
+
+    def column_problems(self, columns: Iterable[tuple[str, str]]) -> list[str]:
+        """Return what keeps a table from having this layout. `columns` are (name, Arrow type); further columns are allowed."""
+        types = dict(columns)
+        return [
+            f"column {column.name}: {types.get(column.name, 'missing')}, expected {column.type}"
+            for column in self.schema
+            if not self._fits(column, types)
+        ]
+
+    def remedy_of_older_table(self, columns: Iterable[tuple[str, str]]) -> str | None:
+        """Return what to do with a table that lacks nothing but columns of later releases; None for any other table."""
+        types = dict(columns)
+        differing = [column.name for column in self.schema if not self._fits(column, types)]
+        if not differing or any(name in types or name not in self.remedies for name in differing):
+            return None
+        return self.remedies[differing[0]]
+
+    def _fits(self, column: pa.Field, types: Mapping[str, str]) -> bool:
+        if column.name in self.added_columns and column.name not in types:
+            return True
+        return _is_same(types.get(column.name), column.type)
+
+
+def _is_same(actual: str | None, expected: pa.DataType) -> bool:
+    """Compare plain types by name. Of a list only that it is one: libraries name it, and its elements, differently."""
+    if actual is None:
+        return False
+    return actual.startswith(("list", "array")) if pa.types.is_list(expected) else actual == str(expected)
+
+
+OFFSET_MAP_LAYOUT = TableLayout(
+    table=OFFSET_MAP_TABLE,
+    title="the offset map",
+    schema=OFFSET_MAP,
+    position_columns=POSITION_COLUMNS,
+    rows_to_arrow=rows_to_arrow,
+    rows_from_arrow=rows_from_arrow,
+    positions_of=positions_of,
+)
+
+ARCHIVE_LAYOUT = TableLayout(
+    table=ARCHIVE_SEGMENTS_TABLE,
+    title="the table of archived segments",
+    schema=ARCHIVE_SEGMENTS,
+    position_columns=ARCHIVE_POSITION_COLUMNS,
+    rows_to_arrow=archive_rows_to_arrow,
+    rows_from_arrow=archive_rows_from_arrow,
+    positions_of=archive_positions_of,
+    added_columns=frozenset({"run_crc32c"}),
+    remedies={
+        "lineage": "`shallow-mirror archive verify FILE --rebuild TABLES` writes a new table from the objects, whose rows are of "
+        "lineage 0"
+    },
+)

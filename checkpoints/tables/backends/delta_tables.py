@@ -1,0 +1,62 @@
+"""Driver and commands: opening Delta tables through deltalake, and its errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.errors import MirrorError, OffsetMapConflictError
+from shallow_mirror.object_store.store_errors import one_line, store_error
+
+LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError, pa.ArrowException)
+"""What deltalake and Arrow raise for one and the same outage of a store."""
+
+
+@contextlib.contextmanager
+def store_errors_raised(operation: str, uri: str) -> Iterator[None]:
+    """Raise StoreUnreachableError or ConfigError for what the store or its options cause; other errors pass unchanged."""
+    try:
+        yield
+    except LIBRARY_ERRORS as error:
+        cause = store_error(error, operation, uri)
+        if cause is None:
+            raise
+        raise cause from error
+
+
+@contextlib.contextmanager
+def log_errors_raised(operation: str, uri: str) -> Iterator[None]:
+    """Raise as `store_errors_raised`, and OffsetMapConflictError where the log was read and is damaged."""
+    try:
+        with store_errors_raised(operation, uri):
+            yield
+    except MirrorError:
+        raise
+    except DeltaError as error:
+        raise OffsetMapConflictError(_not_readable(uri, error)) from error
+
+
+def open_table(location: TableLocation, uri: str) -> DeltaTable | None:
+    """Return the table at its newest version; None where there is none.
+
+    Raises StoreUnreachableError, ConfigError (options that cannot be used), OffsetMapConflictError (not a readable Delta table).
+    """
+    try:
+        with store_errors_raised("open the table", uri):
+            return DeltaTable(uri, storage_options=location.options())
+    except TableNotFoundError:
+        return None
+    except DeltaError as error:
+        raise OffsetMapConflictError(_not_readable(uri, error)) from error
+
+
+def _not_readable(uri: str, error: DeltaError) -> str:
+    return (
+        f"{uri.rstrip('/')} is not a readable Delta table (a commit that a power failure left half-written is set aside by the "
+        f"next run): {one_line(error)}"
+    )

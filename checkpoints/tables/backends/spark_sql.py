@@ -1,0 +1,175 @@
+"""Driver: Spark SQL as tables of the mirror need it: sessions, names, types, conditions, errors.
+
+PySpark is imported late: commands that only read tables in a folder start without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from shallow_mirror.checkpoints.rows.codec import TIMESTAMP
+from shallow_mirror.checkpoints.rows.schema import schema_of, table_uri
+from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
+from shallow_mirror.checkpoints.tables.table_protocol import Condition, Conditions, any_in_sql, condition_in_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OPERATORS = {"=": operator.eq, "!=": operator.ne, "<=": operator.le, ">": operator.gt}
+
+_SESSION_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",  # VACUUM starts so many tasks
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.vacuum.logging.enabled": "false",  # two commits a VACUUM
+}
+
+PLAIN_TABLE = {
+    "delta.enableDeletionVectors": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.enableRowTracking": "false",
+    "delta.autoOptimize.autoCompact": "false",
+    "delta.autoOptimize.optimizeWrite": "false",
+}
+"""So that any reader can read it, wherever a runtime has other defaults; and no other job commits."""
+
+_SQL_TYPES = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    TIMESTAMP: "timestamp",
+}
+ARROW_TYPES = {sql: str(arrow) for arrow, sql in _SQL_TYPES.items()}
+
+NO_TABLE = frozenset(
+    {"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_ONLY_OPERATION", "DELTA_MISSING_DELTA_TABLE",
+     "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND"}
+)  # fmt: skip
+"""Of a path without a table as well as of one with other files, which `create` tells apart."""
+
+
+def writer_session(spark: SparkSession) -> SparkSession:
+    """Return a new session on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it."""
+    own = spark.newSession()
+    for name, value in (spark.conf.getAll | _SESSION_SETTINGS).items():
+        if own.conf.get(name, None) != value and own.conf.isModifiable(name):
+            own.conf.set(name, value)
+    return own
+
+
+@contextlib.contextmanager
+def active_session_kept() -> Iterator[None]:
+    """Restore the active session of this thread: building a DataFrame makes the session of that the active one."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    try:
+        yield
+    finally:
+        if active is not None:
+            active.createDataFrame([], "nothing int")
+
+
+def name_in_sql(tables: str, table: str) -> str:
+    """Return the name of a table as SQL has it. `tables`: the root of a `TableLocation`."""
+    schema = schema_of(tables)
+    return table_of_path(table_uri(tables, table)) if schema is None else table_of_schema(schema, table)
+
+
+def table_of_schema(schema: str, table: str) -> str:
+    return ".".join(_quoted(part) for part in (*schema.split("."), table))
+
+
+def table_of_path(path: str) -> str:
+    return f"delta.{_quoted(path)}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def columns_in_sql(schema: pa.Schema) -> str:
+    """Return the columns as CREATE TABLE has them. Pure."""
+    return ", ".join(f"{_quoted(field.name)} {_sql_type(field.type)}" for field in schema)
+
+
+def _sql_type(column: pa.DataType) -> str:
+    if pa.types.is_map(column):
+        return f"MAP<{_sql_type(column.key_type)}, {_sql_type(column.item_type)}>"
+    if pa.types.is_list(column):
+        return f"ARRAY<{_sql_type(column.value_type)}>"
+    if pa.types.is_struct(column):
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_sql_type(field.type)}' for field in column)}>"
+    return _SQL_TYPES[column]
+
+
+def properties_in_sql(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"'{name}' = '{_escaped(value)}'" for name, value in settings.items())
+
+
+def sql_of(condition: Condition) -> str:
+    """Return a condition as SQL: Delta's DELETE takes no parameters."""
+    return condition_in_sql(condition, literal)
+
+
+def sql_of_any(conditions: Conditions) -> str:
+    """Build the WHERE clause of a DELETE: rows that match at least one of the conditions."""
+    return any_in_sql(conditions, literal)
+
+
+def literal(value: object) -> str:
+    """Return a value as SQL has it."""
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
+    return f"'{_escaped(value)}'" if isinstance(value, str) else str(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
+    return local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
+
+
+def where(frame: DataFrame, condition: Condition) -> DataFrame:
+    from pyspark.sql.functions import col, lit
+
+    for comparison in condition:
+        frame = frame.where(_OPERATORS[comparison.operator](col(comparison.column), lit(comparison.value)))
+    return frame
+
+
+def history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
+    rows = session.sql(f"DESCRIBE HISTORY {name}" + ("" if limit is None else f" LIMIT {limit}"))
+    return list(rows.select("version", "userMetadata").collect())
+
+
+@functools.cache
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return what a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError, OSError, ValueError
+
+
+def condition_of(error: Exception) -> str | None:
+    condition = getattr(error, "getCondition", lambda: None)()
+    return None if condition is None else str(condition).split(".")[0]
+
+
+def first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,216 @@
+"""Driver and executors: what a slot works on and what it answers, as values: batches as read and as admitted, routes, results."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shallow_mirror.archive_format.archived_batches import StoredBatches
+from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds
+from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.types import BatchLimits, PlannedRange, Segment, SlotTxn, SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.wire.batches.admission import Admission
+from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.records.send_buffer import Outgoing
+
+
+class Side(enum.StrEnum):
+    """The cluster on which a partition is broken."""
+
+    SOURCE = "source"
+    TARGET = "target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedRange:
+    """A planned range that ends at `reached` instead of its planned end. `is_definite`: a retry will not help."""
+
+    source: SourcePartition
+    reached: int
+    side: Side
+    error_name: str
+    reason: str
+    is_definite: bool = False
+
+    @classmethod
+    def of(cls, source: SourcePartition, reached: int, side: Side, error: MirrorError) -> UnfinishedRange:
+        """Make it from what was raised for the partition, or for its whole topic."""
+        is_retriable = isinstance(error, RetriableError)
+        name = error.error_name if isinstance(error, RetriableError) else type(error).__name__
+        reason = error.detail if isinstance(error, RetriableError) else str(error)
+        return cls(source=source, reached=reached, side=side, error_name=name, reason=reason, is_definite=not is_retriable)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
+
+    `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
+    """
+
+    sent_bytes: int
+    seconds: float
+    sending_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyCopying:
+    """How much of `fetched_bytes` came behind the first response of the source, and how long it took from that response on.
+
+    Without what does not depend on the size of a plan: connections, requests that wait for a round trip each, first responses.
+    """
+
+    size_bytes: int
+    seconds: float
+
+    @classmethod
+    def of_slots(cls, results: Iterable[SlotResult]) -> SteadyCopying | None:
+        """Return that of slots that run at the same time; None where none of them had a second response."""
+        steady = [result.steady for result in results if result.steady is not None]
+        return cls(sum(slot.size_bytes for slot in steady), max(slot.seconds for slot in steady)) if steady else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWrite:
+    """What one try of a slot has written, to be named by the decision. `txn`: None where it wrote nothing, and in an archive.
+
+    `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
+    `stored`: where an object has the batches of each partition; empty where the sink is no archive. `shared_producers`: of
+    partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `stable_ends`: last stable
+    offsets of what it wrote to, asked for when everything was sent; empty where they are not known, or are no longer new.
+    `target_speeds`: of the paths to the brokers of the target, as the task's process has measured them.
+    `has_unanswered`: the first batch of a log, of an earlier try, may still be on its way.
+    """
+
+    txn: SlotTxn | None
+    fetched_bytes: int
+    stamped_topics: tuple[str, ...] = ()
+    early_end: EarlyEnd | None = None
+    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+    has_unanswered: bool = False
+    stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotResult:
+    """What a task did: step 5. `txn` is None where the slot produced nothing, and always in an archive.
+
+    `unknown` are ranges whose partition the driver had no position for: they were not read. `is_partial` says that the
+    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
+    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
+    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
+    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
+    `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
+    of the source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on
+    a log without a producer. `steady`: None where there was one response at the most.
+    """
+
+    slot: int
+    txn: SlotTxn | None
+    segments: tuple[Segment, ...]
+    fetched_bytes: int = 0
+    unknown: tuple[PlannedRange, ...] = ()
+    is_partial: bool = False
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+    duration_ms: float = 0.0
+    retried: tuple[RetriableError, ...] = ()
+    unfinished: tuple[UnfinishedRange, ...] = ()
+    stamped_topics: tuple[str, ...] = ()
+    early_end: EarlyEnd | None = None
+    stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    source_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
+    target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
+    shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+    has_unanswered: bool = False
+    steady: SteadyCopying | None = None
+
+    def rows_of_map(self) -> tuple[DecidedSegment, ...]:
+        """Return the rows of an offset map of what the slot did."""
+        return tuple(
+            DecidedSegment(segment, None, shared_producer_id=self.shared_producers[segment.source])
+            if segment.source in self.shared_producers
+            else DecidedSegment(segment, self.txn)
+            for segment in self.segments
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchOutcome:
+    """`not_committed` lists transactions whose rows were removed: their ranges must be read again."""
+
+    rows: tuple[DecidedSegment, ...] = ()
+    not_committed: tuple[SlotTxn, ...] = ()
+    slots: tuple[SlotResult, ...] = field(default=())
+
+
+def require_committed(removed: Sequence[SlotTxn]) -> None:
+    """Raise RetriableError where rows of a decision were removed: only a new query plans their ranges again."""
+    if removed:
+        raise RetriableError(
+            "SLOT_NOT_COMMITTED", f"{len(removed)} slot transactions were not committed; their ranges are read again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """Whole batches of one source partition. `records` is writable. It stays valid while as many further responses
+    are read as the job has in flight.
+
+    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway. `is_cut`: nor are
+    the records from `range_end` on; otherwise a batch that straddles it is wanted whole. `fills_log`: without a batch as well, a
+    log with preserved offsets is filled up to the position.
+    """
+
+    source: SourcePartition
+    range_end: int
+    index: BatchIndex
+    records: memoryview
+    aborted: tuple[tuple[int, int], ...]
+    start: int = 0
+    is_cut: bool = False
+    fills_log: bool = False
+
+    def batch(self, i: int) -> memoryview:
+        start = int(self.index.pos[i])
+        return self.records[start : start + int(self.index.size_bytes[i])]
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedPart:
+    """One partition's part of a response, what becomes of its batches, what is sent of it, and copies of what is quarantined."""
+
+    part: ReadPart
+    admission: Admission
+    outgoing: Outgoing
+    quarantined: tuple[QuarantinedBatch, ...] = ()
+
+    def done_with(self, sent: int) -> int:
+        """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
+
+        All in front of the first one that has yet to be sent: dropped and quarantined ones need no sending. `sent` has to be
+        where no source batch was sent in part.
+        """
+        return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedTopic:
+    """Where the batches of one source topic go, and what its target topic accepts.
+
+    `is_preserved`: every record keeps its offset (`topics.offsets`). `is_compacted`: log compaction removes records there.
+    """
+
+    target_topic: str
+    target_topic_id: str
+    limits: BatchLimits
+    is_preserved: bool = False
+    is_compacted: bool = False
+
+    def target_of(self, source: SourcePartition) -> TargetPartition:
+        return TargetPartition(self.target_topic, self.target_topic_id, source.partition)

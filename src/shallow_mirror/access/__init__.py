@@ -1,0 +1,1 @@
+"""Permissions and quotas: compared, copied, followed and shown."""

@@ -1,0 +1,1 @@
+"""What is checked before a restore, and what ends it."""

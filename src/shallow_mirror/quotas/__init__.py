@@ -1,1 +1,0 @@
-"""Quotas of users and client ids of the source cluster: which of them its target lacks."""

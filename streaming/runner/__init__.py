@@ -1,1 +1,0 @@
-"""The running mirror: session, query, supervisor, monitors and what they report."""

@@ -1,0 +1,1 @@
+"""Runs: a mirror, an archive, a restore, and what they prepare."""

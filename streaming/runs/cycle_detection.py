@@ -1,0 +1,247 @@
+"""Driver: detection of replication cycles, by names and by the registrations of mirrors in their target clusters.
+
+A mirror registers in its target cluster (`sinks/kafka/targets/mirror_registration.py`), with the mirrors that it found registered
+in its source cluster. One that reads from there detects whether it would send topics back to where they came from, directly or
+through other clusters.
+
+A start is refused, and so is a new topic. Rings that are closed while all their mirrors run are found within minutes, and the
+mirror whose run began last stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from shallow_mirror import routing
+from shallow_mirror.broker.admin.consumer_groups import MAX_NOTE_BYTES, read_group_notes, write_group_note
+from shallow_mirror.checkpoints.tables.best_effort_tables import RepeatedWarnings
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknownError, RetriableError
+from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX, Origin, upstream_of
+from shallow_mirror.sinks.kafka.targets.replication_rings import Ring, RingMirror, find_rings
+
+_log = logging.getLogger(__name__)
+
+_REQUEST_S = 10.0
+REGISTRATION_EVERY_S, REGISTRATION_RETRY_S = 6 * 3600.0, 60.0
+"""`offsets.retention.minutes` of the target is a week by default."""
+RINGS_EVERY_S = 60.0
+"""How often a running mirror reads the registrations of others, and passes on what is new in them."""
+
+
+class CycleDetector:
+    """Of one run. Registrations of other mirrors in the source cluster are read when it begins, when topics are added, and once a
+    minute. For the thread of the query and the topic monitor.
+    """
+
+    def __init__(
+        self,
+        config: MirrorConfig,
+        *,
+        source_cluster_id: str,
+        target_cluster_id: str,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._config = config
+        self._source_id = source_cluster_id
+        self._target_id = target_cluster_id
+        self._origins: Sequence[Origin] = ()
+        self._exempt: frozenset[str] = frozenset()
+        self._returned: frozenset[str] = frozenset()
+        self._since_ms = now_ms()
+        self._registered: str | None = None
+        self._note_topic: str | None = None
+        self._registration_due_at = -math.inf
+        self._rings_due_at = -math.inf
+        self._repeated = RepeatedWarnings()
+        self._ending: ConfigError | None = None
+        self.rings_of_others: tuple[str, ...] = ()
+        """Rings of this mirror in which another one has to stop, as sentences. Replaced as a whole."""
+
+    def exempt(self, topics: frozenset[str], returned: frozenset[str] = frozenset()) -> None:
+        """Leave out topics that a migration has handed over from one mirror to the other: only one of the two copies them.
+
+        `returned`: those that were handed over once and taken back. The other mirror leaves them out for good, so where it
+        copies them, this one has to stop.
+        """
+        self._exempt, self._returned = topics, returned
+
+    def may_copy_again(self, returned: Collection[str]) -> bool:
+        """Return whether topics that were taken back may be copied: not while another mirror brings them back to the source.
+
+        `require_no_ring` raises from then on. Raises RetriableError where the source does not answer.
+        """
+        try:
+            self._read_origins()
+        except ConfigError as error:
+            self._warn_of_unreadable(error)
+            return True
+        self._judge([ring for ring in self._rings(returned) if ring.topic in returned])
+        return self._ending is None
+
+    def read_registrations(self) -> None:
+        """Read what other mirrors registered in the source. A source that does not list its groups is only logged."""
+        try:
+            self._read_origins()
+        except (RetriableError, ConfigError) as error:
+            self._warn_of_unreadable(error)
+
+    def _read_origins(self) -> None:
+        notes = read_group_notes(self._config.source.client, GROUP_SUFFIX, timeout_s=_REQUEST_S)
+        self._origins = [origin for texts in notes.values() for origin in _newest(texts)]
+
+    def _warn_of_unreadable(self, error: MirrorError) -> None:
+        self._repeated.warn(
+            "registrations",
+            f"registrations of other mirrors cannot be read, so cycles through the source are not detected: {error}",
+        )
+
+    def register(self, routes: Mapping[str, str]) -> None:
+        """Register in the target, then check against all registrations. Raises ConfigError. `routes`: targets by source topic.
+
+        In this order, after the target has its topics and before anything is copied to them: of two mirrors that begin at the
+        same time one sees the registration of the other.
+        """
+        self.refresh_registration(routes)
+        self.read_registrations()
+        self.refresh_registration(routes)
+        self.require_no_cycles(routes)
+
+    def check_while_running(self, routes: Mapping[str, str]) -> None:
+        """Keep the registration, and look for rings that were closed since the last time. Called by the topic monitor.
+
+        Where this mirror has to stop, `require_no_ring` raises from then on; other rings are in `rings_of_others`.
+        """
+        if self._ending is not None or not routes:
+            return
+        if time.monotonic() >= self._rings_due_at:
+            self._rings_due_at = time.monotonic() + RINGS_EVERY_S
+            self.read_registrations()
+            self._judge(self._rings(routes))
+        if self._ending is None:
+            self.refresh_registration(routes)
+
+    def _judge(self, rings: Sequence[Ring]) -> None:
+        """Note what rings mean for this mirror: the one whose run began last stops, so that one of them does and not all."""
+        back = [ring for ring in rings if ring.topic in self._returned]
+        own = [f"{ring.topic} was taken back from a migration: {ring.sentence()}" for ring in back]
+        own += [ring.sentence() for ring in rings if ring.other_to_stop is None and ring not in back]
+        if own:
+            self._withdraw()
+            self._ending = ConfigError(own)
+            return
+        self.rings_of_others = tuple(
+            f"replication ring: {ring.path()}: mirror {ring.other_to_stop} began last and stops" for ring in rings
+        )
+
+    def require_no_ring(self) -> None:
+        """Raise ConfigError where a ring was found while the mirror runs, and this mirror is the one to stop."""
+        if self._ending is not None:
+            raise self._ending
+
+    def refresh_registration(self, routes: Mapping[str, str]) -> None:
+        """Write the registration once there is a topic to commit it for, where it changed, and before the broker expires it."""
+        if not routes or self._ending is not None:
+            return
+        origin = self._origin()
+        note = origin.build(MAX_NOTE_BYTES)
+        is_changed = self._registered is not None and note != self._registered
+        if is_changed or time.monotonic() >= self._registration_due_at:
+            is_written = self._write_note(self._topic_of_note(routes), note)
+            self._registered = note if is_written else None
+            self._warn_of_left_out(origin, note)
+            self._registration_due_at = time.monotonic() + (REGISTRATION_EVERY_S if is_written else REGISTRATION_RETRY_S)
+
+    def _warn_of_left_out(self, origin: Origin, note: str) -> None:
+        """Log where the registration is too long for all mirrors upstream."""
+        written = Origin.parse(note)
+        if written is not None and written.hops < origin.hops:
+            self._repeated.warn(
+                "shortened",
+                f"the registration of this mirror holds {written.hops} of {origin.hops} mirrors in a row upstream of it: longer "
+                "replication rings are not detected",
+            )
+
+    def _topic_of_note(self, routes: Mapping[str, str]) -> str:
+        """Return the target topic that the registration is committed for: the same one as long as it is mirrored."""
+        if self._note_topic not in routes.values():
+            self._note_topic = min(routes.values())
+        assert self._note_topic is not None
+        return self._note_topic
+
+    def _origin(self) -> Origin:
+        config = self._config
+        return Origin(
+            mirror=config.mirror,
+            source_cluster_id=self._source_id,
+            source_alias=config.source.alias,
+            target_name=config.topics.target_name,
+            include=tuple(config.topics.include),
+            exclude=tuple(config.topics.exclude),
+            since_ms=self._since_ms,
+            upstream=upstream_of(self._origins, {self._source_id, self._target_id}),
+        )
+
+    def _withdraw(self) -> None:
+        """Register that nothing is copied any more, so that the other mirrors of a ring can be started again."""
+        if self._registered is not None and self._note_topic is not None:
+            self._write_note(self._note_topic, replace(self._origin(), include=()).build(MAX_NOTE_BYTES))
+            self._registered = None
+
+    def _write_note(self, target_topic: str, note: str) -> bool:
+        group = f"{self._config.mirror}{GROUP_SUFFIX}"
+        try:
+            write_group_note(self._config.target.client, group, target_topic, note, timeout_s=_REQUEST_S)
+        except (RetriableError, OutcomeUnknownError, ConfigError) as error:
+            self._repeated.warn("writing", f"other mirrors will not detect replication cycles through this one: {error}")
+            return False
+        return True
+
+    def require_no_cycles(self, topics: Iterable[str]) -> None:
+        """Raise ConfigError with every reason not to mirror `topics` as the mirror file says."""
+        names, config = sorted(set(topics)), self._config
+        problems = routing.problems(
+            names,
+            template=config.topics.target_name,
+            source_alias=config.source.alias,
+            is_same_cluster=self._source_id == self._target_id,
+        )
+        rings = self._rings(names)
+        if rings:
+            self._withdraw()
+            problems += [ring.sentence() for ring in rings]
+        if problems:
+            raise ConfigError(problems)
+
+    def _rings(self, topics: Iterable[str]) -> list[Ring]:
+        config = self._config
+        if self._source_id == self._target_id:
+            return []
+        closing = RingMirror(
+            mirror=config.mirror,
+            source_alias=config.source.alias,
+            target_alias=config.target.alias,
+            target_cluster_id=self._target_id,
+            target_name=config.topics.target_name,
+            since_ms=self._since_ms,
+            takes=config.topics.is_included,
+        )
+        # A topic that is continued holds what came from the target, at its own offsets: no mirror can copy them a second time.
+        is_continued = config.topics.is_continued
+        chosen = (topic for topic in topics if topic not in self._exempt and not is_continued(topic))
+        return find_rings(chosen, self._origins, closing)
+
+    def target_topic_name(self, topic: str) -> str:
+        """Return the name of a target topic, also of a source topic that appears later. Raises ConfigError if none is valid."""
+        self.require_no_cycles([topic])
+        return routing.target_topic_name(self._config.topics.target_name, self._config.source.alias, topic)
+
+
+def _newest(texts: Iterable[str]) -> Iterator[Origin]:
+    """Yield the newest registration of a group: an earlier run may have committed one for another topic."""
+    origins = [origin for origin in map(Origin.parse, texts) if origin is not None]
+    yield from sorted(origins, key=lambda origin: origin.since_ms)[-1:]

@@ -1,0 +1,223 @@
+"""Driver: topics that were preserved until now and are translated from now on: what their logs hold beyond the map gets rows.
+
+A task with preserved offsets makes records visible before any decision names them. Where a run ends in between, the log says
+more than the map. As long as the topic is preserved, the next task finds these records in the log. A transaction would copy them
+again, so the map has to know of them before the first one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
+from shallow_mirror.sinks.kafka.preserved.continuation import ExistingLog, continued_rows
+from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH
+from shallow_mirror.sinks.slot_values import RoutedTopic
+from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, Segment, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.verify.clusters import ClusterReader
+from shallow_mirror.verify.log_comparison import compare_logs
+from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS, restamp
+from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
+
+_log = logging.getLogger(__name__)
+
+_FETCH_BYTES = 4 << 20
+_EARLIEST = -2
+
+_INSTEAD = "Mirror the topic to a new target topic with another mirror id, tables and checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class _EndedLog:
+    """A log that is no longer preserved. The mirror's batches reach from the position to `end`."""
+
+    source: SourcePartition
+    position: Position
+    start: int
+    end: int
+
+
+class EndedPreservation:
+    """Of one mirror. To be called when no task runs, before anything is written in transactions."""
+
+    def __init__(self, config: MirrorConfig, target: Cluster) -> None:
+        self._config = config
+        self._target = target
+
+    def rows(
+        self, positions: Mapping[SourcePartition, Position], routes: Mapping[str, RoutedTopic], deadline: Deadline
+    ) -> tuple[DecidedSegment, ...]:
+        """Return rows of what logs hold beyond their positions. `positions`: of topics that exist and have `routes`.
+
+        No task of an earlier run can write to these logs any more then.
+
+        Raises ConfigError where a log does not hold there what the source has, RetriableError.
+        """
+        ended = {
+            source: position
+            for source, position in positions.items()
+            if position.shared_producer_id is not None and not self._config.topics.is_preserved(source.topic)
+        }
+        if not ended:
+            return ()
+        fences = self._fence(ended, routes, deadline)
+        logs = [self._own_part(source, position, fences[source], deadline) for source, position in sorted(ended.items())]
+        longer = [log for log in logs if log.end > log.position.offset]
+        return self._compared(longer) if longer else ()
+
+    def _fence(
+        self, ended: Mapping[SourcePartition, Position], routes: Mapping[str, RoutedTopic], deadline: Deadline
+    ) -> dict[SourcePartition, int]:
+        """Append a filler with the next producer epoch to each log; return its offset.
+
+        Requests of tasks of an earlier run may still be on their way. Brokers would append them wherever the log ends by then.
+        A repeated filler is answered with the offset of the first one.
+        """
+        queues: dict[TopicPartition, list[memoryview]] = {}
+        for source, position in ended.items():
+            limits, key = routes[source.topic].limits, FILLER_KEY if routes[source.topic].is_compacted else None
+            batch = memoryview(Fillers(key, limits.max_message_bytes).batch(1, int(time.time() * 1000)))
+            index = index_batches(batch)
+            assert position.shared_producer_id is not None
+            restamp(
+                batch,
+                index,
+                np.zeros(1, np.int64),
+                producer_id=position.shared_producer_id,
+                producer_epoch=FENCE_EPOCH,
+                first_sequence=0,
+                transactional=False,
+            )
+            queues[position.target.topic_partition] = [batch]
+        write = self._config.write
+        pipeline = ProducePipeline(
+            self._target,
+            None,
+            in_flight_requests=write.in_flight_requests,
+            in_flight_bytes=write.in_flight_bytes,
+            deadline=deadline,
+        )
+        base_offsets = pipeline.produce_all(queues)
+        return {source: base_offsets[position.target.topic_partition][0] for source, position in ended.items()}
+
+    def _own_part(self, source: SourcePartition, position: Position, fence: int, deadline: Deadline) -> _EndedLog:
+        """Return up to where batches of this mirror follow the position without a gap, each at its own offset."""
+        key = position.target.topic_partition
+        start = self._target.list_offsets({key: _EARLIEST}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
+        end = max(position.offset, min(start, fence))
+        reader = RangeReader(
+            self._target,
+            [ReadRange(key, end, fence, UNKNOWN_BYTES_PER_OFFSET)] if end < fence else [],
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+            fetch_bytes=_FETCH_BYTES,
+            deadline=deadline,
+        )
+        for response in reader:
+            for fetched in response:
+                headers = fetched.index.headers
+                is_own = (headers["producer_id"] == position.shared_producer_id) & (
+                    headers["base_sequence"] == headers["base_offset"] % SEQUENCE_MODULUS
+                )
+                for i in range(len(fetched.index)):
+                    is_next = headers["base_offset"][i] <= end <= fetched.index.last_offset[i]
+                    if not is_own[i] or headers["producer_epoch"][i] == FENCE_EPOCH or not is_next:
+                        return _EndedLog(source, position, start, end)
+                    end = int(fetched.index.last_offset[i]) + 1
+        return _EndedLog(source, position, start, end)
+
+    def _compared(self, logs: Sequence[_EndedLog]) -> tuple[DecidedSegment, ...]:
+        """Return the rows of logs that are longer than their positions say. Raises ConfigError with all that differ.
+
+        What a log holds there may have been read with another isolation level than that of the mirror file: then it is what a
+        reader of that level sees at the source.
+        """
+        configured = self._config.read.isolation_level
+        rows, differing = self._compared_with(configured, logs)
+        if differing:
+            (other,) = set(IsolationLevel) - {configured}
+            other_rows, still = self._compared_with(other, list(differing))
+            rows += other_rows
+            if still:
+                raise ConfigError([problem for log in still for problem in differing[log].problems])
+        return tuple(rows)
+
+    def _compared_with(
+        self, isolation: IsolationLevel, logs: Sequence[_EndedLog]
+    ) -> tuple[list[DecidedSegment], dict[_EndedLog, ConfigError]]:
+        """Return the rows of logs that hold what readers of this level see at the source, and an error for each other log."""
+        rows = list[DecidedSegment]()
+        differing = dict[_EndedLog, ConfigError]()
+        with ExitStack() as stack:
+            source = stack.enter_context(self._reader(self._config.source.client, self._config.source_cluster_name, isolation))
+            target = stack.enter_context(self._reader(self._config.target.client, self._config.target_cluster_name, isolation))
+            source.load_metadata(log.source.topic_partition for log in logs)
+            target.load_metadata(log.position.target.topic_partition for log in logs)
+            for log in logs:
+                try:
+                    rows += self._compared_rows(log, source, target)
+                except ConfigError as error:
+                    differing[log] = error
+        return rows, differing
+
+    def _compared_rows(self, log: _EndedLog, source: ClusterReader, target: ClusterReader) -> list[DecidedSegment]:
+        """Return the rows of one log, from its position on. Raises ConfigError where it is not what the source has."""
+        source_key, target_key, start = log.source.topic_partition, log.position.target.topic_partition, log.position.offset
+        view = source.log_view(source_key)
+        if view.log_end < log.end:
+            raise ConfigError(
+                f"target partition {target_key} has offsets up to {log.end} of this mirror, source partition {source_key} ends "
+                f"at {view.log_end}: the source has lost records. {_INSTEAD}"
+            )
+        compared = compare_logs(source, target, source_key, target_key, log.end, lambda _position: None, start=start)
+        if compared.differences:
+            raise ConfigError(
+                f"topics.offsets: {log.source.topic} was preserved until now, and target partition {target_key} does not hold "
+                f"what source partition {source_key} has from offset {start} on: {compared.differences[0].sentence}. {_INSTEAD}"
+            )
+        _log.warning(
+            "target partition %s was preserved until now: %s from offset %d on were written and not decided; they are not copied "
+            "again",
+            target_key,
+            counted(compared.record_count, "record"),
+            start,
+        )
+        existing = ExistingLog(
+            source=source_key,
+            target=target_key,
+            source_start=view.log_start,
+            source_end=view.log_end,
+            start=start,
+            end=log.end,
+            stable_end=log.end,
+        )
+        at_position = Segment(
+            source=log.source, source_start=start, source_end=start, kind=SegmentKind.GAP, target=log.position.target
+        )
+        rows = continued_rows(
+            DecidedSegment(at_position, None),
+            existing,
+            record_count=compared.record_count,
+            size_bytes=compared.size_bytes,
+            holes=compared.holes,
+        )
+        return [replace(row, is_continued=False, shared_producer_id=log.position.shared_producer_id) for row in rows]
+
+    def _reader(self, client: ClientConfig, where: str, isolation: IsolationLevel) -> ClusterReader:
+        return ClusterReader(client, where, isolation, fetch_bytes=self._config.read.fetch_bytes)

@@ -1,0 +1,151 @@
+"""Driver: target topics of source topics that were deleted (`topics.deleted: delete`): deleted after a delay, by topic id.
+
+A mistake here destroys data, so every doubt keeps the topic. Asked again at the moment of deletion, in this order:
+
+- the map: the target topic is the one that this mirror has written, by id, for the deleted incarnation only
+- the operator: no topic that is paused, or was ever handed over or received by a migration
+- the target: it has that topic, and nothing behind what the mirror wrote
+- the source: every broker says that it has no topic of the name, with the cluster id that the map names
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from shallow_mirror.broker.admin.topic_deletion import delete_topic_by_id
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.missing_topics import gone_topics, missing_topics
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.checkpoints.logs.controls import TopicControls
+from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable, TopicIncarnation
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.wire.batches.header import CONTROL_BIT
+
+_log = logging.getLogger(__name__)
+
+_FETCH_BYTES = 1 << 20
+
+Positions = Mapping[SourcePartition, Position]
+
+
+class FollowedDeletions:
+    """Of one query.
+
+    `mirrored`: partitions of the offset map when the query began. `positions` reads those of the map now. `after_s`: the delay.
+    """
+
+    def __init__(
+        self,
+        table: DeletedTopicsTable,
+        mirrored: Iterable[SourcePartition],
+        positions: Callable[[], Positions],
+        controls: Callable[[], TopicControls],
+        *,
+        source_cluster_id: str,
+        is_included: Callable[[str], bool],
+        after_s: float,
+        run_epoch: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._table, self._positions, self._controls = table, positions, controls
+        self._topics = {TopicIncarnation(key.topic, key.topic_id) for key in mirrored if is_included(key.topic)}
+        self._source_cluster_id = source_cluster_id
+        self._after_s, self._run_epoch, self._now_ms = after_s, run_epoch, now_ms
+
+    def follow(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
+        """Record what is missing at the source, and delete what is due. Return a sentence for each missing topic.
+
+        Raises RetriableError, OutcomeUnknownError; nothing more is deleted then.
+        """
+        missing = self._missing(source, self._topics, deadline)
+        known, at_ms = self._table.since_ms(), self._now_ms()
+        since_ms = self._table.record(known, missing, run_epoch=self._run_epoch, at_ms=at_ms)
+        due_ms = at_ms - int(self._after_s * 1000)
+        sentences = {}
+        for topic in sorted(missing):
+            text = f"source topic {topic.topic} (id {topic.topic_id}) was deleted"
+            if topic not in known or since_ms[topic] > due_ms:
+                left_s = self._after_s - (at_ms - since_ms[topic]) / 1000
+                sentences[topic.topic] = f"{text}: its target topic is deleted in {left_s / 3600:.1f} h (topics.deleted_after)"
+                continue
+            try:
+                sentences[topic.topic] = f"{text}: {self._delete(topic, source, target, deadline)}"
+            except MirrorError as error:
+                sentences[topic.topic] = f"{text}: its target topic is kept: {error}"
+        return sentences
+
+    def _missing(self, source: Cluster, incarnations: set[TopicIncarnation], deadline: Deadline) -> set[TopicIncarnation]:
+        """Return topics of whose names the source has nothing. Raises RetriableError where a broker does not answer."""
+        names = {topic.topic for topic in incarnations}
+        cluster_id = source.cluster_id(deadline)
+        if cluster_id != self._source_cluster_id:
+            raise RetriableError("OTHER_CLUSTER", f"the source answers as cluster {cluster_id}, not {self._source_cluster_id}")
+        # A name may have had several ids: whatever has it now is there again.
+        suspected = dict.fromkeys(missing_topics(source, sorted(names), deadline).gone, "")
+        absent = {name for name, now in gone_topics(source, suspected, deadline, asks_all=True).items() if not now}
+        return {topic for topic in incarnations if topic.topic in absent}
+
+    def _delete(self, topic: TopicIncarnation, source: Cluster, target: Cluster, deadline: Deadline) -> str:
+        """Delete the target topic where nothing speaks against it; return what became of it."""
+        controls = self._controls()
+        if topic.topic in controls.not_copied | controls.received:
+            return "its target topic is kept: the topic is paused, or a migration has moved it"
+        positions = self._positions()
+        targets = {at.target.topic: at.target.topic_id for key, at in positions.items() if TopicIncarnation(*key[:2]) == topic}
+        if len(targets) != 1:
+            return f"its target topic is kept: the offset map names {len(targets)}"
+        ((name, topic_id),) = targets.items()
+        ends = {key: at for key, at in positions.items() if at.target.topic == name and at.target.topic_id == topic_id}
+        if any(key.topic != topic.topic for key in ends):
+            return f"target topic {name} is kept: another source topic is mirrored to it as well"
+        listed = target.metadata([name], deadline).topics[name]
+        if listed.error_code or listed.topic_id != topic_id:
+            return f"target topic {name} (id {topic_id}) is not there any more"
+        foreign = self._foreign(target, name, listed.partitions, ends.values(), deadline)
+        if foreign is not None:
+            return f"target topic {name} is kept: {foreign}"
+        if topic not in self._missing(source, {topic}, deadline):
+            return f"target topic {name} is kept: the source has a topic of this name again"
+        delete_topic_by_id(target, name, topic_id, deadline)
+        _log.warning("target topic %s (id %s) was deleted: topics.deleted is delete", name, topic_id)
+        return f"target topic {name} (id {topic_id}) was deleted as well"
+
+    def _foreign(
+        self, target: Cluster, name: str, partitions: Iterable[int], positions: Iterable[Position], deadline: Deadline
+    ) -> str | None:
+        """Return what is in the log that the mirror did not write, behind what the map names; None: nothing."""
+        ends: dict[TopicPartition, int] = {TopicPartition(name, partition): 0 for partition in partitions}
+        producers: dict[TopicPartition, int | None] = {}
+        for at in positions:
+            key = at.target.topic_partition
+            ends[key] = max(ends.get(key, 0), at.target_end)
+            producers[key] = at.shared_producer_id
+        log_ends = target.list_offsets(dict.fromkeys(ends, LATEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
+        starts = target.list_offsets(dict.fromkeys(ends, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
+        ranges = [
+            ReadRange(key, max(end, starts[key].offset), log_ends[key].offset, UNKNOWN_BYTES_PER_OFFSET)
+            for key, end in ends.items()
+            if max(end, starts[key].offset) < log_ends[key].offset
+        ]
+        reader = RangeReader(
+            target, ranges, isolation=IsolationLevel.READ_UNCOMMITTED, fetch_bytes=_FETCH_BYTES, deadline=deadline
+        )
+        for response in reader:
+            for fetched in response:
+                headers = fetched.index.headers
+                own = producers.get(fetched.topic_partition)
+                is_own = (headers["attributes"] & CONTROL_BIT) != 0
+                if own is not None:
+                    is_own = is_own | (headers["producer_id"] == own)
+                for i in np.flatnonzero(~is_own)[:1].tolist():
+                    offset = int(headers["base_offset"][i])
+                    return f"{fetched.topic_partition} has a batch at offset {offset} that the offset map does not name"
+        return None

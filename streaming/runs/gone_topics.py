@@ -1,0 +1,40 @@
+"""Pure: topics of the offset map that are gone on either side, at a start that leaves them out (`on_error: isolate`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
+from shallow_mirror.streaming.planning.offset_planning import recreated_topics
+from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE, REMEDY_OF_RECREATED
+from shallow_mirror.types import SourcePartition
+
+
+def without_gone_topics(
+    positions: Collection[SourcePartition], topic_ids: Mapping[str, str], *, keeps_recreated: bool
+) -> list[SourcePartition]:
+    """Return the partitions that a query begins with: those of topics that the source has.
+
+    `keeps_recreated`: also the former ones of a topic that was created again: nothing of what has its name is planned then.
+    """
+    kept = recreated_topics(positions, topic_ids) if keeps_recreated else {}
+    ids = {**topic_ids, **kept}
+    return [source for source in positions if ids.get(source.topic) == source.topic_id]
+
+
+def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Mapping[str, str]) -> list[Problem]:
+    """Return the problems of topics that are left out. The first: sentences by source topic; the second: former ids."""
+    problems = [
+        Problem(kind=ProblemKind.LEFT_OUT, text=sentence, remedy=REMEDY_OF_GONE, error_name=TopicGoneError.__name__)
+        for _, sentence in sorted(gone_at_target.items())
+    ]
+    return problems + [
+        Problem(
+            kind=ProblemKind.LEFT_OUT,
+            text=f"source topic {name} was deleted and created again (its id was {topic_id}): nothing of it is copied",
+            remedy=REMEDY_OF_RECREATED,
+            error_name=TopicRecreatedError.__name__,
+        )
+        for name, topic_id in sorted(recreated_at_source.items())
+    ]

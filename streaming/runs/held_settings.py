@@ -1,0 +1,137 @@
+"""Driver: settings of target topics that a mirror creates, held back until what the source held is copied.
+
+A source that was compacted later may still hold records without a key, which a compacted target refuses. So its copy is created
+without compaction, and the table `created_topics` says so before that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shallow_mirror.broker.admin.topic_admin import TopicSpec, set_topic_configs
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.created_topics import CreatedTopic, CreatedTopicsTable
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.kafka.targets.refusing_settings import BEFORE_COMPACTION, is_passed
+from shallow_mirror.sinks.kafka.targets.source_ends import before_compaction
+from shallow_mirror.sinks.kafka.targets.topic_config_sync import settings_of
+from shallow_mirror.types import SourcePartition
+
+_log = logging.getLogger(__name__)
+
+
+class HeldSettings:
+    """Of one run. For the thread of the query (`hold`) and the topic monitor (`release`)."""
+
+    def __init__(self, config: MirrorConfig, source: Cluster, storage: MirrorStorage, run_epoch: int) -> None:
+        """Read no table yet: the first call does."""
+        self._config, self._source, self._run_epoch = config, source, run_epoch
+        self._storage = storage
+        self._table = CreatedTopicsTable.of(storage)
+        self._held: dict[str, CreatedTopic] | None = None
+        self._lock = threading.Lock()
+
+    def hold(self, specs: Mapping[str, TopicSpec]) -> Mapping[str, TopicSpec]:
+        """Return what is created instead of `specs`, by source topic, and record it before.
+
+        With preserved offsets a copy is compacted from its beginning: its fillers depend on that. Raises as `DurableTable`,
+        ConfigError, RetriableError.
+        """
+        adjusted, created = dict(specs), []
+        for topic, spec in specs.items():
+            if self._config.topics.is_preserved(topic):
+                continue
+            before, ends = before_compaction(self._source, topic, spec.configs, self._deadline())
+            if not before:
+                continue
+            adjusted[topic] = replace(spec, configs={**spec.configs, **before})
+            created.append(
+                CreatedTopic(
+                    source_topic=topic,
+                    source_topic_id=next(iter(ends)).topic_id,
+                    target_topic=spec.name,
+                    held_settings=tuple(before),
+                    source_ends=tuple(end for _, end in sorted(ends.items())),
+                )
+            )
+            _log.info("target topic %s is compacted like %s once what that holds now is copied", spec.name, topic)
+        self._record(created)
+        return adjusted
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(self._source.config.request_timeout_ms, time.monotonic)
+
+    def release(self, source: Cluster, target: Cluster, deadline: Deadline) -> list[str]:
+        """Set what the map has passed, as it is at the source now. Return a sentence for each topic where that failed.
+
+        Raises as `DurableTable`, RetriableError, and as the offset map.
+        """
+        held = self._read()
+        if not held:
+            return []
+        positions = OffsetMap.open(self._storage.to_read(), mirror=self._config.mirror).positions()
+        passed = {topic: row for topic, row in held.items() if is_passed(_ends_of(row), positions)}
+        passed = _existing(passed, source, target, deadline)
+        if not passed:
+            return []
+        names = sorted({name for row in passed.values() for name in row.held_settings})
+        of_source = settings_of(source, sorted(passed), names, deadline)
+        of_target = settings_of(target, sorted(row.target_topic for row in passed.values()), names, deadline)
+        changes, problems = {}, []
+        for topic, row in passed.items():
+            settings, now = of_source[topic], of_target[row.target_topic]
+            if isinstance(settings, ConfigError) or isinstance(now, ConfigError):
+                problems += [str(problem) for problem in (settings, now) if isinstance(problem, ConfigError)]
+            elif any(now.get(name) != BEFORE_COMPACTION[name] for name in row.held_settings):
+                self._record([replace(row, held_settings=())])  # an operator, or `topics.configs: sync`, has changed them
+            else:
+                changes[topic] = {name: settings[name] for name in row.held_settings if name in settings}
+        wanted = {passed[topic].target_topic: settings for topic, settings in changes.items()}
+        refused = set_topic_configs(target.config, wanted, timeout_s=deadline.remaining_ms() / 1000) if wanted else {}
+        for topic in changes:
+            target_topic = passed[topic].target_topic
+            if target_topic in refused:
+                problems.append(f"target topic {target_topic} cannot be compacted like {topic}: {refused[target_topic]}")
+            else:
+                _log.info("target topic %s was given %s, as source topic %s has", target_topic, wanted[target_topic], topic)
+                self._record([replace(passed[topic], held_settings=())])
+        return problems
+
+    def _read(self) -> dict[str, CreatedTopic]:
+        with self._lock:
+            if self._held is None:
+                self._held = {topic: row for topic, row in self._table.read().items() if row.held_settings}
+            return dict(self._held)
+
+    def _record(self, rows: list[CreatedTopic]) -> None:
+        self._read()
+        self._table.record(rows, run_epoch=self._run_epoch, at_ms=int(time.time() * 1000))
+        with self._lock:
+            assert self._held is not None, "read above"
+            self._held.update({row.source_topic: row for row in rows})
+            self._held = {topic: row for topic, row in self._held.items() if row.held_settings}
+
+
+def _existing(rows: Mapping[str, CreatedTopic], source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, CreatedTopic]:
+    """Return the rows of topics that both clusters have: one that was deleted must not keep the others waiting."""
+    if not rows:
+        return {}
+    of_source = source.metadata(sorted(rows), deadline).topics
+    of_target = target.metadata(sorted(row.target_topic for row in rows.values()), deadline).topics
+    return {
+        topic: row
+        for topic, row in rows.items()
+        if not of_source[topic].error_code and not of_target[row.target_topic].error_code
+    }
+
+
+def _ends_of(row: CreatedTopic) -> dict[SourcePartition, int]:
+    return {SourcePartition(row.source_topic, row.source_topic_id, number): end for number, end in enumerate(row.source_ends)}

@@ -1,0 +1,91 @@
+"""Driver: permissions that a mirror needs and does not have, reported before Spark is started."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from shallow_mirror import routing
+from shallow_mirror.broker.admin.acls import Operation, Permissions, missing_slot_permissions, request_permissions
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.missing_topics import missing_topics
+from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+
+_log = logging.getLogger(__name__)
+
+ON_SOURCE_TOPICS = {Operation.READ: "Fetch"}
+ON_TARGET_TOPICS = {Operation.WRITE: "Produce", Operation.READ: "TxnOffsetCommit"}
+"""What every micro-batch needs: by operation, the request that would be rejected without it."""
+TO_CREATE = {Operation.CREATE: "CreateTopics", Operation.DESCRIBE_CONFIGS: "DescribeConfigs"}
+TO_ADD_PARTITIONS = {Operation.ALTER: "CreatePartitions"}
+
+
+def unauthorized_topics(
+    source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
+) -> Mapping[str, str]:
+    """Return what to grant, by topic: of `mirrored`, and of plain names in `include` that match nothing. Raise RetriableError.
+
+    A broker does not say whether a topic exists that our user may not describe.
+    """
+    listed = set(listed)
+    unlisted = (pattern for pattern in include if pattern not in listed and routing.is_plain_name(pattern))
+    named = {pattern for pattern in unlisted if not any(re.fullmatch(pattern, name) for name in listed)}
+    return missing_topics(source, sorted(named.union(mirrored) - listed), deadline).hidden
+
+
+def require_authorized_topics(
+    source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
+) -> None:
+    """Raise ConfigError where there are any, and RetriableError; warn where nothing matches at all."""
+    unauthorized = unauthorized_topics(source, include, mirrored, listed, deadline)
+    if unauthorized:
+        raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
+    if not listed and not mirrored:
+        _log.warning("%s", nothing_matches(include))
+
+
+def nothing_matches(include: Sequence[str]) -> str:
+    return (
+        f"no topic of the source matches {', '.join(include)} (topics.include), so nothing is copied before one does; a topic "
+        "that the client's user may not describe is not listed: grant Read on it (docs/reference/acls.md)"
+    )
+
+
+def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
+    """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
+
+    Raises RetriableError where a cluster does not answer.
+    """
+    listed = source.metadata(None, deadline).topics
+    topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
+    unauthorized = unauthorized_topics(source, config.topics.include, (), topics, deadline)
+    targets = sorted({routing.target_topic_name(config.topics.target_name, config.source.alias, name) for name in topics})
+    of_source, of_target = (
+        request_permissions(cluster, names, deadline) if names else Permissions(None, {})
+        for cluster, names in ((source, topics), (target, targets))
+    )
+    of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
+    problems = [
+        *(f"source topic {name}: {grant}" for name, grant in unauthorized.items()),
+        *(f"source topic {name}: {grant}" for name in topics for grant in missing_on_topic(of_source, name, ON_SOURCE_TOPICS)),
+        *(f"target topic {name}: {grant}" for name in targets for grant in missing_on_topic(of_target, name, ON_TARGET_TOPICS)),
+        *(f"{config.target_cluster_name}: {problem}" for problem in of_slots),
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def missing_on_topic(permissions: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[str]:
+    """Yield what to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
+
+    A topic may also be created with a permission on the cluster.
+    """
+    may_create_any: Sequence[Operation] = [Operation.CREATE] if Operation.CREATE in (permissions.cluster or ()) else []
+    for operation in permissions.missing_on(topic, needed):
+        if operation not in may_create_any:
+            yield refusal(TOPIC_AUTHORIZATION_FAILED, needed[operation], topic=topic)

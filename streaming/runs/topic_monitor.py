@@ -1,0 +1,228 @@
+"""Driver: a thread beside the query that applies the operator's `controls` and watches the topics of the source.
+
+It never affects the copy: micro-batches neither wait for it nor fail with it. Its results are in the log and in `status`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.missing_topics import gone_topics, missing_topics
+from shallow_mirror.checkpoints.logs.controls import Controls, TopicControls
+from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.tables.best_effort_tables import RepeatedWarnings
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import MirrorError, RetriableError
+from shallow_mirror.log_context import in_context
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
+from shallow_mirror.streaming.runs.held_settings import HeldSettings
+from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE
+from shallow_mirror.types import SourcePartition
+
+_log = logging.getLogger(__name__)
+
+CONTROLS_EVERY_S = 3.0
+CONTROLS_OF_A_CATALOG_EVERY_S = 15.0
+"""There each read is a Spark job."""
+_LEAST_S = 1.0
+_CHECK_MS = 20_000.0
+_JOIN_S = 5.0
+"""The end of a mirror does not wait for an unreachable cluster; the thread ends with its deadline, or with the process."""
+
+_DELETED = "was deleted: its copies stay on the target"
+_HIDDEN = "may no longer be described by the mirror's user, so no new records are copied"
+_REMEDY_OF_HIDDEN = "Grant it, or exclude the topic (topics.exclude)"
+_REMEDY_OF_DELETED = "Exclude it (topics.exclude), and delete its target topic if it is not needed"
+_REMEDY_OF_FOLLOWED = "Exclude it (topics.exclude); topics.deleted: keep leaves its target topic"
+_REMEDY_OF_RING = "Exclude the topic in one of these mirrors. If it was removed, delete the consumer group <mirror>-origin"
+_REMEDY_OF_HELD = "Grant AlterConfigs on it, or set it on the target topic manually"
+_REMEDY = "Set it on the target topic manually, or set topics.configs: create"
+
+
+class TopicMonitor:
+    """`mirrored`: source topics of the offset map. `paused_path` holds the paused topics when the block begins, and from then on
+    seconds after the operator's command.
+    """
+
+    def __init__(
+        self,
+        config: MirrorConfig,
+        targets: TargetTopics,
+        mirrored: Collection[str],
+        controls: Controls,
+        paused_path: Path,
+        *,
+        cycles: CycleDetector,
+        held: HeldSettings,
+        positions: Callable[[], Mapping[SourcePartition, Position]],
+        report: Callable[[Problem], None],
+        deletions: FollowedDeletions | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        `positions`: returns the settled ones of the offset map; for any thread. `deletions`: None where target topics of
+        deleted source topics are kept.
+        """
+        self._held, self._deletions = held, deletions
+        self._positions = positions
+        self._config = config
+        self._targets = targets
+        self._mirrored = frozenset(mirrored)
+        self._controls = controls
+        self._paused_path = paused_path
+        self._cycles = cycles
+        self._report = report
+        self._repeated = RepeatedWarnings()
+        self._paused: frozenset[str] | None = None
+        self._revision: str | None = None
+        self._reported: frozenset[str] = frozenset()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=in_context(self._run), name="topic-monitor", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
+        self._apply_paused(self._controls.read().not_copied)
+        if self._config.topics.configs != "off":
+            # A target that refuses what its source takes by now would end the query before the first look of the thread.
+            with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
+                self._set_topics(source, target, self._follower(source, target))
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        every_s, check_at = max(_LEAST_S, self._config.topics.discovery_s), 0.0
+        controls_s = CONTROLS_OF_A_CATALOG_EVERY_S if self._config.table_location.is_read_by_spark else CONTROLS_EVERY_S
+        with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
+            follower = self._follower(source, target)
+            while not self._stop.wait(controls_s):
+                self._read_controls()
+                self._cycles.check_while_running(self._targets.names())
+                if time.monotonic() >= check_at:
+                    self._check_topics(source, target, follower)
+                    check_at = time.monotonic() + every_s
+
+    def _follower(self, source: Cluster, target: Cluster) -> TopicConfigSync | None:
+        is_wanted = self._config.topics.configs == "sync"
+        return TopicConfigSync(source, target, self._targets, self._positions) if is_wanted else None
+
+    def _read_controls(self) -> None:
+        try:
+            controls = self._controls.read()
+            self._cycles.exempt(controls.without_cycle, controls.returned)
+            if not self._may_copy_again(controls):
+                return
+            self._apply_paused(controls.not_copied)
+            # A micro-batch that was planned before may still write to them: Spark asks for the next plan when it has ended.
+            if controls.requested and planner_state.read_planned_revision(self._paused_path) == self._revision:
+                self._controls.add("handed-over", sorted(controls.requested))
+        except MirrorError as error:
+            self._repeated.warn("controls", f"the table controls cannot be read, paused topics stay paused: {error}")
+
+    def _may_copy_again(self, controls: TopicControls) -> bool:
+        """Return False where topics that a migration has taken back must not be copied, or the source does not say so yet.
+
+        The check once a minute would come too late: until then the mirrors of both directions copied in a ring.
+        """
+        again = ((self._paused or frozenset()) & controls.returned) - controls.not_copied
+        try:
+            return not again or self._cycles.may_copy_again(again)
+        except RetriableError as error:
+            topics = ", ".join(sorted(again))
+            self._repeated.warn("returned", f"{topics}: taken back, and not copied until the source answers: {error}")
+            return False
+
+    def _apply_paused(self, paused: frozenset[str]) -> None:
+        if paused == self._paused:
+            return
+        self._revision = planner_state.write_paused_topics(self._paused_path, paused)
+        before, self._paused = self._paused or frozenset(), paused
+        for topic in sorted(paused - before):
+            _log.warning("topic %s is paused: it is not planned from now on", topic)
+        for topic in sorted(before - paused):
+            _log.info("topic %s is resumed", topic)
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after_ms(_CHECK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
+
+    def _set_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+        """Set what may be set before the query begins. What fails is reported by the thread."""
+        try:
+            self._held.release(source, target, self._deadline())
+            if follower is not None:
+                follower.sync((), self._deadline())
+        except MirrorError as error:
+            _log.info("settings of target topics were not compared: %s", error)
+
+    def _check_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
+        deadline = self._deadline()
+        deleted: tuple[str, ...] = ()
+        problems: dict[str, str] = {}
+        try:
+            names = sorted(name for name in self._mirrored | self._targets.routes.keys() if self._config.topics.is_included(name))
+            missing = missing_topics(source, names, deadline)
+            deleted = missing.gone
+            problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
+            problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
+            if self._deletions is not None:
+                followed = self._deletions.follow(source, target, deadline)
+                problems |= dict.fromkeys(followed.values(), _REMEDY_OF_FOLLOWED)
+            gone = self._gone_targets(target, deadline)
+            problems |= dict.fromkeys(gone.values(), REMEDY_OF_GONE)
+            problems |= dict.fromkeys(self._held.release(source, target, deadline), _REMEDY_OF_HELD)
+            if follower is not None:
+                problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden, *gone}, deadline), _REMEDY)
+        except RetriableError as error:
+            _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
+            return
+        except MirrorError as error:
+            problems[f"topics cannot be checked: {error}"] = _REMEDY
+        if not self._stop.is_set():
+            self._report_topics(deleted, problems)
+
+    def _gone_targets(self, target: Cluster, deadline: Deadline) -> dict[str, str]:
+        """Return a sentence for each target topic that was deleted, or created again, by source topic. Raises RetriableError."""
+        routes = dict(self._targets.routes)
+        ids = {route.target_topic: route.target_topic_id for route in routes.values()}
+        gone = gone_topics(target, ids, deadline)
+        return {
+            source: gone_problem(source, route.target_of(SourcePartition(source, "", 0)), gone[route.target_topic])
+            for source, route in sorted(routes.items())
+            if route.target_topic in gone
+        }
+
+    def _report_topics(self, deleted: Sequence[str], problems: Mapping[str, str]) -> None:
+        """Record new problems of the run, and write all of them for `status`. `problems`: remedies by sentence.
+
+        Topics with broker timestamps are written only: a Produce response, or their settings, made them problems before.
+        """
+        kept = deleted if self._deletions is None else ()
+        remedies = {f"source topic {name} {_DELETED}": _REMEDY_OF_DELETED for name in kept} | {**problems}
+        for sentence in sorted(remedies.keys() - self._reported):
+            self._report(Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=remedies[sentence]))
+        self._reported = frozenset(remedies)
+        stamping = [f"{sentence} (remedy: {remedy})" for sentence, remedy in self._targets.stamping.sentences().items()]
+        try:
+            state = planner_state.TopicsState(at_ms=int(time.time() * 1000), gone=tuple(deleted), problems=(*problems, *stamping))
+            planner_state.write_topics_state(planner_state.topics_state_path(self._config.checkpoint), state)
+        except OSError as error:
+            _log.warning("the state of topics was not written: %s", error)

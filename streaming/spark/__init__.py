@@ -1,0 +1,1 @@
+"""The Spark session and its processes: all that depends on the inside of Spark."""

@@ -1,0 +1,113 @@
+"""What is deltalake's alone: compare-and-set, and a log of many commits that is cleaned. The rest is in the contract."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from shallow_mirror.checkpoints.rows.schema import (
+    OFFSET_MAP,
+    DecidedSegment,
+    properties_of_new_map,
+    rows_to_arrow,
+    table_properties,
+)
+from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeSnapshot, DeltalakeWriter
+from shallow_mirror.checkpoints.tables.table_protocol import Comparison, DeltaCommitError
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
+
+EMPTY = OFFSET_MAP.empty_table()
+
+
+def rows(start: int, txn: SlotTxn | None = None) -> object:
+    source, target = SourcePartition("t", "a", 0), TargetPartition("t", "b", 0)
+    segment = Segment(source=source, source_start=start, source_end=start + 1, kind=SegmentKind.GAP, target=target)
+    return rows_to_arrow([DecidedSegment(segment, txn)], 1, 1, 0)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> DeltalakeWriter:
+    made = DeltalakeWriter(str(tmp_path / "offset_map"))
+    made.create(properties_of_new_map(table_properties("m", "S", "T", "deltalake")))
+    return made
+
+
+def opened(writer: DeltalakeWriter) -> DeltalakeSnapshot:
+    snapshot = writer.snapshot()
+    assert snapshot is not None
+    return snapshot
+
+
+def test_creating_at_once_leaves_the_table_of_one_with_its_properties(tmp_path: Path) -> None:
+    ready, errors, created = threading.Barrier(4), list[Exception](), list[str | None]()
+
+    def create(name: str) -> None:
+        own = DeltalakeWriter(str(tmp_path / "map"))
+        ready.wait(30)
+        try:
+            own.create(properties_of_new_map(table_properties(name, "S", "T", "deltalake")))
+            created.append(opened(own).properties["shallow_mirror.mirror"])
+        except Exception as error:  # noqa: BLE001 - any error fails the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=create, args=(f"mirror-{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    snapshot = opened(DeltalakeWriter(str(tmp_path / "map")))
+    assert (errors, snapshot.delta_version) == ([], 0)
+    assert set(created) == {snapshot.properties["shallow_mirror.mirror"]}
+
+
+@pytest.mark.parametrize("newer", ["append", "delete", "compact"])
+@pytest.mark.parametrize("step", ["append", "delete"])
+def test_a_stale_snapshot_commits_nothing(writer: DeltalakeWriter, step: str, newer: str) -> None:
+    for version in (1, 2):
+        writer.append(opened(writer), rows(version), version, {})
+    stale = opened(writer)
+    if newer == "append":
+        writer.append(opened(writer), EMPTY, 3, {})
+    elif newer == "delete":
+        writer.delete(opened(writer), [(Comparison("source_start", "=", 1),)], 3, {})
+    else:
+        writer.compact(opened(writer), {})
+    before = opened(writer)
+    appends = functools.partial(writer.append, stale, rows(9), 4, {})
+    deletes = functools.partial(writer.delete, stale, [(Comparison("source_start", "=", 2),)], 4, {})
+    with pytest.raises(DeltaCommitError):
+        (appends if step == "append" else deletes)()
+    after = opened(writer)
+    assert (after.delta_version, after.txn_version()) == (before.delta_version, before.txn_version())
+
+
+def test_metadata_is_found_below_commits_of_other_tools(writer: DeltalakeWriter) -> None:
+    for version in (1, 2):
+        writer.append(opened(writer), rows(version), version, {"run_id": f"of {version}"})
+    DeltaTable(writer.uri).optimize.compact()
+    assert next(iter(opened(writer).commits())).metadata["run_id"] == "of 2"
+
+
+@pytest.mark.thorough
+def test_compaction_and_cleaning_keep_the_version_its_metadata_and_all_rows(writer: DeltalakeWriter) -> None:
+    for version in range(1, 120):
+        writer.append(opened(writer), rows(version), version, {"run_id": f"of {version}"})
+    writer.compact(opened(writer), {"run_id": "of 119"})
+    writer.clean_up()
+    snapshot = opened(writer)
+    assert (snapshot.txn_version(), next(iter(snapshot.commits())).metadata["run_id"], snapshot.read().num_rows) == (
+        119,
+        "of 119",
+        119,
+    )
+    assert len(DeltaTable(writer.uri).file_uris()) == 1
+    assert list(Path(writer.uri, "_delta_log").glob("*.checkpoint.parquet"))
+
+
+def test_the_columns_have_types_that_spark_knows(writer: DeltalakeWriter) -> None:
+    types = {field.name: str(field.type.type) for field in DeltaTable(writer.uri).schema().fields}
+    assert set(types.values()) == {"string", "integer", "long", "timestamp"}

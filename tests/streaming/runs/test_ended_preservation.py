@@ -1,0 +1,172 @@
+"""Topics that were preserved and are translated now, between two strict clusters: which rows their logs get, and when none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.fakes.record_rules import RefusedError
+from tests.fakes.strict_broker import StrictCluster
+from tests.support.mirror_runs import config
+from tests.support.record_batches import batch, marker, record
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.rows.positions import Position, moved_by
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.slot_values import RoutedTopic
+from shallow_mirror.streaming.runs.ended_preservation import EndedPreservation
+from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
+from shallow_mirror.wire.records.fillers import Fillers
+
+ORDERS = "orders"
+APPLICATION, SHARED = 9, 70
+IN_TXN = 0x10
+SOURCE, TARGET = SourcePartition(ORDERS, "west-id", 0), TargetPartition(ORDERS, "east-id", 0)
+DATA, GAP = SegmentKind.DATA, SegmentKind.GAP
+ROUTE = RoutedTopic(
+    target_topic=ORDERS,
+    target_topic_id="east-id",
+    limits=BatchLimits(
+        max_message_bytes=1 << 20, isolation_level=IsolationLevel.READ_COMMITTED, log_append_time=LogAppendTimePolicy.KEEP
+    ),
+)
+
+
+def written(base: int, count: int, *, attributes: int = 0, producer_id: int = SHARED, first: str = "") -> bytes:
+    values = b"".join(record(delta, value=b"%s%d" % (first.encode(), base + delta)) for delta in range(count))
+    return batch(
+        base,
+        count,
+        attributes=attributes,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=base,
+        payload=values,
+    )
+
+
+def filler(base: int, count: int) -> bytes:
+    shared = SharedProducer(producer_id=SHARED, now_ms=1_000, old_before_ms=0)
+    stamped = restamped_at(Fillers(None, 1 << 20).batch(count, 1_000), base, shared)
+    return base.to_bytes(8, "big") + bytes(stamped)[8:]
+
+
+AT_SOURCE = (
+    written(0, 3, producer_id=APPLICATION),
+    written(3, 2, attributes=IN_TXN, producer_id=APPLICATION),
+    marker(5, 1, APPLICATION),
+    written(6, 4, producer_id=APPLICATION),
+)
+"""Offsets 0 to 10, of which 5 is a marker."""
+PLACED = (written(0, 3), written(3, 2), filler(5, 1), written(6, 2))
+"""What a mirror with preserved offsets had placed of it when it was killed."""
+
+
+class EndedLog:
+    def __init__(self, source: StrictCluster, target: StrictCluster, folder: Path) -> None:
+        self.source, self.target, self._folder = source, target, folder
+        for cluster in (source, target):
+            cluster.create_topic(ORDERS)
+
+    def rows(self, position: int, *, offsets: str = "translated", shared: int | None = SHARED) -> tuple[DecidedSegment, ...]:
+        settings = config(self._folder, self.source.bootstrap, self.target.bootstrap, [".*"], topics={"offsets": {".*": offsets}})
+        at = Position(position, TARGET, target_end=position, shared_producer_id=shared)
+        with closing(Cluster(settings.target.client)) as target:
+            ended = EndedPreservation(settings, target)
+            rows = ended.rows({SOURCE: at}, {ORDERS: ROUTE}, Deadline.after_ms(10_000, time.monotonic))
+        if rows:
+            moved_by({SOURCE: at}, rows)
+        return rows
+
+    @property
+    def end(self) -> int:
+        return self.target.log(ORDERS, 0).end_offset
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EndedLog]:
+    with StrictCluster(cluster_id="west") as source, StrictCluster(cluster_id="east") as target:
+        made = EndedLog(source, target, tmp_path)
+        source.seed((ORDERS, 0), *AT_SOURCE)
+        yield made
+
+
+def ranges(rows: Sequence[DecidedSegment]) -> list[tuple[SegmentKind, int, int, int | None]]:
+    return [(row.segment.kind, row.segment.source_start, row.segment.source_end, row.segment.target_start) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (0, [(DATA, 0, 5, 0), (GAP, 5, 6, None), (DATA, 6, 8, 6)]),
+        (3, [(DATA, 3, 5, 3), (GAP, 5, 6, None), (DATA, 6, 8, 6)]),
+        (6, [(DATA, 6, 8, 6)]),
+        (7, [(DATA, 7, 8, 7)]),
+    ],
+)
+def test_what_was_written_and_not_decided_counts_as_copied(log: EndedLog, position: int, expected: list[object]) -> None:
+    log.target.seed((ORDERS, 0), *PLACED)
+    rows = log.rows(position)
+    assert ranges(rows) == expected
+    assert sum(row.segment.record_count for row in rows) == 8 - position - (position <= 5)
+    assert {(row.txn, row.shared_producer_id, row.is_continued) for row in rows} == {(None, SHARED, False)}
+
+
+def test_a_log_that_ends_at_its_position_needs_no_rows(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), *PLACED)
+    assert log.rows(8) == ()
+
+
+def test_nothing_is_asked_of_logs_that_stay_preserved_or_were_never(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), *PLACED)
+    assert log.rows(0, offsets="preserved") == log.rows(0, offsets="continued") == log.rows(0, shared=None) == ()
+    assert log.target.asked("Produce") == 0
+
+
+def test_requests_of_an_earlier_task_are_refused_from_then_on(log: EndedLog) -> None:
+    """Without the fence, the batch that a killed task had on its way would be appended behind the first transaction."""
+    log.target.seed((ORDERS, 0), *PLACED)
+    log.rows(0)
+    assert log.end == 9, "a filler with the next producer epoch"
+    late = bytes(8) + written(8, 2)[8:]
+    with pytest.raises(RefusedError, match=r"^47"):
+        log.target.log(ORDERS, 0).append(late, int(time.time() * 1000))
+
+
+def test_a_start_that_is_repeated_changes_nothing(log: EndedLog) -> None:
+    """It was killed behind the fence, in front of the decision."""
+    log.target.seed((ORDERS, 0), *PLACED)
+    first = log.rows(0)
+    assert log.rows(0) == first
+    assert log.rows(8) == ()
+    assert log.end == 9
+
+
+def test_what_follows_a_foreign_batch_is_not_counted(log: EndedLog) -> None:
+    """The remedy of a PreservedLogDamagedError: the rest is copied behind what is there."""
+    log.target.seed((ORDERS, 0), *PLACED, written(8, 2, producer_id=APPLICATION), written(10, 1))
+    assert ranges(log.rows(6)) == [(DATA, 6, 8, 6)]
+
+
+def test_a_log_that_does_not_hold_what_the_source_has_is_refused(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), *PLACED[:3], written(6, 2, first="another "))
+    with pytest.raises(ConfigError, match=r"orders was preserved until now, .* from offset 3 on: .*another mirror id"):
+        log.rows(3)
+
+
+def test_a_source_that_has_lost_what_was_copied_is_named(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), *PLACED, written(8, 5))
+    with pytest.raises(ConfigError, match=r"has offsets up to 13 of this mirror, source partition orders-0 ends at 10"):
+        log.rows(3)
+
+
+def test_what_the_source_no_longer_has_counts_by_its_producer(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), *PLACED)
+    log.source.log(ORDERS, 0).log_start_offset = 6
+    assert ranges(log.rows(0)) == [(DATA, 0, 6, 0), (DATA, 6, 8, 6)]

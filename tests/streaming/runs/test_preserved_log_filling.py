@@ -1,0 +1,185 @@
+"""Logs with preserved offsets reach the positions at once, also where no record brings them there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.fakes.changes import error
+from tests.fakes.strict_broker import StrictCluster
+from tests.sinks.two_strict_clusters import LIMITS, client_of, create_target, route_to
+from tests.support.record_batches import batch
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
+from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.slot_values import RoutedTopic
+from shallow_mirror.streaming.runs import preserved_log_filling
+from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
+from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TopicPartition
+
+P = 77
+TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
+A, B = (SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", partition) for partition in (0, 1))
+TRANSLATED = SourcePartition("payments", "srcsrcsrcsrcsrcsrcsrcB", 0)
+ROUTES = {
+    "orders": RoutedTopic(
+        target_topic="copy", target_topic_id=route_to("copy").target_topic_id, limits=LIMITS, is_preserved=True
+    ),
+    "payments": route_to("payments"),
+}
+
+
+class Filled:
+    """A mirror of `orders`, preserved, and `payments`, translated, whose partitions are registered by `register`."""
+
+    def __init__(self, folder: Path, target: StrictCluster) -> None:
+        self.target = target
+        create_target(target, "copy", 2)
+        create_target(target, "payments")
+        self.owner = OffsetMapOwner.take_over(
+            str(folder),
+            mirror="m",
+            source_cluster_id="s",
+            target_cluster_id="t",
+            run=RunIdentity.of_this_process(),
+            now_ms=lambda: 1,
+        )
+        self.owner.settle()
+        self.seconds, self.deadline_ms = 0.0, 10_000
+        self.cluster = Cluster(client_of(target))
+        self.filling = LogFilling(
+            self.owner,
+            self.cluster,
+            KafkaSlotJob(
+                mirror="m", map_id="map", run_id="run", decision=0, source=None, target=client_of(target), routes={}, positions={},
+                epoch_ends={}, target_ends={}, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, in_flight_requests=5,
+                in_flight_bytes=1 << 20, max_segments=1000, commit_interval_ms=5_000.0, transaction_timeout_ms=60_000,
+                time_left_ms=10_000.0, guard_times=TIMES,
+            ),
+            lambda: ROUTES,
+            lambda: Deadline.after_ms(self.deadline_ms, time.monotonic),
+            clock=lambda: self.seconds,
+        )  # fmt: skip
+
+    def decide(self, source: SourcePartition, start: int, end: int, kind: SegmentKind = SegmentKind.GAP) -> DecidedSegment:
+        segment = Segment(
+            source=source, source_start=start, source_end=end, kind=kind, target=ROUTES[source.topic].target_of(source),
+            target_start=start if kind is SegmentKind.DATA else None, target_end=end if kind is SegmentKind.DATA else None,
+        )  # fmt: skip
+        row = DecidedSegment(segment, None, shared_producer_id=P if source.topic == "orders" else None)
+        self.owner.next_decision()
+        self.owner.decide([row], highest_slot=-1)
+        self.owner.settle()
+        return row
+
+    def register(self, source: SourcePartition, start: int) -> None:
+        self.decide(source, start, start)
+
+    def log(self, source: SourcePartition = A) -> tuple[int, int]:
+        log = self.target.log(ROUTES[source.topic].target_topic, source.partition)
+        assert {(each.header.producer_id, each.header.base_sequence - each.header.base_offset) for each in log.batches} <= {
+            (P, 0)
+        }
+        return log.log_start_offset, log.end_offset
+
+    def write(self, source: SourcePartition, *offsets: int, producer_id: int = P) -> None:
+        now_ms = int(time.time() * 1000)
+        self.target.seed(
+            ("copy", source.partition),
+            *(batch(at, 1, producer_id=producer_id, producer_epoch=0, base_sequence=at, timestamp=now_ms) for at in offsets),
+        )
+
+
+@pytest.fixture
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Filled]:
+    with StrictCluster(cluster_id="west-id") as target:
+
+        def delete_records(_client: object, starts: dict[TopicPartition, int], *, timeout_s: float) -> None:
+            for key, start in starts.items():
+                target.log(key.topic, key.partition).delete_records_before(start)
+
+        monkeypatch.setattr(preserved_log_filling, "delete_records", delete_records)
+        filled = Filled(tmp_path, target)
+        yield filled
+        filled.cluster.close()
+
+
+def test_a_log_whose_source_holds_no_record_reaches_its_first_offset(filled: Filled) -> None:
+    """One filler is left: brokers may forget the producer of an empty log, and the first record would have to wait."""
+    filled.register(A, 20_000)
+    filled.register(B, 0)
+    filled.register(TRANSLATED, 50)
+    filled.filling.fill()
+    assert filled.log(A) == (19_999, 20_000)
+    assert (filled.log(B), filled.target.log("payments", 0).end_offset) == ((0, 0), 0)
+    asked = filled.target.asked("ListOffsets")
+    filled.filling.fill()
+    assert filled.target.asked("ListOffsets") == asked
+
+
+def test_partitions_that_appear_later_and_offsets_that_expire_are_filled(filled: Filled) -> None:
+    filled.register(A, 0)
+    filled.filling.fill()
+    filled.write(A, 0, 1, 2)
+    filled.decide(A, 0, 3, SegmentKind.DATA)
+    filled.register(B, 7)
+    filled.filling.note([filled.decide(A, 3, 80, SegmentKind.EXPIRED)])
+    filled.filling.fill()
+    assert (filled.log(A), filled.log(B)) == ((0, 80), (6, 7))
+
+
+def test_what_another_run_has_filled_is_continued_and_begins_where_the_first_record_is(filled: Filled) -> None:
+    filled.write(A, *range(30))
+    filled.register(A, 100)
+    filled.write(B, *range(101))
+    filled.register(B, 100)
+    filled.filling.fill()
+    assert (filled.log(A), filled.log(B)) == ((99, 100), (100, 101))
+
+
+def test_a_log_that_may_not_be_written_to_now_is_filled_later(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
+    """Its brokers have forgotten the producer, and requests of an earlier run may still arrive."""
+    filled.write(A, *range(30))
+    filled.target.log("copy", 0).producers.clear()
+    filled.register(A, 100)
+    filled.register(B, 9)
+    filled.filling.fill()
+    assert (filled.log(A)[1], filled.log(B)) == (30, (8, 9))
+    assert "the log of target copy-0 is not filled: PRODUCER_FORGOTTEN" in caplog.text
+    filled.filling.fill()
+    assert filled.log(A)[1] == 30
+    filled.seconds += TIMES.quiet_ms / 1000
+    filled.filling.fill()
+    assert filled.log(A) == (99, 100)
+
+
+def test_the_log_of_another_writer_is_left_to_the_slot_that_reports_it(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
+    filled.register(A, 100)
+    filled.write(A, 0)
+    filled.target.seed(("copy", 0), batch(1, 1))
+    filled.register(B, 9)
+    filled.filling.fill()
+    assert filled.log(B) == (8, 9)
+    assert filled.target.log("copy", 0).end_offset == 2
+    assert "the log of target copy-0 is not filled" in caplog.text
+
+
+def test_a_target_that_does_not_answer_is_asked_again(filled: Filled, caplog: pytest.LogCaptureFixture) -> None:
+    filled.register(A, 100)
+    filled.deadline_ms = 500
+    filled.target.change_always("ListOffsets", error(3))
+    filled.filling.fill()
+    assert "logs of the target are filled later" in caplog.text
+    assert filled.log(A) == (0, 0)
+    filled.target.change_always("ListOffsets", None)
+    filled.filling.fill()
+    filled.seconds, filled.deadline_ms = 31, 10_000
+    filled.filling.fill()
+    assert filled.log(A) == (99, 100)

@@ -1,0 +1,83 @@
+"""What the monitor of a running mirror makes of rows in `controls`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.errors import RetriableError
+from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
+
+
+class Cycles:
+    """`answer`: whether what was taken back may be copied."""
+
+    def __init__(self, answer: Callable[[], bool]) -> None:
+        self._answer = answer
+        self.requested: list[Collection[str]] = []
+
+    def exempt(self, topics: frozenset[str], returned: frozenset[str]) -> None: ...
+
+    def may_copy_again(self, returned: Collection[str]) -> bool:
+        self.requested.append(returned)
+        return self._answer()
+
+
+def no_answer() -> bool:
+    raise RetriableError("BROKER_NOT_AVAILABLE", "the source does not answer")
+
+
+def monitored(controls: Controls, paused_path: Path, cycles: Cycles) -> TopicMonitor:
+    config: Any = SimpleNamespace()
+    targets: Any = SimpleNamespace()
+    given: Any = cycles
+    held: Any = SimpleNamespace()
+    return TopicMonitor(
+        config, targets, (), controls, paused_path, cycles=given, held=held, positions=dict, report=lambda _: None
+    )
+
+
+def test_a_hand_over_is_confirmed_once_a_plan_was_made_without_the_topic(tmp_path: Path) -> None:
+    controls, paused_path = Controls.open(str(tmp_path)), tmp_path / "paused.json"
+    monitor = monitored(controls, paused_path, Cycles(lambda: True))
+    monitor._read_controls()
+    before = planner_state.read_paused_topics(paused_path).revision
+    assert before is not None
+    controls.add("hand-over", ["orders"])
+    for revision in (None, before):  # the micro-batch that was planned before still runs
+        if revision is not None:
+            planner_state.write_planned_revision(paused_path, revision)
+        monitor._read_controls()
+        assert controls.read().requested.keys() == {"orders"}
+    paused = planner_state.read_paused_topics(paused_path)
+    assert paused.topics == {"orders"}
+    assert paused.revision is not None
+    planner_state.write_planned_revision(paused_path, paused.revision)
+    monitor._read_controls()
+    assert controls.read().handed_over.keys() == {"orders"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "left"),
+    [(lambda: True, set()), (lambda: False, {"orders"}), (no_answer, {"orders"})],
+    ids=["no other mirror copies it", "another mirror copies it", "the source does not answer"],
+)
+def test_a_topic_that_was_taken_back_is_planned_only_where_no_other_mirror_brings_it_back(
+    tmp_path: Path, answer: Callable[[], bool], left: set[str]
+) -> None:
+    controls, paused_path, cycles = Controls.open(str(tmp_path)), tmp_path / "paused.json", Cycles(answer)
+    monitor = monitored(controls, paused_path, cycles)
+    controls.add("hand-over", ["orders"])
+    monitor._read_controls()
+    assert planner_state.read_paused_topics(paused_path).topics == {"orders"}
+    assert cycles.requested == []
+    controls.add("take-back", ["orders"])
+    monitor._read_controls()
+    assert cycles.requested == [{"orders"}]
+    assert planner_state.read_paused_topics(paused_path).topics == left
