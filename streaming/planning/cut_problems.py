@@ -1,4 +1,4 @@
-"""Pure: what is wrong with the cut of a restore file, and what the archive has instead. Each function returns sentences."""
+"""Driver: what is wrong with the cut of a restore file, and what the archive has instead. Each function returns sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure: what an archive still has of one partition, and why a cut in front of it cannot be restored."""
+"""Driver: what an archive still has of one partition, and why a cut in front of it cannot be restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure: one micro-batch of a restore: rows of an archive, and the ranges of the slots that copy them."""
+"""Driver: one micro-batch of a restore: rows of an archive, and the ranges of the slots that copy them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure: ends of partitions that tear no transaction.
+"""Driver: ends of partitions that tear no transaction.
 
 With transaction.version 2 (Kafka 4, KIP-890) every transaction has a producer epoch of its own: (producer id, epoch) of its
 batches names it in all partitions, and its markers carry the next epoch. Before, all transactions of a producer share an epoch,

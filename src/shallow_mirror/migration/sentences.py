@@ -1,4 +1,4 @@
-"""Pure: what a conductor says to whoever has to act."""
+"""Driver: what a conductor says to whoever has to act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure: the report as one HTML page: no script, nothing from elsewhere, light and dark. Every text is escaped."""
+"""Driver: the report as one HTML page: no script, nothing from elsewhere, light and dark. Every text is escaped."""
 
 from __future__ import annotations
 

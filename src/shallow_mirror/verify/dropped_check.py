@@ -1,4 +1,4 @@
-"""Pure: what the source shows no record of, against what the map says was dropped there."""
+"""Driver: what the source shows no record of, against what the map says was dropped there."""
 
 from __future__ import annotations
 
