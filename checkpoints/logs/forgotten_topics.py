@@ -1,4 +1,4 @@
-"""Pure: topics that are gone and that the operator has closed with `forget`, by topic id."""
+"""Driver: topics that are gone and that the operator has closed with `forget`, by topic id."""
 
 from __future__ import annotations
 

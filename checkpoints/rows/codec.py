@@ -84,24 +84,42 @@ class RowCodec(Generic[Row]):
         hints = typing.get_type_hints(kind, include_extras=True)
         self._kind = kind
         self._fields = [_field(field, hints[field.name]) for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        self._always_read = {field.name: field.read for field in self._fields if not (field.has_default or field.is_derived)}
+        self._sometimes_read = [field for field in self._fields if field.has_default and not field.is_derived]
         self.schema = pa.schema([column for field in self._fields for column in field.columns])
 
     def to_arrow(self, rows: Sequence[Row]) -> pa.Table:
         columns: list[Sequence[Any]] = []
         for field in self._fields:
-            value_of = operator.attrgetter(field.name)
-            written = [field.write(value_of(row)) for row in rows]
-            columns += zip(*written, strict=True) if written else [()] * len(field.columns)
+            values = list(map(operator.attrgetter(field.name), rows))
+            if field.is_plain:
+                columns.append(values)
+            elif field.is_single:
+                columns.append(list(map(field.write, values)))
+            else:
+                columns += zip(*map(field.write, values), strict=True) if values else [()] * len(field.columns)
         arrays = [pa.array(values, column.type) for values, column in zip(columns, self.schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def values(self, row: Row) -> list[Any]:
         """Return the values of the columns."""
-        return [value for field in self._fields for value in field.write(getattr(row, field.name))]
+        values: list[Any] = []
+        for field in self._fields:
+            written = field.write(getattr(row, field.name))
+            values += (written,) if field.is_single else written
+        return values
 
     def row(self, values: Mapping[str, Any]) -> Row:
         """Return the row of these columns. Raises KeyError where one without a default is missing."""
-        return self._kind(**{field.name: field.read(values) for field in self._fields if not field.is_left_out(values)})
+        return self._kind(**self.fields(values))
+
+    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the row by name, without those that take their default. Raises KeyError as `row`."""
+        fields = {name: read(values) for name, read in self._always_read.items()}
+        for field in self._sometimes_read:
+            if not field.takes_default(values):
+                fields[field.name] = field.read(values)
+        return fields
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
         return [self.row(values) for values in rows]
@@ -117,13 +135,13 @@ def row_codec(kind: type[Row]) -> RowCodec[Row]:
     return _codecs[kind]
 
 
-_Write = Callable[[Any], Sequence[Any]]
+_Write = Callable[[Any], Any]
 _Read = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of the dataclass. `write` returns the values of its columns, `read` takes those of the row by name."""
+    """A field of the dataclass. `write` returns the values of its columns in order, `read` takes those of the row by name."""
 
     name: str
     columns: Sequence[pa.Field]
@@ -133,11 +151,13 @@ class _Field:
     has_default: bool
     is_derived: bool
     """Computed from other fields: written, and not read."""
+    is_single: bool
+    """It has one column: `write` returns its value, and not a sequence of values."""
+    is_plain: bool
+    """It is single, and its value is that of the column."""
 
-    def is_left_out(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the constructor sets the field itself: a derived one, or the default of a column that is missing."""
-        if self.is_derived or not self.has_default:
-            return self.is_derived
+    def takes_default(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the column of a field with a default is missing, or null although the field cannot be None."""
         first = self.columns[0].name
         return first not in values or (values[first] is None and not self.is_optional)
 
@@ -145,20 +165,23 @@ class _Field:
 def _field(field: dataclasses.Field[Any], hint: Any) -> _Field:
     hint, marks, is_optional = _unwrapped(hint)
     columns, write, read = _conversion(field.name, hint, marks)
+    is_single = not _is_named_tuple(hint) and not any(isinstance(mark, Inline) for mark in marks)
+    is_plain = is_single and write is _same
     return _Field(
         name=field.name,
         columns=columns,
-        write=_or_null(write, len(columns)) if is_optional else write,
-        read=_or_none(read, columns[0].name) if is_optional else read,
+        write=_or_null(write, None if is_single else (None,) * len(columns)) if is_optional and not is_plain else write,
+        read=_or_none(read, columns[0].name) if is_optional and not isinstance(read, operator.itemgetter) else read,
         is_optional=is_optional,
         has_default=field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING,
         is_derived=not field.init,
+        is_single=is_single,
+        is_plain=is_plain,
     )
 
 
-def _or_null(write: _Write, count: int) -> _Write:
-    nulls = (None,) * count
-    return lambda value: nulls if value is None else write(value)
+def _or_null(write: _Write, null: Any) -> _Write:
+    return lambda value: null if value is None else write(value)
 
 
 def _or_none(read: _Read, first: str) -> _Read:
@@ -200,7 +223,10 @@ def _same(value: Any) -> Any:
 
 
 def _of_one(column: str, kind: pa.DataType, write: Callable[[Any], Any], read: Callable[[Any], Any]) -> _Conversion:
-    return [pa.field(column, kind)], lambda value: (write(value),), lambda values: read(values[column])
+    columns = [pa.field(column, kind)]
+    if read is _same:
+        return columns, write, operator.itemgetter(column)
+    return columns, write, lambda values: read(values[column])
 
 
 def _inlined(kind: type[Any], prefix: str) -> _Conversion:
@@ -218,7 +244,8 @@ def _of_parts(kind: Any, column: str) -> _Conversion:
     hints = typing.get_type_hints(kind, include_extras=True)
     columns = [pa.field(f"{column}_{part}", pa.int32() if hint is int else _arrow_type(hint)) for part, hint in hints.items()]
     names = [part.name for part in columns]
-    return columns, tuple, lambda values: kind(*(values[name] for name in names))
+    values_of = operator.itemgetter(*names)
+    return columns, tuple, lambda values: kind(*values_of(values))
 
 
 def _of_list(column: str, item: Any) -> _Conversion:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
 
 from shallow_mirror.archive_format.archived_batches import StoredBatches
-from shallow_mirror.checkpoints.rows.codec import TIMESTAMP
+from shallow_mirror.checkpoints.rows.codec import Int32, TimeMs, row_codec
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SCHEMA_VERSION = 1
@@ -32,10 +32,11 @@ PROPERTY_REBUILT_FROM = "shallow_mirror.rebuilt_from"
 PROPERTY_MAP_ID = "shallow_mirror.map_id"
 """Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id can be distinguished."""
 
+
 # A new column of the offset map needs a change in each of these places:
-#   here                                 OFFSET_MAP, `_row`, `row_to_segment`; SCHEMA_VERSION, because `column_problems` rejects
-#                                        maps without the column: decide how existing maps get it. `archive_segments` has the
-#                                        same SCHEMA_VERSION
+#   here                                 `OffsetMapRow`; SCHEMA_VERSION, because `column_problems` rejects maps without the
+#                                        column: decide how existing maps get it. `archive_segments` has the same
+#                                        SCHEMA_VERSION
 #   src/shallow_mirror/types.py          a field of `Segment`, with a default; of `SlotTxn` where it describes the transaction
 #   checkpoints/rows/segments.py         `_Row`, how neighbouring rows merge (`SegmentBuilder._merge`), `SegmentBuilder._segment`
 #   `first_rows_at` (here),              segments that are made elsewhere, where the default is wrong for them
@@ -52,37 +53,40 @@ PROPERTY_MAP_ID = "shallow_mirror.map_id"
 #                                        benchmarks/scale_map.py and object_store.py where values matter
 # Types: only those that every Delta reader knows (test_schema.py checks them). Columns that conditions select by belong into
 # STATS_COLUMNS (table_protocol.py).
-OFFSET_MAP = pa.schema(
-    [
-        ("source_topic", pa.string()),
-        ("source_topic_id", pa.string()),
-        ("source_partition", pa.int32()),
-        ("source_start", pa.int64()),
-        ("source_end", pa.int64()),
-        ("kind", pa.string()),
-        ("target_topic", pa.string()),
-        ("target_topic_id", pa.string()),
-        ("target_partition", pa.int32()),
-        ("target_start", pa.int64()),
-        ("target_end", pa.int64()),
-        ("record_count", pa.int64()),
-        ("batch_count", pa.int32()),
-        ("rebuilt_batch_count", pa.int32()),
-        ("size_bytes", pa.int64()),
-        ("max_timestamp_ms", pa.int64()),
-        ("source_leader_epoch", pa.int32()),
-        ("source_producer_id", pa.int64()),
-        ("source_producer_epoch", pa.int32()),
-        ("coordinator_epoch", pa.int32()),
-        ("transactional_id", pa.string()),
-        ("target_producer_id", pa.int64()),
-        ("target_producer_epoch", pa.int32()),
-        ("run_epoch", pa.int32()),
-        ("micro_batch", pa.int64()),
-        ("decided_at", TIMESTAMP),
-    ]
-)
-"""One row per segment; the public interface of the mirror."""
+@dataclass(frozen=True, slots=True)
+class OffsetMapRow:
+    """A row of the offset map, the public interface of the mirror: a segment, its transaction and its decision."""
+
+    source: SourcePartition
+    source_start: int
+    source_end: int
+    kind: SegmentKind
+    target: TargetPartition
+    target_start: int | None
+    target_end: int | None
+    record_count: int
+    batch_count: Int32
+    rebuilt_batch_count: Int32
+    size_bytes: int
+    max_timestamp_ms: int | None
+    source_leader_epoch: Int32 | None
+    source_producer_id: int | None
+    source_producer_epoch: Int32 | None
+    coordinator_epoch: Int32 | None
+    transactional_id: str | None
+    target_producer_id: int | None
+    """Of the transaction, or of the producer that all writers of a partition with preserved offsets share."""
+    target_producer_epoch: Int32 | None
+    run_epoch: Int32
+    micro_batch: int
+    decided_at_ms: TimeMs
+
+
+_ROWS = row_codec(OffsetMapRow)
+OFFSET_MAP = _ROWS.schema
+
+_SEGMENT_FIELDS = tuple(field.name for field in fields(OffsetMapRow) if field.name in {of.name for of in fields(Segment)})
+_values_of = operator.attrgetter(*_SEGMENT_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,71 +126,33 @@ class Removal:
 
 
 def rows_to_arrow(rows: Sequence[DecidedSegment], run_epoch: int, micro_batch: int, decided_at_ms: int) -> pa.Table:
-    decided_at = datetime.fromtimestamp(decided_at_ms / 1000, UTC)
-    return pa.Table.from_pylist([_row(row, run_epoch, micro_batch, decided_at) for row in rows], schema=OFFSET_MAP)
+    return _ROWS.to_arrow([_row(row, run_epoch, micro_batch, decided_at_ms) for row in rows])
 
 
-def _row(row: DecidedSegment, run_epoch: int, micro_batch: int, decided_at: datetime) -> dict[str, Any]:
-    segment, txn = row.segment, row.txn
-    return {
-        "source_topic": segment.source.topic,
-        "source_topic_id": segment.source.topic_id,
-        "source_partition": segment.source.partition,
-        "source_start": segment.source_start,
-        "source_end": segment.source_end,
-        "kind": segment.kind.value,
-        "target_topic": segment.target.topic,
-        "target_topic_id": segment.target.topic_id,
-        "target_partition": segment.target.partition,
-        "target_start": segment.target_start,
-        "target_end": segment.target_end,
-        "record_count": segment.record_count,
-        "batch_count": segment.batch_count,
-        "rebuilt_batch_count": segment.rebuilt_batch_count,
-        "size_bytes": segment.size_bytes,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "source_leader_epoch": segment.source_leader_epoch,
-        "source_producer_id": segment.source_producer_id,
-        "source_producer_epoch": segment.source_producer_epoch,
-        "coordinator_epoch": segment.coordinator_epoch,
-        "transactional_id": None if txn is None else txn.transactional_id,
-        "target_producer_id": row.shared_producer_id if txn is None else txn.producer_id,
-        "target_producer_epoch": _shared_epoch(row) if txn is None else txn.producer_epoch,
-        "run_epoch": run_epoch,
-        "micro_batch": micro_batch,
-        "decided_at": decided_at,
-    }
+def _row(row: DecidedSegment, run_epoch: int, micro_batch: int, decided_at_ms: int) -> OffsetMapRow:
+    txn, segment = row.txn, row.segment
+    columns: list[Any] = [*_values_of(segment)]
+    if txn is None:
+        columns += (None, row.shared_producer_id, _shared_epoch(row))
+    else:
+        columns += (txn.transactional_id, txn.producer_id, txn.producer_epoch)
+    columns += (run_epoch, micro_batch, decided_at_ms)
+    return OffsetMapRow(*columns)
 
 
 def _shared_epoch(row: DecidedSegment) -> int | None:
     return None if row.shared_producer_id is None or row.is_continued else 0
 
 
-def row_to_segment(row: Mapping[str, Any]) -> DecidedSegment:
-    txn, shared_producer_id = None, row["target_producer_id"]
-    if row["transactional_id"] is not None:
-        txn = SlotTxn(row["transactional_id"], row["target_producer_id"], row["target_producer_epoch"])
-        shared_producer_id = None
-    segment = Segment(
-        source=SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]),
-        source_start=row["source_start"],
-        source_end=row["source_end"],
-        kind=SegmentKind(row["kind"]),
-        target=TargetPartition(row["target_topic"], row["target_topic_id"], row["target_partition"]),
-        target_start=row["target_start"],
-        target_end=row["target_end"],
-        record_count=row["record_count"],
-        batch_count=row["batch_count"],
-        rebuilt_batch_count=row["rebuilt_batch_count"],
-        size_bytes=row["size_bytes"],
-        max_timestamp_ms=row["max_timestamp_ms"],
-        source_leader_epoch=row["source_leader_epoch"],
-        source_producer_id=row["source_producer_id"],
-        source_producer_epoch=row["source_producer_epoch"],
-        coordinator_epoch=row["coordinator_epoch"],
-    )
-    is_continued = shared_producer_id is not None and row["target_producer_epoch"] is None
-    return DecidedSegment(segment, txn, shared_producer_id=shared_producer_id, is_continued=is_continued)
+def row_to_segment(values: Mapping[str, Any]) -> DecidedSegment:
+    """Return the segment of a row, by the names of all columns."""
+    fields = _ROWS.fields(values)
+    segment = Segment(**{name: fields[name] for name in _SEGMENT_FIELDS})
+    txn_id, producer_id, epoch = (fields[name] for name in ("transactional_id", "target_producer_id", "target_producer_epoch"))
+    if txn_id is not None:
+        return DecidedSegment(segment, SlotTxn(txn_id, producer_id, epoch))
+    is_continued = producer_id is not None and epoch is None
+    return DecidedSegment(segment, None, shared_producer_id=producer_id, is_continued=is_continued)
 
 
 def rows_from_arrow(table: pa.Table) -> tuple[DecidedSegment, ...]:
