@@ -231,7 +231,7 @@ def test_the_readme_fits_on_three_screens(repository: Path) -> None:
     assert len((repository / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_python_files_that_pages_name_exist(repository: Path) -> None:
+def test_files_and_folders_that_pages_name_exist(repository: Path) -> None:
     folders = ("src", "streaming", "sinks", "checkpoints", "benchmarks", "tests", "docs")
     paths = [f"/{file.relative_to(repository)}" for folder in folders for file in (repository / folder).rglob("*.py")]
     missing = []
@@ -242,6 +242,11 @@ def test_python_files_that_pages_name_exist(repository: Path) -> None:
             f"{page.relative_to(repository)}: {name}"
             for name in re.findall(r"`([\w/.-]+\.py)`", text)
             if name not in made_by_readers and not any(path.endswith(f"/{name}") for path in paths)
+        ]
+        missing += [
+            f"{page.relative_to(repository)}: {name}"
+            for name in re.findall(r"`((?:src|tests|streaming|sinks|checkpoints|benchmarks|conf|notebooks)/[\w/-]+)`", text)
+            if not (repository / name).exists()
         ]
     assert missing == []
 
