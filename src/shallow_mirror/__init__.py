@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
     from shallow_mirror.checkpoints.rows.schema import schema_of
     from shallow_mirror.commands.options import parse_time
-    from shallow_mirror.config import ArchiveConfig, MirrorConfig
+    from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
     from shallow_mirror.errors import (
         ArchiveFormatError,
         BatchRefusedError,
@@ -72,7 +72,9 @@ if TYPE_CHECKING:
     from shallow_mirror.local_kafka.jars import delta_jars
     from shallow_mirror.operations.status import StatusReport, gather_status
     from shallow_mirror.preflight import PreflightReport, preflight_mirror
+    from shallow_mirror.streaming.runs.archive import Archive
     from shallow_mirror.streaming.runs.mirror import Mirror
+    from shallow_mirror.streaming.runs.restore import Restore
     from shallow_mirror.streaming.sources.catalog_archive import kafka_archive_options
     from shallow_mirror.streaming.sources.kafka_archive import register_kafka_archive
     from shallow_mirror.streaming.sources.kafka_batches import register_kafka_batches
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
 __all__ = [
+    "Archive",
     "ArchiveConfig",
     "ArchiveFormatError",
     "ArchiveReader",
@@ -121,6 +124,8 @@ __all__ = [
     "ProducerEpochFencedError",
     "Record",
     "RecoverNeededError",
+    "Restore",
+    "RestoreConfig",
     "RetriableError",
     "SparkLostError",
     "StaleBatchError",
@@ -176,6 +181,7 @@ _MODULES = {
     "parse_time": "shallow_mirror.commands.options",
     "ArchiveConfig": "shallow_mirror.config",
     "MirrorConfig": "shallow_mirror.config",
+    "RestoreConfig": "shallow_mirror.config",
     "ArchiveFormatError": "shallow_mirror.errors",
     "BatchRefusedError": "shallow_mirror.errors",
     "BrokerTooOldError": "shallow_mirror.errors",
@@ -215,7 +221,9 @@ _MODULES = {
     "gather_status": "shallow_mirror.operations.status",
     "PreflightReport": "shallow_mirror.preflight",
     "preflight_mirror": "shallow_mirror.preflight",
+    "Archive": "shallow_mirror.streaming.runs.archive",
     "Mirror": "shallow_mirror.streaming.runs.mirror",
+    "Restore": "shallow_mirror.streaming.runs.restore",
     "local_session": "shallow_mirror.streaming.spark.spark_session",
     "session_for_tables": "shallow_mirror.streaming.spark.spark_session",
     "kafka_archive_options": "shallow_mirror.streaming.sources.catalog_archive",

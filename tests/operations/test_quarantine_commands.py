@@ -16,12 +16,15 @@ from tests.verify.mirrored import TOPIC, Mirrored, flipped
 from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.rows.schema import table_uri
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError, RetriableError
 from shallow_mirror.operations import quarantine_retry
-from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export
+from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export, in_quarantine
 from shallow_mirror.operations.quarantine_retry import retry
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.verify import Unchecked
@@ -71,6 +74,16 @@ def test_what_is_refused_again_stays_and_what_is_around_it_is_released_in_order(
     ] == [4]
     assert retry(mirrored.config, Selection(topic="other")).sentences() == ["released 0 batches with 0 records"]
     assert mirrored.verify(is_deep=True).is_equal
+
+
+def test_batches_of_a_forgotten_topic_are_neither_listed_nor_released(mirrored: Mirrored) -> None:
+    storage = MirrorStorage.of(mirrored.config.tables)
+    assert len(in_quarantine(Quarantine.open(storage).entries(), storage)) == 4
+    (source,) = OffsetMap.open(storage).positions()
+    Controls.open(storage).forget([TopicIncarnation(source.topic, source.topic_id)], [])
+    assert in_quarantine(Quarantine.open(storage).entries(), storage) == []
+    assert retry(mirrored.config, ALL).sentences() == ["released 0 batches with 0 records"]
+    assert [is_released for _, is_released in released(mirrored)] == [False] * 4
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import write_deltalake
 
 from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.rows.paused_intervals import ControlAction
+from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
+from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS, ControlAction, ControlRow
 from shallow_mirror.errors import OffsetMapConflictError
 
 
@@ -19,6 +21,16 @@ def test_of_each_topic_the_newest_row_counts(tmp_path: Path) -> None:
     controls.add("pause", ["b"])
     controls.add("resume", ["a"])
     assert controls.paused().keys() == {"b"}
+
+
+def test_a_table_of_an_earlier_release_takes_what_is_forgotten(tmp_path: Path) -> None:
+    before = CONTROLS.to_arrow([ControlRow(sequence=1, topic="a", action="pause", at_ms=1, host="h", pid=1)])
+    write_deltalake(str(tmp_path / "controls"), before.drop_columns(["topic_id"]))
+    controls = Controls.open(str(tmp_path))
+    assert controls.paused().keys() == {"a"}
+    controls.forget([TopicIncarnation("a", "id of a")], ["a"])
+    assert controls.paused() == {}
+    assert controls.read().forgotten.at_ms.keys() == {TopicIncarnation("a", "id of a")}
 
 
 def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
