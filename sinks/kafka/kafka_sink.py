@@ -1,4 +1,26 @@
-"""Driver: the Kafka sink: every slot writes in a transaction of its own, and one commit to the offset map decides them all."""
+"""Driver: the Kafka sink: every slot writes in a transaction of its own, and one commit to the offset map decides them all.
+
+Theory of operation. A round is the generator `actions.run_micro_batch`; `KafkaSink._perform` carries out its actions in order:
+
+    RunSlots            tasks read the source and write to the target, invisible to readers of committed records
+    RefuseHangingTxns   nothing older is open in front of what was written
+    Decide              one Delta commit with the rows and the transactions of all slots: from here on, the round counts
+    EndTxn              commit of each transaction; then AwaitVisible, and Settle where one was not committed
+
+The order is the same everywhere. What differs is which round trips a micro-batch waits for:
+
+- Near target: nothing is asked ahead that a task can ask itself for less than a millisecond.
+- Far target (`_is_target_far`, by measured speeds): round trips are what a small micro-batch costs. When everything of a round is
+  visible, `_prepare_next_round` requests the next producer epochs and metadata, and the answers arrive while Spark plans. Before
+  the tasks start, `_additions` adds the planned partitions to the transactions. Slots ask for last stable offsets behind their
+  last batches, and `RefuseHangingTxns` uses those answers. A task keeps more responses in flight.
+- Preserved offsets: no transaction. The broker itself rejects a batch that is not at its offset, since the sequence is made from
+  the offset and all writers of a partition share a producer id. Its records are visible before the decision: a crash leaves
+  records without rows, and the next task finds them at the end of the log and records them.
+
+Before a decision, `guard` (`protocol/run_guard.py`) shows that no other run with a copy of the tables has begun. It has to be
+asked after the last producer epoch was taken: if all were taken ahead, the response that was requested with them counts.
+"""
 
 from __future__ import annotations
 
@@ -290,10 +312,12 @@ class KafkaSink:
                 began = self._clock()
                 results = self._run_slots(run_slots, decision)
                 txns = [result.txn for result in results if result.txn is not None]
+                # The answers to additions that were sent ahead: a task does not wait for them, the decision does.
                 self._require_added(txns, deadline)
                 if self._guard is not None and txns:
                     self._guard.require(deadline, is_begun_enough=self._prepared.issuperset(txns))
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
+                # Each task has measured the paths it used; a path that no task used this time is measured anew.
                 self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), _NOT_MEASURED)
                 self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), _NOT_MEASURED)
                 return results
@@ -308,6 +332,7 @@ class KafkaSink:
                     self._withdraw(decided, error, deadline)
                     raise RoundRepeatedError(str(error)) from error
             case actions.Decide(_, rows):
+                # The map keeps the highest number that was ever used: a start initialises, and so fences, all ids up to it.
                 slots = [int(row.txn.transactional_id.rpartition("-")[2]) for row in rows if row.txn is not None]
                 self._delete_leading_fillers(rows, deadline)
                 return self._owner.decide(rows, highest_slot=max(slots, default=-1))
