@@ -427,7 +427,7 @@ class LateWritesError(ConfigError):
     def __init__(self, wave: str, cluster: str, other: str, places: Sequence[str], command: str) -> None:
         self.wave, self.cluster, self.other, self.places, self.command = wave, cluster, other, tuple(places), command
         super().__init__(
-            f"wave {wave}: somebody wrote to {cluster} after the point of no return, and no mirror copies that: "
+            f"wave {wave}: a client wrote to {cluster} after the point of no return, and no mirror copies that: "
             f"{listed(self.places)}. Stop that writer; then `{command} --carry` copies these records to the topics at "
             f"{other}, and `{command} --quarantine` to topics of their own there"
         )

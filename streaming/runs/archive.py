@@ -370,8 +370,7 @@ class _ArchiveRun:
         listed = self._source.metadata(sorted(topics), deadline).topics
         topic_ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
         recreated = recreated_topics(positions, topic_ids) if self._config.isolates_recreated else {}
-        for problem in problems_of_gone({}, recreated):
-            self._reporter.record_problem(problem)
+        self._reporter.on_gone_topics(problems_of_gone({}, recreated))
         # What waits for the operator gets no description: a restore would take it for the topic of that name.
         self._describe(topics - recreated.keys(), deadline)
         archived = {source.topic for source in positions}.intersection(topics)

@@ -23,18 +23,24 @@ def without_gone_topics(
     return [source for source in positions if ids.get(source.topic) == source.topic_id]
 
 
-def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Mapping[str, str]) -> list[Problem]:
-    """Return the problems of topics that are left out. The first: sentences by source topic; the second: former ids."""
+def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Mapping[str, str]) -> list[tuple[str, Problem]]:
+    """Return the source topics that are left out, each with its problem.
+
+    `gone_at_target`: sentences by source topic. `recreated_at_source`: former ids by topic.
+    """
     problems = [
-        Problem(kind=ProblemKind.LEFT_OUT, text=sentence, remedy=REMEDY_OF_GONE, error_name=TopicGoneError.__name__)
-        for _, sentence in sorted(gone_at_target.items())
+        (name, Problem(kind=ProblemKind.LEFT_OUT, text=sentence, remedy=REMEDY_OF_GONE, error_name=TopicGoneError.__name__))
+        for name, sentence in sorted(gone_at_target.items())
     ]
     return problems + [
-        Problem(
-            kind=ProblemKind.LEFT_OUT,
-            text=f"source topic {name} was deleted and created again (its id was {topic_id}): nothing of it is copied",
-            remedy=REMEDY_OF_RECREATED,
-            error_name=TopicRecreatedError.__name__,
+        (
+            name,
+            Problem(
+                kind=ProblemKind.LEFT_OUT,
+                text=f"source topic {name} was deleted and created again (its id was {topic_id}): nothing of it is copied",
+                remedy=REMEDY_OF_RECREATED,
+                error_name=TopicRecreatedError.__name__,
+            ),
         )
         for name, topic_id in sorted(recreated_at_source.items())
     ]

@@ -353,8 +353,7 @@ class MirrorQuery:
         known = {key: at for key, at in positions.items() if topic_ids.get(key.topic) == key.topic_id}
         require_recorded_ends(self.target, known.values(), deadline)
         targets.prepare({name: len(topic.partitions) for name, topic in listed.items()}, deadline)
-        for problem in problems_of_gone(targets.gone, recreated):
-            self.reporter.record_problem(problem)
+        self.reporter.on_gone_topics(problems_of_gone(targets.gone, recreated))
         new = {source.topic for source in starts} - mirrored
         warn_of_others(self.target, targets.partition_counts(new), deadline)
         known = {key: at for key, at in known.items() if key.topic not in targets.gone}

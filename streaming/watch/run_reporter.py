@@ -83,6 +83,7 @@ class RunReporter:
         self.ends: Mapping[SourcePartition, int] | None = None
         """Where a restore ends in each partition; None: a planner writes the ends of the source."""
         left_out_path = temp_dirs.temp_dir() / f"left-out-{identity.run_id}.json"
+        self._gone_topics: tuple[tuple[str, Problem], ...] = ()
         self.left_out = LeftOutReporter(
             left_out_path, planner_state.left_out_path(run.checkpoint), report=self.record_problem, count=self._count_left_out
         )
@@ -254,6 +255,12 @@ class RunReporter:
         elif before >= REPEATED_EARLY_ENDS and not report.early_ends:
             _log.info("slots finish their ranges within write.commit_interval again")
 
+    def on_gone_topics(self, problems: Sequence[tuple[str, Problem]]) -> None:
+        """Record the topics that a query leaves out as a whole. A run with `available_now` does not end well with them."""
+        self._gone_topics = tuple(problems)
+        for _, problem in problems:
+            self.record_problem(problem)
+
     def on_caught_up(self, positions: Mapping[SourcePartition, Position], not_copied: Collection[str] = ()) -> None:
         """Report that a run with `available_now` has ended. Raise IncompleteRunError where it left something out.
 
@@ -262,7 +269,10 @@ class RunReporter:
         state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
         if state is not None:
             self.left_out.on_plan(state)
-        left_out = [f"{left.source.topic_partition} ({left.reason})" for left in self.left_out.partitions()]
+        partitions = self.left_out.partitions()
+        left_out = [f"{left.source.topic_partition} ({left.reason})" for left in partitions]
+        topics = {left.source.topic for left in partitions}
+        left_out += [problem.text for name, problem in self._gone_topics if name not in topics]
         if left_out:
             raise IncompleteRunError(left_out)
         count = self._micro_batch_count

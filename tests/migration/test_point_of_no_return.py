@@ -122,7 +122,7 @@ def test_late_writes_end_a_rollback_with_the_command_that_settles_them_and_then_
     after(stage, step, write_foreign("east"))
     with pytest.raises(LateWritesError) as late:
         stage.perform(Direction.ROLLBACK)
-    assert "somebody wrote to east after the point of no return" in str(late.value)
+    assert "a client wrote to east after the point of no return" in str(late.value)
     assert "(5 records)" in str(late.value)
     assert "`shallow-mirror migrate late-writes FILE --wave all --carry`" in str(late.value)
     stage.world.settled["east"] += range(5)
@@ -139,7 +139,7 @@ def test_the_report_of_a_wave_names_its_late_writes(direction: Direction) -> Non
     stage.perform(direction)
     report = next(row.detail for row in reversed(stage.owner.rows_so_far) if row.step == Step.REPORT)
     assert [write["record_count"] for write in report["late_writes"]] == [5]
-    assert any(f"somebody wrote to {left} after the point of no return" in sentence for sentence in stage.operator.sentences)
+    assert any(f"a client wrote to {left} after the point of no return" in sentence for sentence in stage.operator.sentences)
 
 
 def test_an_open_transaction_of_somebody_at_the_copies_is_waited_for_and_named() -> None:

@@ -1,7 +1,7 @@
 """Executor: what one try of a slot writes to target partitions with preserved offsets: no transaction, visible at once.
 
 Every batch is sent with the shared producer id and the sequence of its offset (docs/design/preserved-offsets.md). The broker
-appends it there, or answers that it would be out of order: then somebody else has written, and the next try asks where the log
+appends it there, or answers that it would be out of order: then another client has written, and the next try asks where the log
 ends now.
 """
 

@@ -204,7 +204,7 @@ class WaveConductor:
         return {**_compared(compared), "other_ends": to_document(other_ends)}
 
     def _compare(self, state: WaveState, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
-        """Raise CopiesDifferError; of a rollback LateWritesError where somebody wrote to the cluster that was left."""
+        """Raise CopiesDifferError; of a rollback LateWritesError where a client wrote to the cluster that was left."""
         effects = self._effects
         if state.direction is Direction.ROLLBACK:
             late = self._retried(lambda: effects.late_writes(state))

@@ -1,4 +1,4 @@
-"""Driver: records that somebody wrote to the cluster that was left, after the point of no return.
+"""Driver: records that a client wrote to the cluster that was left, after the point of no return.
 
 No mirror copies them: the one that did has handed its topics over. Where a reverse mirror writes to that cluster, they lie
 between its copies: where its map names no copy, and the log holds more than the marker of a transaction.

@@ -49,7 +49,7 @@ class Passage:
     boundary: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Of a rollback: where the logs of the target ended at the point of no return of the move."""
     known_late_writes: Sequence[LateWrite] = ()
-    """Of a rollback: records that somebody wrote to the source after the move, and that were settled."""
+    """Of a rollback: records that a client wrote to the source after the move, and that were settled."""
     are_writers_denied_at_other: bool = False
     """Of a rollback: the move has created Deny ACLs, which the rollback deletes."""
     launch: Launch = start_process

@@ -54,7 +54,7 @@ class LiftedTopic:
             lines.append(f"{name}: its retention is not paused")
         if self.kept:
             values = ", ".join(f"{setting}={value}" for setting, value in sorted(self.kept.items()))
-            lines.append(f"{name}: left alone, because somebody has set it since the restore: {values}")
+            lines.append(f"{name}: left alone, because it was set since the restore: {values}")
         return lines + [f"{name} then {sentence}" for sentence in self.deletes]
 
 
@@ -136,7 +136,7 @@ def _lifted(
     topic: PausedTopic, archived: Mapping[str, str], settings: Mapping[str, str] | None, amount: RestoredAmount
 ) -> LiftedTopic:
     if settings is None:
-        problem = "it was deleted, or created again by somebody else, since it was restored"
+        problem = "it was deleted, or created again, since it was restored"
         return LiftedTopic(topic=topic.source_topic, target=topic.target_topic, changes={}, kept={}, deletes=(), problem=problem)
     paused = {name for name, value in topic.settings.items() if settings.get(name) == value}
     others = {name: settings.get(name, "") for name in topic.settings.keys() - paused}
