@@ -7,18 +7,15 @@ unavailable for a moment (librdkafka issue 5040), and a mirror may run in it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden, refusal
+from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator
 from shallow_mirror.deadline import Deadline
@@ -39,8 +36,6 @@ _ACLS = (
     "grant Describe on the groups and their topics, and on the cluster that is written to also Read on both, to the user of the "
     "mirror file"
 )
-
-_GROUP_ID_NOT_FOUND = 69
 
 MAX_NOTE_BYTES = 4000
 """Below the brokers' default of `offset.metadata.max.bytes`, 4096."""
@@ -203,30 +198,6 @@ def _refusal(code: int) -> str:
     if code == _METADATA_TOO_LARGE:
         return METADATA_TOO_LARGE
     return f"{error_name(code)}: {_ACLS}" if is_forbidden(code) else f"the broker answered {error_name(code)}"
-
-
-def delete_groups(client: ClientConfig, names: Sequence[str], *, timeout_s: float) -> None:
-    """Delete groups without members; those that do not exist are passed over.
-
-    Raises ConfigError with every refusal, RetriableError where the cluster does not answer, or a group has members still.
-    """
-    if not names:
-        return
-    admin, problems = AdminClient({**client.as_confluent(), "log_level": "0"}), []
-    for name, future in admin.delete_consumer_groups(list(names), request_timeout=timeout_s).items():
-        try:
-            future.result(timeout_s + 1)
-        except KafkaException as error:
-            failure = error.args[0]
-            if failure.code() == _GROUP_ID_NOT_FOUND:
-                continue
-            if not is_forbidden(failure.code()):
-                raise RetriableError(failure.name(), f"group {name} was not deleted: {failure.str()}") from error
-            problems.append(f"group {name} cannot be deleted: {refusal(failure.code(), 'DeleteGroups', key=name)}")
-        except TimeoutError as error:  # the client itself is late
-            raise RetriableError("REQUEST_TIMED_OUT", f"group {name} was not deleted within {timeout_s:.0f} s") from error
-    if problems:
-        raise ConfigError(problems)
 
 
 def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:

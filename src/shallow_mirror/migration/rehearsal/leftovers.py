@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.admin.consumer_groups import delete_groups
+from shallow_mirror.broker.admin.group_admin import delete_groups
 from shallow_mirror.broker.admin.topic_admin import delete_topics
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import ClusterSettings
