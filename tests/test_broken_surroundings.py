@@ -51,7 +51,16 @@ def explained(error: Exception) -> MirrorError:
             SparkLostError,
             "Spark ended a call with an error: : java.lang.IllegalStateException: broken: its log",
         ),
-        (Py4JError("x\njava.io.IOException: No space left on device"), MirrorError, "disk of Spark's files is full"),
+        (
+            Py4JError("x\njava.io.IOException: No space left on device"),
+            MirrorError,
+            r"cannot write to a folder of its own .* \(No space left on device\): free space there",
+        ),
+        (
+            Py4JError("x\njava.io.FileNotFoundException: /c/offsets/.1.tmp (Read-only file system)"),
+            ConfigError,
+            r"\(Read-only file system\): make it writable, or name another folder",
+        ),
     ],
 )
 def test_an_error_of_the_surroundings_is_one_line_with_a_remedy(error: Exception, kind: type[MirrorError], text: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from shallow_mirror.errors import ConfigError, SparkLostError
+from shallow_mirror.errors import ConfigError, MirrorError, SparkLostError
 
 _LOST_WORKER = re.compile(
     r"Python worker exited unexpectedly|Python worker failed to connect back|waiting for the Python worker to connect back"
@@ -22,6 +22,41 @@ _LOST_WORKER = re.compile(
 )
 
 _UNFIT_PYTHON = re.compile(r"ModuleNotFoundError: (No module named '[^']+')|\[PYTHON_VERSION_MISMATCH\]\s*([^\n]+)")
+
+
+_FULL = ("No space left on device", "Disk quota exceeded")
+_UNWRITABLE = {
+    "No space left on device": "free space there",
+    "Disk quota exceeded": "raise the quota, or free space there",
+    "Read-only file system": "make it writable, or name another folder",
+    "Permission denied": "grant this user access, or name another folder",
+    "Mkdirs failed to create": "grant this user access, or name another folder",
+}
+"""What to do, by what Java says of a file that cannot be written."""
+
+
+def find_unwritable_folder(text: str, folder: str) -> MirrorError | None:
+    """Return the folder as what could not be written, and why, if that is what `text` reports. A full disk is no ConfigError."""
+    sign = next((sign for sign in _UNWRITABLE if sign in text), None)
+    if sign is None:
+        return None
+    kind = MirrorError if sign in _FULL else ConfigError
+    return kind(
+        f"Spark cannot write to {folder} ({sign}): {_UNWRITABLE[sign]}, then start again. Nothing is lost: what was copied is in "
+        "the tables"
+    )
+
+
+@contextmanager
+def raising_unwritable_folder(folder: str) -> Iterator[None]:
+    """Raise ConfigError or MirrorError where a call of Spark ended because files in `folder` cannot be written."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        unwritable = find_unwritable_folder(str(error), folder)
+        if unwritable is None:
+            raise
+        raise unwritable from error
 
 
 def lost_worker(text: str) -> str | None:

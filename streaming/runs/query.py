@@ -12,7 +12,13 @@ from pyspark.sql import DataFrame
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.micro_batches.spark_failures import find_unfit_python, lost_worker, raising_unfit_python
+from shallow_mirror.sinks.micro_batches.spark_failures import (
+    find_unfit_python,
+    find_unwritable_folder,
+    lost_worker,
+    raising_unfit_python,
+    raising_unwritable_folder,
+)
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
 from shallow_mirror.streaming.runs.supervisor import Supervisor
 from shallow_mirror.streaming.sources import kafka_batches, planned_ranges
@@ -60,7 +66,8 @@ def run_query(
 
         writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", checkpoint)
         trigger = {"availableNow": True} if trigger_s is None else {"processingTime": f"{trigger_s} seconds"}
-        query = writer.trigger(**trigger).start()
+        with raising_unwritable_folder(checkpoint):
+            query = writer.trigger(**trigger).start()
         daemons.end_of_creation()
         try:
             while not query.awaitTermination(_POLL_S):
@@ -78,12 +85,12 @@ def run_query(
     if sink.failure is not None:
         raise sink.failure
     if failure is not None:
-        raise _planner_error(str(failure)) from failure
+        raise _planner_error(str(failure), checkpoint) from failure
 
 
-def _planner_error(text: str) -> MirrorError:
+def _planner_error(text: str, checkpoint: str) -> MirrorError:
     """Return the planner's error from the text that Spark passes on, or what else ended the query."""
-    error = deserialize_error(text) or find_unfit_python(text)
+    error = deserialize_error(text) or find_unfit_python(text) or find_unwritable_folder(text, checkpoint)
     if error is not None:
         return error
     lost = lost_worker(text)

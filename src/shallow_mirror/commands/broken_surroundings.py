@@ -70,8 +70,11 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 def _of_spark(text: str) -> MirrorError:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if any("No space left on device" in line for line in lines):
-        return MirrorError("the disk of Spark's files is full (No space left on device): free space there, then start again")
+    from shallow_mirror.sinks.micro_batches.spark_failures import find_unwritable_folder  # imports PySpark
+
+    unwritable = find_unwritable_folder(text, "a folder of its own (the checkpoint, its log, or temporary files)")
+    if unwritable is not None:
+        return unwritable
     # Py4J puts its own sentence in front of the line that names the exception of Java.
     cause = next((line for line in lines if "Exception" in line or "Error:" in line), lines[0] if lines else "no message")
     return SparkLostError(f"Spark ended a call with an error: {cause}: its log says more; start again")
