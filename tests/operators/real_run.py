@@ -45,6 +45,8 @@ MOST_WAITS = 30
 
 _LONGEST_WAIT_S = 1.0
 _LONGEST_RUN_S = 120.0
+_PRELOADED = ["tests.operators.real_run", "tests.faults.run", "pandas"]
+"""With the main module of `make faults`, which each process executes again."""
 _ANSWER_MS = 10_000.0
 _READ_KEYS = frozenset(API_KEYS[api] for api in READS)
 _ADMIN_EFFECTS = ("create_topics", "create_partitions", "delete_topics", "delete_records", "incremental_alter_configs")
@@ -75,7 +77,7 @@ def performed(order: RunOrder, on_request: Callable[[int], None]) -> MirrorError
     `on_request` is called with the number of each request of `events_at`, before it is sent. Raises RunStuckError.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.operators.real_run", "pandas"])
+    context.set_forkserver_preload(_PRELOADED)
     own, given = context.Pipe()
     process = context.Process(target=_run, args=(given, order), daemon=True)
     process.start()
@@ -163,7 +165,8 @@ class _Effects:
         self._requests = 0
         self.lock = threading.RLock()
 
-    def perform(self, effect: Callable[[], Any]) -> Any:
+    def perform(self, effect: Callable[[], Any], wait: Callable[[], object] | None = None) -> Any:
+        """`wait`: returns when others know of the effect, where `effect` does not."""
         with self.lock:
             self.life.effects += 1
             is_last = self.life.effects == self.life.kill_at
@@ -171,6 +174,8 @@ class _Effects:
             self._die()
         answer = effect()
         if is_last:
+            if wait is not None:
+                wait()
             self._die()
         return answer
 
@@ -199,12 +204,8 @@ class _CountedTransport(Transport):
             send(parts, deadline, take)
             return
 
-        def effect() -> None:
-            send(parts, deadline, take)
-            if self.effects.life.effects == self.effects.life.kill_at:
-                self.wait_readable(_ANSWER_MS)  # the broker has answered, and the answer is not heard
-
-        self.effects.perform(effect)
+        # Killed behind it, the broker has answered, and the answer is not read.
+        self.effects.perform(lambda: send(parts, deadline, take), lambda: self.wait_readable(_ANSWER_MS))
 
     def _keys_of(self, data: bytes) -> list[int]:
         keys, pos = [], 0

@@ -1,5 +1,5 @@
-"""Random actions of operators for minutes or hours: `make faults FAULTS="operators --sequences 1000"`. Needs no brokers, but for
-`--brokers`: the same scripts on two real brokers, a round for each.
+"""Random actions of operators for minutes or hours: `make faults FAULTS="operators --sequences 1000"`. Needs no brokers;
+`--brokers` performs the same scripts on two real ones.
 
 Every sequence has a seed: `--seed 17 --sequences 1` performs that of 17 again. Where something differs, its script is shortened
 and printed with what happened.
