@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ _EVENT_CHARACTERS = 500
 def on_brokers(seeds: Sequence[int], minutes: float | None) -> int:
     """Perform the scripts of these seeds, none of which begins after so many minutes; return the exit code."""
     logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and files do not outlive this process
     began, count, total, differing = time.monotonic(), 0, Done(None, ()), list[int]()
     with tempfile.TemporaryDirectory(prefix="operators-") as folder:
         nodes = start_clusters(Path(folder), 2)
