@@ -7,12 +7,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec
 from tests.support import mirror_runs
 from tests.support.one_batch import one_batch_producer
 
 _TIMEOUT_S = 30
+_NOT_READY = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 _LONGEST_TXN_MS = 900_000
 """`transaction.max.timeout.ms` of brokers."""
 
@@ -131,10 +144,23 @@ class RealCluster:
     # --- groups ---
 
     def commit_group(self, group: str, topic: str, partition: int, offset: int) -> None:
-        asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])]
-        (future,) = self._admin.alter_consumer_group_offsets(asked).values()
-        for place in future.result(_TIMEOUT_S).topic_partitions:
-            assert place.error is None, place.error
+        place = TopicPartition(topic, partition, offset)
+        mirror_runs.wait_for(f"the coordinator of {group}", lambda: self._is_committed(group, place))
+
+    def _is_committed(self, group: str, place: TopicPartition) -> bool:
+        """Return False where the coordinator is not ready yet, as in the first seconds of a broker. Raises KafkaException."""
+        (future,) = self._admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [place])]).values()
+        try:
+            (answered,) = future.result(_TIMEOUT_S).topic_partitions
+        except KafkaException as refused:
+            error = refused.args[0]
+        else:
+            error = answered.error
+        if error is None:
+            return True
+        if error.code() not in _NOT_READY:
+            raise KafkaException(error)
+        return False
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         (future,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()

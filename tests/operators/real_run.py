@@ -45,8 +45,15 @@ MOST_WAITS = 30
 
 _LONGEST_WAIT_S = 1.0
 _LONGEST_RUN_S = 120.0
-_PRELOADED = ["tests.operators.real_run", "tests.faults.run", "pandas"]
-"""With the main module of `make faults`, which each process executes again."""
+_PRELOADED = [
+    "tests.operators.real_run",
+    "tests.operators.scripts",
+    "tests.faults.campaigns",
+    "tests.faults.document",
+    "tests.random_archives.run",
+    "pandas",
+]
+"""With what the main module of `make faults` imports: each process executes that module again."""
 _ANSWER_MS = 10_000.0
 _READ_KEYS = frozenset(API_KEYS[api] for api in READS)
 _ADMIN_EFFECTS = ("create_topics", "create_partitions", "delete_topics", "delete_records", "incremental_alter_configs")
