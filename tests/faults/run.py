@@ -128,7 +128,7 @@ def main() -> int:
         nargs="*",
         metavar="CAMPAIGN",
         help=f"all of them by default; none: only --starts; {', '.join(names)}. Without brokers: restore --help "
-        "(random archives), operators --help (random actions of operators)",
+        "(random archives), operators --help (random actions of operators; on real ones with --brokers)",
     )
     parser.add_argument("--rounds", type=int, help="rounds of each campaign; each has its own default")
     parser.add_argument("--minutes", type=float, help="no round of a campaign begins after so many")

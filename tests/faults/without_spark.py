@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,15 +35,19 @@ class Session:
     version = "4.2"
 
     def __init__(self, workers: int) -> None:
-        self.workers = ProcessPoolExecutor(
-            workers, mp_context=multiprocessing.get_context("fork"), initializer=_end_after_the_driver
-        )
-        self.workers.submit(os.getpid).result()  # all are forked by it, before there is a thread or a Delta table
+        self.workers = self.executor(workers)
         self.defaultParallelism = workers
         self.sparkContext = self.dataSource = self
         self.sources: dict[str, Any] = {}
         self.environment: dict[str, str] = {}
         """Of workers that are yet to start: here they all have this process's."""
+
+    @staticmethod
+    def executor(workers: int) -> Executor:
+        """Return what runs the slots."""
+        pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"), initializer=_end_after_the_driver)
+        pool.submit(os.getpid).result()  # all are forked by it, before there is a thread or a Delta table
+        return pool
 
     def getConf(self) -> Mapping[str, str]:  # noqa: N802 - Spark's name
         return {}
@@ -99,11 +103,12 @@ class _Builder(StreamBuilder):
         self._checkpoint = _Checkpoint(Path(value))
         return self
 
-    def trigger(self, **_trigger: object) -> Self:
+    def trigger(self, **trigger: object) -> Self:
+        self._is_available_now = "availableNow" in trigger
         return self
 
     def start(self) -> _Query:
-        return _Query(self._session.workers, self._reader, self._sink, self._checkpoint)
+        return _Query(self._session.workers, self._reader, self._sink, self._checkpoint, self._is_available_now)
 
 
 class _Checkpoint:
@@ -137,8 +142,9 @@ class _Query:
     """One thread, as Spark's: plan, hand to the sink, note, again."""
 
     def __init__(
-        self, workers: ProcessPoolExecutor, reader: Any, sink: Callable[[Any, int], None], checkpoint: _Checkpoint
+        self, workers: Executor, reader: Any, sink: Callable[[Any, int], None], checkpoint: _Checkpoint, is_available_now: bool
     ) -> None:
+        self._is_available_now = is_available_now
         self._workers, self._reader, self._sink, self._checkpoint = workers, reader, sink, checkpoint
         self._stop = threading.Event()
         self._failure: Exception | None = None
@@ -159,9 +165,13 @@ class _Query:
     def _run(self) -> None:
         try:
             number, start = self._take_up()
+            if self._is_available_now:
+                self._reader.prepareForTriggerAvailableNow()
             while not self._stop.is_set():
                 end = self._reader.latestOffset(start, ReadAllAvailable())
                 if end == start:
+                    if self._is_available_now:
+                        return
                     self._stop.wait(_IDLE_S)
                     continue
                 self._checkpoint.plan(number, start, end)
@@ -188,7 +198,7 @@ class _Query:
 class _Planned:
     """Stands in for the DataFrame of a micro-batch."""
 
-    def __init__(self, workers: ProcessPoolExecutor, reader: Any, partitions: Sequence[Any]) -> None:
+    def __init__(self, workers: Executor, reader: Any, partitions: Sequence[Any]) -> None:
         self._workers, self._reader, self._partitions = workers, reader, partitions
 
     def mapInArrow(self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _schema: str) -> Self:  # noqa: N802

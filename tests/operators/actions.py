@@ -10,12 +10,11 @@ from typing import ClassVar, Protocol
 from tests.operators.history import SourceTxn
 from tests.operators.lives import KilledError, Life
 from tests.operators.remedies import take_remedy
-from tests.operators.world import GROUPS, FindingError, World
+from tests.operators.world import FindingError, World
 
 from shallow_mirror.checkpoints.rows.paused_intervals import ControlAction
 from shallow_mirror.errors import MirrorError
 
-TOPICS = ("a", "b")
 MOST_REMEDIES = 8
 MOST_PARTITIONS = 3
 _STAY_S = 100.0
@@ -27,7 +26,7 @@ class Action(Protocol):
 
 def _place(world: World, topic: int, partition: int) -> tuple[str, int] | None:
     """Return an existing partition of the source; None where no topic is left."""
-    names = sorted(set(TOPICS) & world.source.topic_ids().keys())
+    names = sorted(set(world.topics) & world.source.topic_ids().keys())
     if not names:
         return None
     name = names[topic % len(names)]
@@ -139,7 +138,7 @@ class _Control:
 
     def perform(self, world: World) -> None:
         if world.has_tables():
-            world.controls().add(self.action, [TOPICS[self.topic % len(TOPICS)]])
+            world.controls().add(self.action, [world.topics[self.topic % len(world.topics)]])
 
 
 class Pause(_Control):
@@ -191,7 +190,7 @@ class LoseCheckpoint:
     """Delete the folder of Spark's checkpoint."""
 
     def perform(self, world: World) -> None:
-        world.checkpoints.pop(world.config.checkpoint, None)
+        world.lose_checkpoint()
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,7 @@ class Idle:
     hours: int
 
     def perform(self, world: World) -> None:
-        world.clock.sleep(self.hours * 3600.0)
+        world.idle(self.hours * 3600.0)
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ class CreateTopic:
     partitions: int
 
     def perform(self, world: World) -> None:
-        name = TOPICS[self.topic % len(TOPICS)]
+        name = world.topics[self.topic % len(world.topics)]
         if name not in world.source.topic_ids():
             world.create_source_topic(name, self.partitions)
 
@@ -352,7 +351,9 @@ class CommitGroup:
         place = _place(world, self.topic, self.partition)
         if place is not None:
             start, end = world.source.bounds(*place)
-            world.source.commit_group(GROUPS[self.group % len(GROUPS)], *place, start + (end - start) * self.share // 100)
+            world.source.commit_group(
+                world.groups[self.group % len(world.groups)], *place, start + (end - start) * self.share // 100
+            )
 
 
 @dataclass(frozen=True)

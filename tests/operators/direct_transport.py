@@ -20,7 +20,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 
 PORT = 9092
-_READS = frozenset(
+READS = frozenset(
     {
         "ApiVersions",
         "DescribeAcls",
@@ -87,7 +87,7 @@ class Network:
 
     def answered(self, host: str, frame: bytes) -> bytes:
         key, api, body = _read(frame)
-        is_effect = api not in _READS
+        is_effect = api not in READS
         if is_effect or self._lives.current.is_over:
             self._lives.before_effect()
         self.observe(host, api)

@@ -47,7 +47,7 @@ def skip_what_is_lost(world: World, _error: MirrorError) -> str:
 def exclude_topic(world: World, error: MirrorError) -> str:
     """Exclude the topic of the error, or all that its lines name."""
     place = getattr(error, "topic_partition", None)
-    named = {place.topic.partition(".")[0]} if place is not None else set(_NAMED.findall(str(error)))
+    named = {place.topic.partition(".")[0]} if place is not None else _named_topics(world, str(error))
     assert named, f"no topic is named: {error}"
     world.settings.excluded |= named
     return f"topics.exclude: {sorted(named)}"
@@ -119,8 +119,10 @@ def choose_for_lost_records(world: World, _error: MirrorError) -> str:
     return "recover --redo" if is_redo else "recover --commit"
 
 
-_NAMED = re.compile(r"(?:\(for |topic )([a-z])\b")
-"""Source topics in a message."""
+def _named_topics(world: World, text: str) -> set[str]:
+    """Return the source topics that a message names."""
+    return {topic for topic in world.topics if re.search(rf"(?:\(for |topic ){re.escape(topic)}\b", text)}
+
 
 _ANOTHER_MIRROR = "another mirror id, tables and checkpoint"
 

@@ -1,4 +1,5 @@
-"""Random actions of operators for minutes or hours: `make faults FAULTS="operators --sequences 1000"`. Needs no brokers.
+"""Random actions of operators for minutes or hours: `make faults FAULTS="operators --sequences 1000"`. Needs no brokers;
+`--brokers` performs the same scripts on two real ones.
 
 Every sequence has a seed: `--seed 17 --sequences 1` performs that of 17 again. Where something differs, its script is shortened
 and printed with what happened.
@@ -29,7 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sequences", type=int, default=100_000)
     parser.add_argument("--minutes", type=float, help="no sequence begins after so many")
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence; the others follow")
+    parser.add_argument("--brokers", action="store_true", help="perform the sequences on two local real brokers")
     chosen = parser.parse_args(arguments)
+    if chosen.brokers:
+        from tests.operators.real_rounds import on_brokers
+
+        return on_brokers(range(chosen.seed, chosen.seed + chosen.sequences), chosen.minutes)
     logging.disable(logging.CRITICAL)
     began, count, total, differing = time.monotonic(), 0, Done(None, ()), list[int]()
     with tempfile.TemporaryDirectory(prefix="operators-", dir=_MEMORY if _MEMORY.is_dir() else None) as folder:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.operators import actions
-from tests.operators.actions import TOPICS, Action, run_until_done
+from tests.operators.actions import Action, run_until_done
 from tests.operators.surroundings import opened_world
 from tests.operators.world import FindingError, World
 
@@ -115,32 +115,37 @@ def script_of(seed: int) -> list[Action]:
 
 
 def perform(script: Sequence[Action], folder: Path) -> Done:
-    """Perform a script in a new world, then let everything come to an end: all is copied, however the script left it."""
+    """Perform a script in a new world in memory, as `perform_in`."""
     with opened_world(folder) as world:
-        world.create_source_topic(TOPICS[0], 2)
-        world.create_source_topic(TOPICS[1], 1)
-        finding = None
-        try:
-            for action in script:
-                world.events.append(repr(action))
-                action.perform(world)
-            world.events.append("end")
-            _finish(world)
-        except FindingError as found:
-            finding = str(found)
-        except AssertionError as failed:
-            finding = f"AssertionError: {failed}"
-        except Exception as error:  # noqa: BLE001 - whatever is no error of the package is a finding
-            finding = f"{type(error).__name__}: {error}"
-        return Done(finding, world.events, world.runs, world.kills, world.remedies, world.records)
+        return perform_in(world, script)
+
+
+def perform_in(world: World, script: Sequence[Action]) -> Done:
+    """Perform a script, then let everything come to an end: all is copied, however the script left it."""
+    for topic, partitions in zip(world.topics, (2, 1), strict=True):
+        world.create_source_topic(topic, partitions)
+    finding = None
+    try:
+        for action in script:
+            world.events.append(repr(action))
+            action.perform(world)
+        world.events.append("end")
+        _finish(world)
+    except FindingError as found:
+        finding = str(found)
+    except AssertionError as failed:
+        finding = f"AssertionError: {failed}"
+    except Exception as error:  # noqa: BLE001 - whatever is no error of the package is a finding
+        finding = f"{type(error).__name__}: {error}"
+    return Done(finding, world.events, world.runs, world.kills, world.remedies, world.records)
 
 
 def _finish(world: World) -> None:
     for txn in list(world.open_txns):
         world.end_txn(txn, is_commit=True)
     if world.has_tables():
-        world.controls().add("resume", list(TOPICS))
-        world.controls().add("take-back", list(TOPICS))
+        world.controls().add("resume", world.topics)
+        world.controls().add("take-back", world.topics)
     run_until_done(world, 0)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests.operators.direct_transport import direct_connections
+from tests.operators.fake_world import MOST_WAITS, FakeWorld, WaitsForeverError
 from tests.operators.strict_admin import strict_admin
 from tests.operators.virtual_clock import virtual_clock
-from tests.operators.world import MOST_WAITS, WaitsForeverError, World
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -25,9 +25,9 @@ from shallow_mirror.streaming.watch.run_reporter import RunReporter
 
 
 @contextmanager
-def opened_world(folder: Path) -> Iterator[World]:
+def opened_world(folder: Path) -> Iterator[FakeWorld]:
     """Yield a world; everything of the package that is used in the block runs in it."""
-    world = World(folder)
+    world = FakeWorld(folder)
     kept: dict[Any, Cluster] = {}
 
     def wait(_supervisor: Supervisor, seconds: float) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.operators.fake_world import FakeWorld
 from tests.operators.inline_streams import InlineStreams
 from tests.operators.surroundings import opened_world
-from tests.operators.world import World
 from tests.support import archive_runs
 
 from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
@@ -30,7 +30,7 @@ def _without_logging() -> Iterator[None]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[FakeWorld]:
     with opened_world(tmp_path / "world") as opened:
         for topic in ("a", "b"):
             opened.create_source_topic(topic, 1)
@@ -38,11 +38,11 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield opened
 
 
-def _config(world: World, **groups: Any) -> ArchiveConfig:
+def _config(world: FakeWorld, **groups: Any) -> ArchiveConfig:
     return archive_runs.config(world.folder, world.source.bootstrap, ["[a-z]"], **groups)
 
 
-def _archive(world: World, config: ArchiveConfig) -> None:
+def _archive(world: FakeWorld, config: ArchiveConfig) -> None:
     Archive(config).run(InlineStreams(world.checkpoints, lambda: None), available_now=True)
 
 
@@ -52,7 +52,7 @@ def _positions(config: ArchiveConfig) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.parametrize("on_error", ["stop", "isolate"])
-def test_the_topic_waits_for_the_operator_and_with_isolate_the_others_are_archived(world: World, on_error: str) -> None:
+def test_the_topic_waits_for_the_operator_and_with_isolate_the_others_are_archived(world: FakeWorld, on_error: str) -> None:
     config = _config(world, on_error=on_error)
     _archive(world, config)
     former, other = ((topic, world.source.topic_ids()[topic]) for topic in ("a", "b"))

@@ -1,45 +1,33 @@
-"""Two strict clusters, a mirror between them that is run, killed and reconfigured, and what an observer knows of all of it."""
+"""Two clusters, a mirror between them that is run, killed and reconfigured, and what an observer knows of all of it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tests.operators.checker import GroupCommit, Observation, check, position_of, rows_of, shortened
-from tests.operators.direct_transport import Network
-from tests.operators.fake_cluster import FakeCluster, WriterTxn
+from tests.operators.checker import GroupCommit, Observation, Row, check, position_of, rows_of, shortened
 from tests.operators.history import LogKey, Outcome, Produced, SourceLog, SourceTxn, TargetLog
-from tests.operators.inline_streams import Checkpoint, InlineStreams
-from tests.operators.lives import KilledError, Life, Lives
-from tests.operators.memory_tables import TablePlaces, Versions, settled_rows
-from tests.operators.virtual_clock import VirtualClock
+from tests.operators.lives import KilledError, Life
 from tests.support import mirror_runs
 
-from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints.logs.controls import Controls
 from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.streaming.runs.mirror import Mirror
-from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 
+TOPICS = ("a", "b")
 GROUPS = ("g1", "g2")
-_IDLE_S = 20.0
-MOST_WAITS = 12
-"""So often a run may try again. Nothing here recovers by itself, so that more would be for ever."""
+During = Mapping[int, Callable[[], None]]
+"""What happens meanwhile, by the number of the request it happens at."""
 
 
 class FindingError(Exception):
     """What no operator should see: records lost or twice, or a stop without a way on."""
-
-
-class WaitsForeverError(BaseException):
-    """A run tries the same again and again. Not an `Exception`: the supervisor would retry it."""
 
 
 @dataclass
@@ -63,21 +51,63 @@ class TablesCopy:
     """What an operator has copied of the folder of tables, with or without the Spark checkpoint in it."""
 
     number: int
-    tables: dict[str, Versions]
-    checkpoint: Checkpoint | None
+    tables: Any
+    checkpoint: Any
+    """None: without it."""
 
 
-class World:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.lives = Lives()
-        self.clock = VirtualClock()
-        self.network = Network(self.lives)
-        self.places = TablePlaces(self.lives)
-        self.checkpoints: dict[str, Checkpoint] = {}
-        self.source, self.target = (FakeCluster(name, self.clock.now_ms) for name in ("east", "west"))
-        for cluster in (self.source, self.target):
-            self.network.add(cluster.name, cluster.state)
+class WriterTxn(Protocol):
+    """An open transaction of a writer."""
+
+    @property
+    def sequences(self) -> Mapping[tuple[str, int], int]:
+        """How many records it wrote, by place."""
+
+
+class ObservedCluster(Protocol):
+    """A cluster as its clients and its operator use it: writers, transactions, topics, groups, and a reader of their records."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def create_topic(self, topic: str, partitions: int) -> None: ...
+
+    def delete_topic(self, topic: str) -> None: ...
+
+    def add_partitions(self, topic: str, partitions: int) -> None: ...
+
+    def topic_ids(self) -> dict[str, str]: ...
+
+    def partitions(self, topic: str) -> int: ...
+
+    def begin(self) -> Any: ...
+
+    def produce(self, topic: str, partition: int, values: list[str], txn: Any = None) -> int:
+        """Write one batch; return the offset of its first record."""
+
+    def end(self, txn: Any, *, is_commit: bool) -> None: ...
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None: ...
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]: ...
+
+    def read(self, topic: str, partition: int) -> dict[int, str]:
+        """Return what a read_committed consumer sees, without tombstones: values by offset."""
+
+    def commit_group(self, group: str, topic: str, partition: int, offset: int) -> None: ...
+
+    def group_offsets(self, group: str) -> dict[tuple[str, int], int]: ...
+
+
+class World(ABC):
+    """`suffix`: of the names of topics, groups and mirrors, where several worlds share their clusters."""
+
+    source: ObservedCluster
+    target: ObservedCluster
+
+    def __init__(self, folder: Path, suffix: str = "") -> None:
+        self.folder, self.suffix = folder, suffix
+        self.topics, self.groups = ([f"{name}{suffix}" for name in names] for names in (TOPICS, GROUPS))
         self.settings = Settings()
         self.logs: dict[LogKey, SourceLog] = {}
         self.former_targets: dict[LogKey, TargetLog] = {}
@@ -91,10 +121,9 @@ class World:
         self.waits: list[str] = []
         self.patience_s = 0.0
         """How long the next run goes on; 0: up to the log ends of its start."""
-        self.older_rows: list[dict[str, Any]] = []
+        self.older_rows: Sequence[Row] = ()
         """Of the tables that were put back last."""
         self.may_write_foreign = True
-        self.monitor: TopicMonitor | None = None
         self.events: list[str] = []
         """What happened, for the script of a finding."""
         self.runs = self.kills = self.remedies = self.records = 0
@@ -107,73 +136,80 @@ class World:
     def config(self) -> MirrorConfig:
         key = self.settings.key()
         if key not in self._configs:
-            chosen = self.settings
-            topics: dict[str, Any] = {"include": ["[a-z]"], "exclude": sorted(chosen.excluded), "target_name": chosen.target_name}
-            if chosen.offsets != "translated":
-                topics["offsets"] = {".*": chosen.offsets}
-            self._configs[key] = mirror_runs.config(
-                self.folder,
-                self.source.bootstrap,
-                self.target.bootstrap,
-                topics["include"],
-                mirror=f"m{chosen.number}",
-                tables=f"tables{chosen.number}",
-                topics=topics,
-                read={"isolation_level": chosen.isolation, "on_data_loss": chosen.on_data_loss},
-                write={"slots": 2, "transaction_timeout_ms": 60_000},
-            )
+            self._configs[key] = MirrorConfig.from_document(self.document, folder=self.folder)
         return self._configs[key]
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        return settled_rows(self.places.at(self.config.tables).tables.get("offset_map", []))
+    def document(self) -> dict[str, Any]:
+        """The mirror file."""
+        chosen = self.settings
+        topics: dict[str, Any] = {
+            "include": [f"[a-z]{self.suffix}"],
+            "exclude": sorted(chosen.excluded),
+            "target_name": chosen.target_name,
+        }
+        if chosen.offsets != "translated":
+            topics["offsets"] = {".*": chosen.offsets}
+        return mirror_runs.document(
+            self.source.bootstrap,
+            self.target.bootstrap,
+            topics["include"],
+            mirror=f"m{chosen.number}{self.suffix}",
+            tables=f"tables{chosen.number}",
+            topics=topics,
+            read={"isolation_level": chosen.isolation, "on_data_loss": chosen.on_data_loss},
+            write={"slots": 2, "transaction_timeout_ms": 60_000},
+        )
 
-    def run(self, life: Life, during: dict[int, Callable[[], None]] | None = None) -> MirrorError | None:
+    @property
+    def rows(self) -> Sequence[Row]:
+        """All of the offset map of the mirror; none before its first run."""
+        return self.rows_in(self.config.tables)
+
+    @abstractmethod
+    def rows_in(self, tables: Any) -> Sequence[Row]:
+        """Return all rows of the offset map in these tables, or in a copy of them."""
+
+    @abstractmethod
+    def ended_by(self, life: Life, during: During, patience_s: float) -> MirrorError | None:
+        """Run the mirror, up to the log ends or so long; return the error that ended it. `life` is over where it was killed.
+
+        Raises FindingError where it tries the same for ever.
+        """
+
+    @abstractmethod
+    def has_tables(self) -> bool: ...
+
+    @abstractmethod
+    def copied_tables(self, *, with_checkpoint: bool) -> TablesCopy: ...
+
+    @abstractmethod
+    def put_back(self, copy: TablesCopy) -> None: ...
+
+    @abstractmethod
+    def lose_checkpoint(self) -> None: ...
+
+    @abstractmethod
+    def idle(self, seconds: float) -> None:
+        """Let so much time go by."""
+
+    def run(self, life: Life, during: During | None = None) -> MirrorError | None:
         """Run the mirror up to the log ends; return the error that ended it. `during`: called before the request of a number.
 
         Raises KilledError where its life ends before.
         """
         self.runs += 1
-        self.waits = []
-        before = {key: position_of(rows_of(self.rows, key)) or 0 for key in self.logs}
+        before = self._positions()
         kept_back = self.not_copied() if self.has_tables() else frozenset[str]()
         visible = self._visible() if kept_back else Counter[str]()
-        requests = 0
-
-        def observe(_host: str, _api: str) -> None:
-            nonlocal requests
-            requests += 1
-            event = (during or {}).get(requests)
-            if event is not None:
-                with self.other_process():
-                    event()
-
-        self.lives.current, self.network.observe = life, observe
-        mirror = Mirror(self.config)
         patience_s, self.patience_s = self.patience_s, 0.0
-        ends_at = self.clock.monotonic() + patience_s
-
-        def on_idle() -> None:
-            self.clock.sleep(_IDLE_S)
-            with self.other_process():
-                assert self.monitor is not None
-                self.monitor._read_controls()  # as its thread does every three seconds
-            if self.clock.monotonic() > ends_at:
-                mirror.stop()
-
         try:
-            mirror.run(InlineStreams(self.checkpoints, on_idle), available_now=not patience_s)
-        except MirrorError as error:
-            return error
-        except WaitsForeverError as waiting:
-            raise FindingError(f"the run waits for ever: {waiting}") from waiting
+            error = self.ended_by(life, during or {}, patience_s)
         finally:
-            self.network.observe = lambda *_: None
-            self.lives.current = Life()
-            if life.is_over:
-                self.kills += 1
-                worker_clients._clusters.clear()
+            self.kills += life.is_over
             self._note_positions(before)
+        if error is not None:
+            return error
         if life.is_over:
             raise KilledError
         self.newest = None  # the tables that are in their place now are the newest ones
@@ -182,32 +218,28 @@ class World:
         self.copies.append(self.copied_tables(with_checkpoint=self.runs % 2 == 0))  # as a backup every night
         return None
 
+    def _positions(self) -> dict[LogKey, int]:
+        rows = self.rows
+        return {key: position_of(rows_of(rows, key)) or 0 for key in self.logs}
+
     def _require_kept_back(self, topics: frozenset[str], before: dict[LogKey, int], visible: Counter[str]) -> None:
         """Require that nothing was copied of topics that were paused or handed over when the run began.
 
         A run that ends preservation adds rows of records that the target had before: these are `visible`.
         """
         copied = self._visible() - visible if topics else Counter[str]()
+        positions = self._positions()
         for key, log in self.logs.items():
-            position = position_of(rows_of(self.rows, key)) or 0
+            position = positions[key]
             is_copied = any(record.value in copied for record in log.records if before[key] <= record.offset < position)
             if key.topic in topics and position > before[key] > 0 and is_copied:
                 raise FindingError(f"{key.topic}-{key.partition} is paused or handed over, and was copied up to {position}")
 
-    @contextmanager
-    def other_process(self) -> Iterator[None]:
-        """Perform the block in a process that is not killed."""
-        former, self.lives.current = self.lives.current, Life()
-        try:
-            yield
-        finally:
-            self.lives.current = former
-
     def _note_positions(self, before: dict[LogKey, int]) -> None:
+        positions = self._positions()
         for key, log in self.logs.items():
             if self.settings.isolation == "read_uncommitted":
-                position = position_of(rows_of(self.rows, key)) or 0
-                start, end = before.get(key, 0), max(position, 0 if log.is_gone else self._preserved_end(key))
+                start, end = before.get(key, 0), max(positions[key], 0 if log.is_gone else self._preserved_end(key))
                 if start < end:
                     log.uncommitted.append((start, end))
 
@@ -225,19 +257,6 @@ class World:
     def not_copied(self) -> frozenset[str]:
         return self.controls().read().not_copied
 
-    def has_tables(self) -> bool:
-        return bool(self.places.at(self.config.tables).tables.get("offset_map"))
-
-    def copied_tables(self, *, with_checkpoint: bool) -> TablesCopy:
-        checkpoint = self.checkpoints.get(self.config.checkpoint)
-        kept = checkpoint.copy() if checkpoint is not None and with_checkpoint else None
-        return TablesCopy(self.settings.number, self.places.at(self.config.tables).copy(), kept)
-
-    def put_back(self, copy: TablesCopy) -> None:
-        self.places.at(self.config.tables).put_back(copy.tables)
-        if copy.checkpoint is not None:
-            self.checkpoints[self.config.checkpoint] = copy.checkpoint.copy()
-
     def put_back_older(self, copy: TablesCopy) -> None:
         """Put tables back that may be older than those in their place, which are kept."""
         current = self.copied_tables(with_checkpoint=True)
@@ -250,9 +269,9 @@ class World:
     def continue_from_older(self) -> None:
         """Note that what only the newest tables have is copied again."""
         assert self.newest is not None
-        newer = settled_rows(self.newest.tables["offset_map"])
+        newer, older = self.rows_in(self.newest.tables), self.rows
         for key, log in self.logs.items():
-            start, end = position_of(rows_of(self.rows, key)) or 0, position_of(rows_of(newer, key)) or 0
+            start, end = position_of(rows_of(older, key)) or 0, position_of(rows_of(newer, key)) or 0
             if start < end:
                 log.repeats.append((start, end))
         self.newest = None
@@ -330,10 +349,10 @@ class World:
 
     def sync_groups(self) -> None:
         """Let the mirror commit the positions of groups at the target, and note what it committed."""
-        before = {group: self.target.group_offsets(group) for group in GROUPS}
+        before = {group: self.target.group_offsets(group) for group in self.groups}
         sync_groups(self.config, is_applied=True)
         source_ids, target_ids = self.source.topic_ids(), self.target.topic_ids()
-        for group in GROUPS:
+        for group in self.groups:
             for (name, partition), offset in self.target.group_offsets(group).items():
                 topic = name.partition(".")[0]
                 if before[group].get((name, partition)) == offset or topic not in source_ids or name not in target_ids:

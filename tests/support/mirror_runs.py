@@ -292,6 +292,7 @@ def read_places(bootstrap: str, places: Iterable[tuple[str, int]]) -> dict[tuple
             "group.id": "reader",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # at the end of a log, which is reported when a fetch has waited so long
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "log_level": 0,
