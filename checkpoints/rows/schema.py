@@ -33,24 +33,15 @@ PROPERTY_MAP_ID = "shallow_mirror.map_id"
 """Of one offset map, made with it: receipts on the target name it, so that two maps under one mirror id can be distinguished."""
 
 
-# A new column of the offset map needs a change in each of these places:
-#   here                                 `OffsetMapRow`; SCHEMA_VERSION, because `column_problems` rejects maps without the
-#                                        column: decide how existing maps get it. `archive_segments` has the same
-#                                        SCHEMA_VERSION
-#   src/shallow_mirror/types.py          a field of `Segment`, with a default; of `SlotTxn` where it describes the transaction
-#   checkpoints/rows/segments.py         `_Row`, how neighbouring rows merge (`SegmentBuilder._merge`), `SegmentBuilder._segment`
-#   `first_rows_at` (here),              segments that are made elsewhere, where the default is wrong for them
-#     sinks/kafka/quarantine_release.py,
-#     sinks/micro_batches/expired_offsets.py
-#   archive_schema.py, archive_format/   segments of an archive, which are read back from rows and footers: whether they have the
-#     object_footer.py, operations/      field as well
-#     archive_rebuild.py
-#   the reader that needs it             its list of columns: POSITION_COLUMNS (positions.py), TRANSLATION_COLUMNS
-#                                        (translation.py), COMMIT_COLUMNS (groups/offset_translation.py), COLUMNS
-#                                        (verify/map_index.py, report/offset_map_chart.py)
-#   docs/site/columns.yaml               its meaning, for the reference of the tables; CHANGELOG.md, since columns are public
-#   tests/checkpoints/rows/test_schema.py     the strategy `segments`; tests/model/slot.py, demo/map_rows.py,
-#                                        benchmarks/scale_map.py and object_store.py where values matter
+# A new column is a field of `OffsetMapRow`, a field of the same name of `Segment` (types.py) with a default, and a line in
+# docs/site/columns.yaml. SCHEMA_VERSION rises, because `column_problems` rejects maps without the column: decide how existing maps
+# get it. Besides, where it has another value than the default, or has to be read:
+#   where segments are made or merged    SegmentBuilder (segments.py), `first_rows_at`, sinks/kafka/quarantine_release.py,
+#                                        sinks/micro_batches/expired_offsets.py
+#   in an archive                        archive_schema.py, archive_format/object_footer.py, operations/archive/rebuild.py
+#   by readers of few columns            POSITION_COLUMNS (positions.py), TRANSLATION_COLUMNS (translation.py),
+#                                        COMMIT_COLUMNS (groups/offset_translation.py),
+#                                        COLUMNS (verify/map_index.py, report/offset_map_chart.py)
 # Types: only those that every Delta reader knows (test_schema.py checks them). Columns that conditions select by belong into
 # STATS_COLUMNS (table_protocol.py).
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Everywhere: queues of raw batches to all leaders at once: many Produce requests in flight, many partitions in each.
 
 A broker serves a connection strictly in turn, so it always needs something to work on, and where it is far away as much as
-the path carries in a round trip (send_window.py). More than that would lie in socket buffers, and sending would turn into
+the path carries in a round trip (send_pace.py). More than that would lie in socket buffers, and sending would turn into
 thousands of short writes. Leaders work at the same time: each has its own requests in flight. Nothing is ever sent twice: after
 any error the transaction has to be aborted. Therefore brokers need not remember more than the last batch of a partition, and the
 five requests that idempotent producers keep in flight are no limit here.

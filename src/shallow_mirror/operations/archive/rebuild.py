@@ -1,6 +1,6 @@
 """Driver, for the cli: a new table of archived segments from the footers of the objects and copies of rows.
 
-Footers are read twice: first what the choice needs of each (`archive_rebuild_choice.py`), then those that were chosen, by
+Footers are read twice: first what the choice needs of each (`rebuild_choice.py`), then those that were chosen, by
 decisions, while one commit writes their rows.
 """
 
