@@ -34,8 +34,8 @@ PROPERTY_MAP_ID = "shallow_mirror.map_id"
 
 
 # A new column is a field of `OffsetMapRow`, a field of the same name of `Segment` (types.py) with a default, and a line in
-# docs/site/columns.yaml. SCHEMA_VERSION rises, because `column_problems` rejects maps without the column: decide how existing maps
-# get it. Besides, where it has another value than the default, or has to be read:
+# docs/site/columns.yaml. SCHEMA_VERSION rises, because `column_problems` rejects maps without the column: decide how existing
+# maps get it. Besides, where it has another value than the default, or has to be read:
 #   where segments are made or merged    SegmentBuilder (segments.py), `first_rows_at`, sinks/kafka/quarantine_release.py,
 #                                        sinks/micro_batches/expired_offsets.py
 #   in an archive                        archive_schema.py, archive_format/object_footer.py, operations/archive/rebuild.py
