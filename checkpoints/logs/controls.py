@@ -67,6 +67,9 @@ class TopicControls:
         return self.moving | self.received
 
 
+NO_CONTROLS = TopicControls(paused={}, requested={}, handed_over={}, received=frozenset())
+
+
 class Controls:
     """The table of pauses and resumes of topics.
 

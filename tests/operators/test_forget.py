@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.errors import ConfigError, IncompleteRunError
 from shallow_mirror.operations.forget import GoneTopic, forget
 from shallow_mirror.operations.status import gather_status
+from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.verify.runner import verify_mirror
 
 
@@ -87,12 +88,14 @@ def test_a_source_topic_that_was_created_again_is_mirrored_once_the_former_is_fo
     world.create_source_topic("a", 1)
     world.produce("a", 0, 2)
     assert "source topic a was deleted" in str(_incomplete(world))
+    assert preflight_mirror(world.config).stops()
     assert len(_values(world, "a")) == 1
     assert any("source topic a was deleted" in entry.problem.text for entry in gather_status(world.config).problems)
     (gone,) = _forget(world, "a")
     assert not any("source topic a" in entry.problem.text for entry in gather_status(world.config).problems)
     assert "was deleted and created again" in gone.reason
     assert any("the next start mirrors it from its start" in kept for kept in gone.keeps)
+    assert not preflight_mirror(world.config).stops(), "the same verdict as the start of a run"
     assert world.run(Life()) is None
     assert len(_values(world, "a")) == 3, "behind what the target topic holds"
     assert {entry.source.topic_id for entry in gather_status(world.config).partitions} == set(world.source.topic_ids().values())

@@ -14,7 +14,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.controls import NO_CONTROLS, Controls
 from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
 from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison
@@ -156,14 +156,15 @@ class _Preflight:
         )
 
     def _check_topics(self, offset_map: OffsetMap | None, handed_over: Collection[str]) -> _Topics:
-        positions = {} if offset_map is None else offset_map.positions()
-        planner = SourceOffsets(PlannerConfig.of_mirror(self._config), self._source)
+        controls = NO_CONTROLS if offset_map is None else Controls.open(self._storage).read()
+        positions = {} if offset_map is None else controls.forgotten.without(offset_map.positions())
+        planner = SourceOffsets(PlannerConfig.of_mirror(self._config, forgotten=controls.forgotten.topic_ids), self._source)
         listing = planner.log_ends(self._deadline())
         listing.require_answers()
         guard = CycleDetector(
             self._config, source_cluster_id=self._of_source.cluster_id, target_cluster_id=self._of_target.cluster_id
         )
-        guard.exempt(self._without_cycle(offset_map).union(handed_over))
+        guard.exempt(controls.without_cycle.union(handed_over))
         guard.read_registrations()
         guard.require_no_cycles(listing.topic_ids)
         mirrored = {source.topic: position.target for source, position in positions.items()}
@@ -181,9 +182,6 @@ class _Preflight:
             unmirrored=targets.existing_partitions(plans, is_mirrored=False),
             mirrored=targets.existing_partitions(plans, is_mirrored=True),
         )
-
-    def _without_cycle(self, offset_map: OffsetMap | None) -> frozenset[str]:
-        return frozenset() if offset_map is None else Controls.open(self._storage).read().without_cycle
 
     def _sample_topics(self, topics: _Topics, reader: SampleReader, on_progress: OnProgress) -> tuple[TopicReport, ...]:
         schema_ids = SchemaIdSampler() if self._config.schemas.has_registries else None
