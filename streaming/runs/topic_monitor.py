@@ -135,8 +135,8 @@ class TopicMonitor:
             # A micro-batch that was planned before may still write to them: Spark asks for the next plan when it has ended.
             if controls.requested and planner_state.read_planned_revision(self._paused_path) == self._revision:
                 self._controls.add("handed-over", sorted(controls.requested))
-        except MirrorError as error:
-            self._repeated.warn("controls", f"the table controls cannot be read, paused topics stay paused: {error}")
+        except (MirrorError, OSError) as error:  # OSError: the file for the planner, on a full disk
+            self._repeated.warn("controls", f"the table controls cannot be followed, paused topics stay paused: {error}")
 
     def _may_copy_again(self, controls: TopicControls) -> bool:
         """Return False where topics that a migration has taken back must not be copied, or the source does not say so yet.

@@ -81,3 +81,15 @@ def test_a_topic_that_was_taken_back_is_planned_only_where_no_other_mirror_bring
     monitor._read_controls()
     assert cycles.requested == [{"orders"}]
     assert planner_state.read_paused_topics(paused_path).topics == left
+
+
+def test_a_pause_that_cannot_be_passed_to_the_planner_is_passed_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    controls, folder = Controls.open(str(tmp_path)), tmp_path / "temp"
+    monitor = monitored(controls, folder / "paused", Cycles(lambda: True))
+    controls.add("pause", ["a"])
+    folder.write_text("a file", encoding="utf-8")
+    monitor._read_controls()
+    assert "paused topics stay paused" in caplog.text
+    folder.unlink()
+    monitor._read_controls()
+    assert planner_state.read_paused_topics(folder / "paused").topics == {"a"}
