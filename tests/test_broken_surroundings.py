@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,28 @@ def test_an_error_of_the_surroundings_is_one_line_with_a_remedy(error: Exception
     assert "\n" not in str(from_error)
     with pytest.raises(kind, match=text):
         raise from_error
+
+
+@pytest.mark.parametrize(
+    ("may_write", "kind", "remedy"),
+    [(False, ConfigError, "make it writable, or name another folder"), (True, MirrorError, "free")],
+)
+def test_a_folder_that_hadoop_does_not_make_is_read_only_or_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_write: bool, kind: type[MirrorError], remedy: str
+) -> None:
+    """Hadoop does not say which. `os.access` is also False for root where the file system is mounted read-only."""
+    asked = []
+
+    def access(folder: Path, mode: int) -> bool:
+        asked.append(folder)
+        return may_write
+
+    monkeypatch.setattr(os, "access", access)
+    folder = tmp_path / "c" / "offsets"
+    error = explained(Py4JError(f"x\n: java.io.IOException: mkdir of file:{folder} failed"))
+    assert type(error) is kind
+    assert f"(mkdir of {folder} failed): {remedy}" in str(error)
+    assert asked == [tmp_path]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ the mirror.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,17 +34,33 @@ _UNWRITABLE = {
     "Mkdirs failed to create": "grant this user access, or name another folder",
 }
 """What to do, by what Java says of a file that cannot be written."""
+_NOT_MADE = re.compile(r"mkdir of file:(/[^\n]*?) failed")
 
 
 def find_unwritable_folder(text: str, folder: str) -> MirrorError | None:
     """Return the folder as what could not be written, and why, if that is what `text` reports. A full disk is no ConfigError."""
     sign = next((sign for sign in _UNWRITABLE if sign in text), None)
     if sign is None:
+        return _folder_not_made(text, folder)
+    return _unwritable(folder, sign, sign)
+
+
+def _folder_not_made(text: str, folder: str) -> MirrorError | None:
+    """Return as `find_unwritable_folder` where Hadoop did not make a folder. It does not say why: the file system does."""
+    not_made = _NOT_MADE.search(text)
+    if not_made is None:
         return None
+    existing = next(parent for parent in Path(not_made[1]).parents if parent.exists())
+    # Also root may not write where the file system is mounted read-only.
+    sign = "No space left on device" if os.access(existing, os.W_OK) else "Read-only file system"
+    return _unwritable(folder, sign, f"mkdir of {not_made[1]} failed")
+
+
+def _unwritable(folder: str, sign: str, reason: str) -> MirrorError:
     kind = MirrorError if sign in _FULL else ConfigError
     return kind(
-        f"Spark cannot write to {folder} ({sign}): {_UNWRITABLE[sign]}, then start again. Nothing is lost: what was copied is in "
-        "the tables"
+        f"Spark cannot write to {folder} ({reason}): {_UNWRITABLE[sign]}, then start again. Nothing is lost: what was copied is "
+        "in the tables"
     )
 
 

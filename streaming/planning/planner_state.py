@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.access.plan import AccessPass
+from shallow_mirror.named_files import naming_file
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.types import PlannedRange, SourcePartition
@@ -129,6 +130,7 @@ def lag_behind(state: PlannerState | None, positions: Mapping[SourcePartition, i
 
 
 def write_measurements(path: Path | None, measurements: Measurements) -> None:
+    """Replace the file. Raises OSError."""
     rows = [
         [source.topic, source.topic_id, source.partition, value]
         for source, value in sorted(measurements.bytes_per_offset.items())
@@ -316,7 +318,8 @@ def write_document(path: Path | None, document: Mapping[str, Any]) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(document), encoding="utf-8")
+    with naming_file(draft):
+        draft.write_text(json.dumps(document), encoding="utf-8")
     draft.replace(path)
 
 

@@ -415,8 +415,7 @@ class _ArchiveRun:
         self._owner.compact_if_due()
         segments = [row.segment for row in report.rows]
         self._copied.add(segments)
-        measured = measurements_of(report, self._copied.totals)
-        planner_state.write_measurements(planner_state.measurements_path(self._config.checkpoint), measured)
+        self._reporter.write_measurements(measurements_of(report, self._copied.totals))
 
 
 def _now_ms() -> int:

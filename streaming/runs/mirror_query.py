@@ -399,5 +399,4 @@ class MirrorQuery:
             {segment.target.topic for segment in segments if segment.kind is SegmentKind.DATA}, report.stamped_topics
         )
         self.copied.add(segments)
-        measured = measurements_of(report, self.copied.totals)
-        planner_state.write_measurements(planner_state.measurements_path(self.config.checkpoint), measured)
+        self.reporter.write_measurements(measurements_of(report, self.copied.totals))

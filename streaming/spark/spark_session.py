@@ -22,6 +22,7 @@ from shallow_mirror.checkpoints.tables.storage import MirrorStorage, choose_writ
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.named_files import naming_file
 from shallow_mirror.sinks.slots.worker_environment import environment_of_copiers, environment_of_plan_readers
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.spark.pyarrow_alone import OWN_SESSION_VARIABLE, keep_datasets_out, keep_pandas_out
@@ -61,7 +62,9 @@ seconds of a start), and a heap that starts with a share of the machine's memory
 _FORK_OPTION = "-Djdk.lang.Process.launchMechanism=VFORK" if sys.platform == "linux" else ""
 """Hadoop's local file system starts `chmod` for every file it creates, two of them per micro-batch."""
 
-_LOG4J = """rootLogger.level = warn
+# With its default status, Log4j prints a stack trace to standard error for every line that a full disk does not take.
+_LOG4J = """status = off
+rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
 appender.file.type = File
 appender.file.name = file
@@ -232,7 +235,8 @@ def _local_settings(
 def _write_log4j(log_file: Path) -> Path:
     log_file.parent.mkdir(parents=True, exist_ok=True)
     log4j = log_file.with_suffix(".log4j2.properties")
-    log4j.write_text(_LOG4J.format(log_file=log_file), encoding="utf-8")
+    with naming_file(log4j):
+        log4j.write_text(_LOG4J.format(log_file=log_file), encoding="utf-8")
     return log4j
 
 

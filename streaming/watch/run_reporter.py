@@ -27,6 +27,7 @@ from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
+from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.streaming.planning.planner_state import PlannerState
 from shallow_mirror.streaming.spark import temp_dirs
 from shallow_mirror.streaming.watch.error_hints import (
@@ -143,6 +144,13 @@ class RunReporter:
         """Set the positions from which lag is counted."""
         if self._lag_monitor is not None:
             self._lag_monitor.positions = positions
+
+    def write_measurements(self, measured: Measurements) -> None:
+        """Write for the planner what a micro-batch measured. Where that fails, it plans with those of an earlier one."""
+        try:
+            planner_state.write_measurements(planner_state.measurements_path(self._run.checkpoint), measured)
+        except OSError as error:  # the micro-batch is decided: it must not fail
+            _log.warning("measurements for the planner were not written: %s", error)
 
     def record_problem(self, problem: Problem, level: int = logging.WARNING) -> None:
         """Log a problem, and add it to the table `problems`."""

@@ -29,6 +29,10 @@ FULL = (
     "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: No space left on device (os "
     "error 28)"
 )
+READ_ONLY = (
+    "Could not create local directory: /d/tables/controls Error: Os { code: 30, kind: ReadOnlyFilesystem, message: "
+    '"Read-only file system" }'
+)
 FORBIDDEN = (
     f"Kernel error -> The operation lacked the necessary privileges to complete for path t\n {RED}↳{END} Error performing GET "
     f"http://s:1/b/t in 1ms - Server returned non-2xx status code\n {RED}↳{END} 403 Forbidden\n {RED}↳{END} {XML}"
@@ -58,6 +62,11 @@ FORBIDDEN = (
             FULL,
             False,
             "s3://b/t: the store did not open the table: No space left on device. Remedy: free or add space on the file system",
+        ),
+        (
+            READ_ONLY,
+            False,
+            "s3://b/t: the store did not open the table: Read-only file system. Remedy: free or add space on the file system",
         ),
         (
             FORBIDDEN,

@@ -41,7 +41,9 @@ _NOT_DELETED = re.compile(r"[Dd]elete\w* request failed for key (.*?): (.*?) \(c
 """One of many objects, in a response that is a success as a whole."""
 _MAY_BE_DELETED_LATER = ("InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "503", "500")
 _DISK = re.compile(
-    r"Generic LocalFileSystem error.*?(No space left on device|Disk quota exceeded|Read-only file system)", re.DOTALL
+    r"(?:Generic LocalFileSystem error|Could not create local directory).*?"
+    r"(No space left on device|Disk quota exceeded|Read-only file system)",
+    re.DOTALL,
 )
 """A folder is a store as well."""
 _NOT_CONDITIONAL = "PutMode::Create"

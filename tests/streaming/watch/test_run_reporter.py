@@ -44,6 +44,7 @@ from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.slot_values import EarlyEnd, Side, UnfinishedRange
 from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
+from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.streaming.runs.mirror import Mirror
 from shallow_mirror.streaming.watch.error_hints import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.streaming.watch.health import HealthLimits
@@ -172,6 +173,38 @@ def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path,
         assert note.step == f"starting the query over {count} partitions"
     reporter.start_step("waiting for the first plan")
     assert caplog.messages == ["start: starting the query over 3 partitions", "start: waiting for the first plan"]
+
+
+def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    settings = config(tmp_path, checkpoint=str(tmp_path / "file" / "checkpoint"))
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
+    reporter.write_measurements(Measurements(bytes_per_offset={A: 1.0}, bytes_per_s=None, bytes_per_batch=None))
+    assert "measurements for the planner were not written: [Errno 17] File exists" in caplog.text
+
+
+def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    settings = replace(config(tmp_path), checkpoint=str(tmp_path / "file" / "checkpoint"))
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
+    reporter.write_measurements(Measurements(bytes_per_offset={A: 1.0}, bytes_per_s=None, bytes_per_batch=None))
+    assert "measurements for the planner were not written: [Errno 20] Not a directory" in caplog.text
+
+
+def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    settings = replace(config(tmp_path), checkpoint=str(tmp_path / "file" / "checkpoint"))
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
+    reporter.write_measurements(Measurements(bytes_per_offset={A: 1.0}, bytes_per_s=None, bytes_per_batch=None))
+    assert "measurements for the planner were not written: [Errno 20] Not a directory" in caplog.text
+
+
+def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    settings = replace(config(tmp_path), checkpoint=str(tmp_path / "file" / "checkpoint"))
+    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
+    reporter.write_measurements(Measurements(bytes_per_offset={A: 1.0}, bytes_per_s=None, bytes_per_batch=None))
+    assert "measurements for the planner were not written: [Errno 20] Not a directory" in caplog.text
 
 
 def test_a_wait_is_reported_once_whatever_waits(
