@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shallow_mirror.local_kafka.jars import cache_folder
+from shallow_mirror.streaming.spark.economies import Economy, or_without
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +74,10 @@ class ClassArchive:
         atexit.register(self.end_and_keep, jvm)
 
     def end_and_keep(self, jvm: subprocess.Popen[bytes]) -> None:
+        with or_without(Economy.CLASS_ARCHIVE):
+            self._end_and_keep(jvm)
+
+    def _end_and_keep(self, jvm: subprocess.Popen[bytes]) -> None:
         _log.info("writing an archive of Spark's classes, with which later starts are faster: %s", self.path)
         if jvm.stdin is not None:
             jvm.stdin.close()  # Spark's JVM ends with its standard input

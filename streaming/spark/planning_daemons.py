@@ -6,18 +6,14 @@ session ends: about 40 MB each, for a second of work. Spark starts another daemo
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Collection
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from py4j.protocol import Py4JError
-
+from shallow_mirror.streaming.spark.economies import Economy, is_used, switch_off
 from shallow_mirror.streaming.spark.pyarrow_alone import OWN_SESSION_VARIABLE
-
-_log = logging.getLogger(__name__)
 
 CREATING = ("pyspark.sql.worker.lookup_data_sources", "pyspark.sql.worker.create_data_source")
 """Spark needs them until the query is begun."""
@@ -27,8 +23,8 @@ ONLY_READ_PLANS = ("pyspark.sql.worker.plan_data_source_read",)
 
 PLANNING = (*CREATING, *ONLY_READ_PLANS)
 
-_FACTORIES = "pythonWorkers"
-"""The field of Spark's environment with the factories of Python workers, one for each module."""
+_ENVIRONMENT, _FACTORIES = "org.apache.spark.SparkEnv", "pythonWorkers"
+"""The class of Spark's environment, and its field with the factories of Python workers, one for each module."""
 
 
 class PlanningDaemons:
@@ -71,33 +67,58 @@ class PlanningDaemons:
                 return
             self._needed_by_queries[self] = before.intersection(modules)
             unneeded = set(PLANNING).difference(*self._needed_by_queries.values())
-            if self._is_own and unneeded:
-                end_daemons(self._spark, unneeded)
+            if self._is_own and unneeded and is_used(Economy.PLANNING_DAEMONS):
+                _end_daemons_or_keep_them(self._spark, unneeded)
+
+
+def _end_daemons_or_keep_them(spark: Any, modules: Collection[str]) -> None:
+    """Wait for a thread of its own that ends them: an error of Java may close the thread's connection to the JVM.
+
+    In the thread that calls `foreachBatch`, Java's end of that connection is the streaming query, which would end with it.
+    """
+    failures: list[Exception] = []
+
+    def end() -> None:
+        try:
+            end_daemons(spark, modules)
+        except Exception as error:  # noqa: BLE001 - of an economy: what another Spark raises is not known
+            failures.append(error)
+
+    thread = threading.Thread(target=end, name="end-planning-daemons", daemon=True)
+    thread.start()
+    thread.join()
+    if failures:  # logged here, where the name of the mirror is known
+        switch_off(Economy.PLANNING_DAEMONS, failures[0])
 
 
 def end_daemons(spark: Any, modules: Collection[str]) -> int:
     """End the daemons of a local session that run workers of `modules`; return how many kinds there were.
 
-    By the factories of Spark, which then know that there is no daemon. They are internal to Spark: a version with others keeps
-    its daemons, which is logged.
+    By the factories of Spark, which then know that there is no daemon. They are internal to Spark: raises whatever another
+    version makes of that.
     """
-    try:
-        factories = _worker_factories(spark)
-        keys, count = factories.keysIterator(), 0
-        while keys.hasNext():
-            key = keys.next()
-            if key.workerModule() in modules:
-                factories.apply(key).stop()
-                count += 1
-    except Py4JError as error:
-        _log.warning("Spark's planning daemons stay in memory: %s", str(error).partition("\n")[0])
-        return 0
+    factories = _worker_factories(spark)
+    keys, count = factories.keysIterator(), 0
+    while keys.hasNext():
+        key = keys.next()
+        if key.workerModule() in modules:
+            factories.apply(key).stop()
+            count += 1
     return count
 
 
 def _worker_factories(spark: Any) -> Any:
-    """Return Scala's map of the factories of Python workers."""
-    env = spark._jvm.org.apache.spark.SparkEnv.get()
-    field = env.getClass().getDeclaredField(_FACTORIES)
+    """Return Scala's map of the factories of Python workers.
+
+    Only fields are read: a call of a method makes Java look at all methods of the class, and those of Spark 4.3 name classes
+    that are not in its jars. py4j has no reply to that error for a static method: it closes the connection.
+    """
+    companion = f"{_ENVIRONMENT}$"
+    env = _field(spark, companion, "env").get(_field(spark, companion, "MODULE$").get(None))
+    return _field(spark, _ENVIRONMENT, _FACTORIES).get(env)
+
+
+def _field(spark: Any, class_name: str, name: str) -> Any:
+    field = spark._jvm.java.lang.Class.forName(class_name).getDeclaredField(name)
     field.setAccessible(True)
-    return field.get(env)
+    return field

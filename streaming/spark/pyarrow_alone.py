@@ -14,6 +14,8 @@ from types import ModuleType
 
 import pyarrow as pa
 
+from shallow_mirror.streaming.spark.economies import Economy, is_used, or_without
+
 OWN_SESSION_VARIABLE = "SHALLOW_MIRROR_OWN_SESSION"
 """Set where the session is of a mirror alone: in another one's tasks pandas may be used."""
 _PANDAS, _DATASETS, _ACERO = "pandas", "pyarrow.dataset", "pyarrow.acero"
@@ -42,13 +44,13 @@ def _without(name: str) -> Iterator[None]:
 
 def keep_pandas_out() -> None:
     """Let pyarrow find no pandas now: it does not try again before something is converted to pandas, and then finds it."""
-    if _PANDAS not in sys.modules:
-        with _without(_PANDAS):
+    if _PANDAS not in sys.modules and is_used(Economy.PYARROW_ALONE):
+        with or_without(Economy.PYARROW_ALONE), _without(_PANDAS):
             pa.array([])
 
 
 def keep_datasets_out() -> None:
     """Let pyarrow's engine find no datasets, which it needs for none of our tables: 10 MB. They can still be imported."""
-    if _ACERO not in sys.modules and _DATASETS not in sys.modules:
-        with _without(_DATASETS):
+    if _ACERO not in sys.modules and _DATASETS not in sys.modules and is_used(Economy.PYARROW_ALONE):
+        with or_without(Economy.PYARROW_ALONE), _without(_DATASETS):
             importlib.import_module(_ACERO)

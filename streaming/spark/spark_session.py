@@ -25,6 +25,7 @@ from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.named_files import naming_file
 from shallow_mirror.sinks.slots.worker_environment import environment_of_copiers, environment_of_plan_readers
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
+from shallow_mirror.streaming.spark.economies import Economy, check_switches, is_used, or_without, switch_off
 from shallow_mirror.streaming.spark.pyarrow_alone import OWN_SESSION_VARIABLE, keep_datasets_out, keep_pandas_out
 from shallow_mirror.streaming.spark.temp_dirs import temp_dir
 from shallow_mirror.streaming.spark.usable_cores import usable_cores
@@ -162,28 +163,53 @@ def local_session(
     """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only where its jars are given.
 
     `cores`: tasks at the same time. `archives_classes`: start the JVM with the archive of its classes, and where there is none
-    yet, write it at the end. `settings`: further ones.
+    yet, write it at the end. `settings`: further ones. Raises ConfigError where the switch of economies has an unknown name.
     """
-    from pyspark.sql import SparkSession
-
+    check_switches()
     log_file = log_file.resolve()
     log4j = _write_log4j(log_file)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ[OWN_SESSION_VARIABLE] = "1"
     keep_pandas_out()
     keep_datasets_out()
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
-    classes = _class_archive() if archives_classes else None
-    is_written = classes is None or classes.is_written
-    for name, value in (_local_settings(log4j, temp_dir(), delta_jars, classes) | dict(settings)).items():
-        builder = builder.config(name, value)
+
+    def start(classes: ClassArchive | None) -> Any:
+        return _start(app_name, cores, _local_settings(log4j, temp_dir(), delta_jars, classes) | dict(settings))
+
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)
-    spark = builder.getOrCreate()
-    if classes is not None and not is_written:
-        classes.keep_at_exit(spark.sparkContext._gateway.proc)
+    spark = _started_with_archive(start) if archives_classes else start(None)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt_handler)  # Spark's handler cancels the micro-batch that a stop should finish
+    return spark
+
+
+def _start(app_name: str, cores: int, settings: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _started_with_archive(start: Callable[[ClassArchive | None], Any]) -> Any:
+    """Return the session that `start` returns, with the archive of classes if there can be one, else without."""
+    classes = None
+    if is_used(Economy.CLASS_ARCHIVE):
+        with or_without(Economy.CLASS_ARCHIVE):
+            classes = _class_archive()
+    if classes is None:
+        return start(None)
+    is_written = classes.is_written
+    try:
+        spark = start(classes)
+    except Exception as error:  # noqa: BLE001 - another Java may reject its options; what has another cause fails again
+        switch_off(Economy.CLASS_ARCHIVE, error)
+        return start(None)
+    if not is_written:
+        with or_without(Economy.CLASS_ARCHIVE):
+            classes.keep_at_exit(spark.sparkContext._gateway.proc)
     return spark
 
 
@@ -214,7 +240,6 @@ def _local_settings(
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.python.daemon.module": "shallow_mirror.streaming.spark.worker_daemon",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -227,6 +252,8 @@ def _local_settings(
             f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={temp_folder}"'
         ),
     }
+    if is_used(Economy.WORKER_DAEMON):
+        settings["spark.python.daemon.module"] = "shallow_mirror.streaming.spark.worker_daemon"
     if delta_jars:
         settings |= _DELTA | {"spark.jars": ",".join(str(jar) for jar in delta_jars)}
     return settings

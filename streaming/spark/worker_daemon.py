@@ -9,15 +9,18 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import runpy
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from shallow_mirror.logging_setup import begin_logging_from_environment
 from shallow_mirror.sinks.slots.worker_environment import READS_PLANS_VARIABLE
+from shallow_mirror.streaming.spark.economies import Economy, is_used, or_without
 from shallow_mirror.streaming.spark.pyarrow_alone import OWN_SESSION_VARIABLE, keep_pandas_out
 
 WORKERS_OF_TASKS = "pyspark.worker"
+_PYSPARK_DAEMON = "pyspark.daemon"
 _PYSPARK_ZIP = "pyspark.zip"
 _IMPORTED_TO_READ_PLANS = (WORKERS_OF_TASKS, "shallow_mirror.streaming.sources.planned_ranges")
 _IMPORTED_TO_COPY = (
@@ -43,18 +46,26 @@ def installed_pyspark_first(path: list[str]) -> list[str]:
 
 def main() -> None:
     """Run the daemon. The kind of worker is the only argument."""
-    sys.path[:] = installed_pyspark_first(sys.path)
-    from pyspark.daemon import manager
-
+    if is_used(Economy.WORKER_DAEMON):
+        with or_without(Economy.WORKER_DAEMON):
+            sys.path[:] = installed_pyspark_first(sys.path)
     begin_logging_from_environment()
+    if is_used(Economy.WORKER_DAEMON):
+        with or_without(Economy.WORKER_DAEMON):
+            _prepare(sys.argv[1])
+    # As the main module, which is what Spark runs without this one: no name in it is relied on.
+    runpy.run_module(_PYSPARK_DAEMON, run_name="__main__")
+
+
+def _prepare(kind: str) -> None:
+    """Import what the workers of this kind need, before they are forked."""
     if OWN_SESSION_VARIABLE in os.environ:
         keep_pandas_out()
-    if sys.argv[1] == WORKERS_OF_TASKS:
+    if kind == WORKERS_OF_TASKS:
         for name in _IMPORTED_TO_READ_PLANS if READS_PLANS_VARIABLE in os.environ else _IMPORTED_TO_COPY:
             importlib.import_module(name)
         gc.collect()
         gc.freeze()
-    manager()
 
 
 if __name__ == "__main__":
