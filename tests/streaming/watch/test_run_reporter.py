@@ -183,30 +183,6 @@ def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, 
     assert "measurements for the planner were not written: [Errno 17] File exists" in caplog.text
 
 
-def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").touch()
-    settings = replace(config(tmp_path), checkpoint=str(tmp_path / "file" / "checkpoint"))
-    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
-    reporter.write_measurements(Measurements(bytes_per_offset={A: 1.0}, bytes_per_s=None, bytes_per_batch=None))
-    assert "measurements for the planner were not written: [Errno 20] Not a directory" in caplog.text
-
-
-def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").touch()
-    settings = replace(config(tmp_path), checkpoint=str(tmp_path / "file" / "checkpoint"))
-    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
-    reporter.write_measurements(Measurements(bytes_per_offset={A: 1.0}, bytes_per_s=None, bytes_per_batch=None))
-    assert "measurements for the planner were not written: [Errno 20] Not a directory" in caplog.text
-
-
-def test_measurements_that_cannot_be_written_end_no_micro_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").touch()
-    settings = replace(config(tmp_path), checkpoint=str(tmp_path / "file" / "checkpoint"))
-    reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
-    reporter.write_measurements(Measurements(bytes_per_offset={A: 1.0}, bytes_per_s=None, bytes_per_batch=None))
-    assert "measurements for the planner were not written: [Errno 20] Not a directory" in caplog.text
-
-
 def test_a_wait_is_reported_once_whatever_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
