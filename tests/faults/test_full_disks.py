@@ -15,6 +15,8 @@ from tests.faults.storage_faults import may_mount, small_disk
 from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import create_topic, write
 
+from shallow_mirror.config import MirrorConfig
+
 pytestmark = [
     pytest.mark.brokers,
     pytest.mark.long,
@@ -37,11 +39,13 @@ def full(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    """Mounted over itself: a file system with an open file, as Spark's log, cannot be mounted again."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
     try:
+        subprocess.run(["mount", "-o", "bind,remount,ro", str(folder)], check=True)
         yield
     finally:
-        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def command(*arguments: str) -> tuple[int, str]:
@@ -77,6 +81,43 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_its_folder_and_a_
             code, stderr = command("run", str(conf), "--available-now")
         assert code == exit_code, stderr
         assert "Traceback" not in stderr
+        assert "\tat " not in stderr, "a trace of Java"
         assert str(checkpoint) in stderr.splitlines()[-1]
         assert command("run", str(conf), "--available-now")[0] == 0
+    assert runs.read_values(target, topic_name) == ["before", "behind"]
+
+
+def test_a_run_waits_for_tables_on_a_full_disk_and_pause_ends_with_their_folder_and_a_remedy(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path
+) -> None:
+    """The log of Spark is on that disk as well."""
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["before"])
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20):
+        tables = tmp_path / "disk" / "tables"
+        conf = runs.conf_file(
+            tmp_path, source, target, [topic_name], tables=str(tables), checkpoint=str(tmp_path / "spark" / "checkpoint")
+        )
+        settings = MirrorConfig.load(conf)
+        with runs.command(tmp_path, conf) as process:
+            runs.wait_for_run(process, "the first record", lambda: runs.positions(settings).get((topic_name, 0), 0) > 0)
+            with full(tmp_path / "disk"):
+                write(source, topic_name, ["behind"])
+                runs.wait_for_run(process, "a report", lambda: "No space left on device. Remedy: " in runs.log_text(tmp_path))
+                paused_on_full = command("pause", str(conf), topic_name)
+            runs.wait_for_run(process, "the second record", lambda: runs.positions(settings)[topic_name, 0] > 1)
+            process.terminate()
+            assert process.wait(60) == 0
+        with read_only(tmp_path / "disk"):
+            paused_on_read_only = command("pause", str(conf), topic_name)
+    for reason, (code, stderr) in (
+        ("No space left on device", paused_on_full),
+        ("Read-only file system", paused_on_read_only),
+    ):
+        assert code == 1, stderr
+        assert f"{tables}/controls: the store did not append rows: {reason}. Remedy: " in stderr.splitlines()[-1]
+    for text in (runs.log_text(tmp_path), paused_on_full[1], paused_on_read_only[1]):
+        assert "Traceback" not in text
+        assert "\tat " not in text, "a trace of Java"
     assert runs.read_values(target, topic_name) == ["before", "behind"]
