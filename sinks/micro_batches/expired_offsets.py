@@ -9,11 +9,9 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError
-from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
 
 _log = logging.getLogger(__name__)
-
-_EARLIEST = -2
 
 
 def expired_rows(
@@ -33,7 +31,7 @@ def expired_rows(
     topic = loss.topic_partition.topic
     topic_id = source.metadata([topic], deadline).topics[topic].topic_id
     sources = {source.topic_partition: source for source in positions if (source.topic, source.topic_id) == (topic, topic_id)}
-    starts = source.list_offsets(dict.fromkeys(sources, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, deadline)
+    starts = source.list_offsets(dict.fromkeys(sources, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline)
     rows = []
     for topic_partition, source_partition in sorted(sources.items()):
         position, start = positions[source_partition], starts[topic_partition].offset

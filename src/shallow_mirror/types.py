@@ -9,6 +9,9 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
+"""Timestamps of ListOffsets that ask for the log start and the log end."""
+
 
 class TopicPartition(NamedTuple):
     topic: str

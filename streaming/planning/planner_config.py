@@ -6,17 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shallow_mirror.config import (
-    DEFAULT_REQUEST_BYTES,
-    DEFAULT_SLOT_BYTES,
-    EARLIEST_TIMESTAMP,
-    ArchiveConfig,
-    MirrorConfig,
-    StartRule,
-)
+from shallow_mirror.config import DEFAULT_REQUEST_BYTES, DEFAULT_SLOT_BYTES, ArchiveConfig, MirrorConfig, StartRule
 from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, SourcePartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,20 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    UNKNOWN_BYTES_PER_OFFSET,
+    IsolationLevel,
+    SourcePartition,
+    TopicPartition,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -20,13 +20,11 @@ from shallow_mirror.sinks.kafka.preserved.continuation import (
     problem_of_ends,
     problem_of_later_end,
 )
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from shallow_mirror.verify.clusters import ClusterReader
 from shallow_mirror.verify.log_comparison import compare_logs
 
 _log = logging.getLogger(__name__)
-
-_LATEST = -1
 
 
 class ContinuedLogs:
@@ -121,7 +119,7 @@ class ContinuedLogs:
     def _ends(self, cluster: Cluster, keys: Sequence[TopicPartition], isolation: IsolationLevel) -> dict[TopicPartition, int]:
         if not keys:
             return {}
-        listed = cluster.list_offsets(dict.fromkeys(keys, _LATEST), isolation, self._deadline())
+        listed = cluster.list_offsets(dict.fromkeys(keys, LATEST_TIMESTAMP), isolation, self._deadline())
         return {key: listed[key].offset for key in keys}
 
 

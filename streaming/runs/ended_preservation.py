@@ -29,7 +29,15 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.preserved.continuation import ExistingLog, continued_rows
 from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH
 from shallow_mirror.sinks.slot_values import RoutedTopic
-from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, Segment, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.types import (
+    EARLIEST_TIMESTAMP,
+    UNKNOWN_BYTES_PER_OFFSET,
+    IsolationLevel,
+    Segment,
+    SegmentKind,
+    SourcePartition,
+    TopicPartition,
+)
 from shallow_mirror.verify.clusters import ClusterReader
 from shallow_mirror.verify.log_comparison import compare_logs
 from shallow_mirror.wire.batches.batch_index import index_batches
@@ -39,7 +47,6 @@ from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
 _log = logging.getLogger(__name__)
 
 _FETCH_BYTES = 4 << 20
-_EARLIEST = -2
 
 _INSTEAD = "Mirror the topic to a new target topic with another mirror id, tables and checkpoint"
 
@@ -120,7 +127,7 @@ class EndedPreservation:
     def _own_part(self, source: SourcePartition, position: Position, fence: int, deadline: Deadline) -> _EndedLog:
         """Return up to where batches of this mirror follow the position without a gap, each at its own offset."""
         key = position.target.topic_partition
-        start = self._target.list_offsets({key: _EARLIEST}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
+        start = self._target.list_offsets({key: EARLIEST_TIMESTAMP}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
         end = max(position.offset, min(start, fence))
         reader = RangeReader(
             self._target,

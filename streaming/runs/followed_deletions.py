@@ -23,10 +23,16 @@ from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.checkpoints.logs.controls import TopicControls
 from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    UNKNOWN_BYTES_PER_OFFSET,
+    IsolationLevel,
+    SourcePartition,
+    TopicPartition,
+)
 from shallow_mirror.wire.batches.header import CONTROL_BIT
 
 _log = logging.getLogger(__name__)

@@ -23,11 +23,9 @@ from shallow_mirror.sinks.archive.divergence import ArchivedRange, Divergence, E
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.streaming.runs.partition_registration import decide_first_rows
 from shallow_mirror.streaming.watch.error_hints import problem_of_next_lineage, problem_of_unknown_divergence
-from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, Segment, SegmentKind, SourcePartition
 
 _log = logging.getLogger(__name__)
-
-_EARLIEST = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +187,9 @@ class NextLineages:
     def _log_starts(self, sources: Iterable[SourcePartition], deadline: Deadline) -> dict[SourcePartition, int]:
         by_name = {source.topic_partition: source for source in sources}
         try:
-            listed = self._source.list_offsets(dict.fromkeys(by_name, _EARLIEST), IsolationLevel.READ_UNCOMMITTED, deadline)
+            listed = self._source.list_offsets(
+                dict.fromkeys(by_name, EARLIEST_TIMESTAMP), IsolationLevel.READ_UNCOMMITTED, deadline
+            )
         except RetriableError as error:  # the lineages are decided; this is for the report only
             _log.info("the log starts of truncated partitions are not known: %s", error)
             return {}

@@ -30,12 +30,11 @@ from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
 from shallow_mirror.sinks.kafka.slots.preserved_writer import PreservedWriter
 from shallow_mirror.sinks.slot_values import ReadPart, RoutedTopic
-from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 
 _log = logging.getLogger(__name__)
 
-_EARLIEST, _LATEST = -2, -1
 _AGAIN_S = 30.0
 """How long after a failure the target is asked again."""
 
@@ -107,7 +106,7 @@ class LogFilling:
         listed = set(listed_partitions(self._target, (at.target.topic_partition for at in unsure.values()), deadline))
         missing = {source for source, at in unsure.items() if at.target.topic_partition not in listed}
         unsure = {source: at for source, at in unsure.items() if source not in missing}
-        ends = self._offsets(unsure, _LATEST, deadline)
+        ends = self._offsets(unsure, LATEST_TIMESTAMP, deadline)
         short = {source: at for source, at in unsure.items() if ends[source] < at.offset}
         if short:
             offsets = counted(sum(at.offset - ends[source] for source, at in short.items()), "offset")
@@ -116,7 +115,7 @@ class LogFilling:
         while short := {source: at for source, at in short.items() if source not in refused and ends[source] < at.offset}:
             deadline.require("logs of the target to be filled")
             refused |= self._send(short, deadline)
-            ends |= self._offsets(short, _LATEST, deadline)
+            ends |= self._offsets(short, LATEST_TIMESTAMP, deadline)
         for source, error in sorted(refused.items()):
             _log.warning(
                 "preserved offsets: the log of target %s is not filled: %s", unsure[source].target.topic_partition, error
@@ -191,7 +190,7 @@ class LogFilling:
             for source, at in filled.items()
             if at.start > 0 and at.target_end == 0 and not routes[source.topic].is_compacted
         }
-        starts = self._offsets(leading, _EARLIEST, deadline)
+        starts = self._offsets(leading, EARLIEST_TIMESTAMP, deadline)
         wanted = {source: at.start if ends[source] > at.start else at.start - 1 for source, at in leading.items()}
         late = {leading[source].target.topic_partition: start for source, start in wanted.items() if starts[source] < start}
         if late:

@@ -20,9 +20,15 @@ from shallow_mirror.sinks.kafka.preserved.shared_producers import (
     with_shared_producers,
 )
 from shallow_mirror.sinks.kafka.targets.filled_topics import existing_partitions
-from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, OffsetRange, PlannedRange, SourcePartition
-
-_EARLIEST, _LATEST = -2, -1
+from shallow_mirror.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    UNKNOWN_BYTES_PER_OFFSET,
+    IsolationLevel,
+    OffsetRange,
+    PlannedRange,
+    SourcePartition,
+)
 
 
 class PreservedRestore:
@@ -63,12 +69,12 @@ class PreservedRestore:
 
         Raises RetriableError.
         """
-        ends = self._offsets(_preserved(positions), _LATEST, deadline)
+        ends = self._offsets(_preserved(positions), LATEST_TIMESTAMP, deadline)
         return {source: positions[source].offset for source, end in ends.items() if end < positions[source].offset}
 
     def require_own_ends(self, positions: Mapping[SourcePartition, Position], deadline: Deadline) -> None:
         """Raise PreservedLogDamagedError where a log ends behind its cut: another producer has written to it."""
-        for source, end in sorted(self._offsets(_preserved(positions), _LATEST, deadline).items()):
+        for source, end in sorted(self._offsets(_preserved(positions), LATEST_TIMESTAMP, deadline).items()):
             if end > positions[source].offset:
                 detail = f"the log ends at {end}, and the restore at {positions[source].offset}: another producer writes to it"
                 raise PreservedLogDamagedError(positions[source].target.topic_partition, positions[source].offset, detail)
@@ -84,7 +90,7 @@ class PreservedRestore:
 
         `is_compacted`: by archived topic. Brokers refuse to delete records of such topics: compaction removes the fillers.
         """
-        starts = self._offsets(_preserved(positions), _EARLIEST, deadline)
+        starts = self._offsets(_preserved(positions), EARLIEST_TIMESTAMP, deadline)
         late = {
             positions[source].target.topic_partition: ranges[source].start
             for source, start in starts.items()

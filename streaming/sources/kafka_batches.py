@@ -23,7 +23,7 @@ from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, free
 from shallow_mirror.broker.fetch.arrow_rows import SPARK_SCHEMA, Keep, RangeRows, failed_row
 from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS, RangeReader
-from shallow_mirror.config import LATEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -51,6 +51,7 @@ from shallow_mirror.streaming.sources.stream_reader import (
     slot_partitions,
 )
 from shallow_mirror.types import (
+    LATEST_TIMESTAMP,
     BatchLimits,
     IsolationLevel,
     LogAppendTimePolicy,

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.fetch.arrow_rows import Keep
-from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 DEFAULT_FETCH_BYTES = 16 << 20
 DEFAULT_INPUT_PARTITIONS = 8

@@ -13,13 +13,12 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, SourcePartition, TopicPartition
 
 MOST_LEADING_FILLERS = 10**9
 """The limit of the first offset of a partition: fillers take every offset below it, about 11 GB and 6 minutes for so many."""
 
 _EXPIRATION, _MAX_IDLE = "producer.id.expiration.ms", "connections.max.idle.ms"
-_EARLIEST, _LATEST = -2, -1
 _CONTINUED_OR_TRANSLATED = (
     "topics.offsets: continued where it holds the source's records at their offsets, or translated where it does not"
 )
@@ -64,8 +63,8 @@ def used_log_problems(
     if not keys:
         return []
     uncommitted = IsolationLevel.READ_UNCOMMITTED
-    starts = target.list_offsets(dict.fromkeys(keys, _EARLIEST), uncommitted, deadline)
-    ends = target.list_offsets(dict.fromkeys(keys, _LATEST), uncommitted, deadline)
+    starts = target.list_offsets(dict.fromkeys(keys, EARLIEST_TIMESTAMP), uncommitted, deadline)
+    ends = target.list_offsets(dict.fromkeys(keys, LATEST_TIMESTAMP), uncommitted, deadline)
     return [
         f"target partition {key} is not new (its log has offsets {starts[key].offset} to {ends[key].offset}): with preserved "
         f"offsets the target topic has to be new. Delete it, name another one (topics.target_name), or use {instead}"

@@ -7,9 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.types import IsolationLevel, TopicPartition
-
-_EARLIEST, _LATEST = -2, -1
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 
 def filled_partitions(cluster: Cluster, topics: Collection[str], deadline: Deadline) -> list[TopicPartition]:
@@ -19,7 +17,7 @@ def filled_partitions(cluster: Cluster, topics: Collection[str], deadline: Deadl
         return []
     starts, ends = (
         cluster.list_offsets(dict.fromkeys(partitions, timestamp), IsolationLevel.READ_UNCOMMITTED, deadline)
-        for timestamp in (_EARLIEST, _LATEST)
+        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     )
     return [partition for partition in partitions if ends[partition].offset > starts[partition].offset]
 

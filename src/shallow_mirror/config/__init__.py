@@ -23,13 +23,11 @@ from shallow_mirror.config.sections import (
     TopicSettings,
     WriteSettings,
 )
-from shallow_mirror.config.values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, StartRule, parse_duration
+from shallow_mirror.config.values import StartRule, parse_duration
 
 __all__ = [
     "DEFAULT_REQUEST_BYTES",
     "DEFAULT_SLOT_BYTES",
-    "EARLIEST_TIMESTAMP",
-    "LATEST_TIMESTAMP",
     "AclSettings",
     "ArchiveConfig",
     "ClusterSettings",

@@ -12,10 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from shallow_mirror import routing
 from shallow_mirror.broker.admin.acl_entries import ANYBODY
 from shallow_mirror.checkpoints.rows.schema import CATALOG
-from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy
-
-EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
-"""ListOffsets timestamps."""
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, LogAppendTimePolicy
 
 StartRule = int | Mapping[int, int]
 """A ListOffsets timestamp, or an offset by partition."""

@@ -15,7 +15,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.pass_thread import REQUEST_S, PassThread
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import SourcePartition, TopicPartition
+from shallow_mirror.types import LATEST_TIMESTAMP, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,6 @@ WHOLE_EVERY_S = 6 * 3600.0
 """How often all positions are committed: brokers delete offsets that were not committed for offsets.retention.minutes."""
 OFFSETS_AT_ONCE = 1_000
 """Of one request: brokers write it as one batch of their topic of offsets."""
-_LATEST = -1
 
 
 def position_group(archive: str) -> str:
@@ -61,7 +60,7 @@ class PositionPasses:
         ids = self._source.topic_ids(source.topic for source in moved)
         # A group knows topics by name: positions of a topic that was deleted would be those of the new one.
         existing = {source.topic_partition: source for source in moved if ids.get(source.topic) == source.topic_id}
-        ends = self._source.offsets(list(existing), _LATEST)
+        ends = self._source.offsets(list(existing), LATEST_TIMESTAMP)
         # A position beyond the log's end is one of a log that was truncated. What the archive has of the log of today shows
         # with its next lineage.
         sources = {name: source for name, source in existing.items() if moved[source] <= ends.get(name, -1)}

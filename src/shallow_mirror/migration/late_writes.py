@@ -18,7 +18,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison
-from shallow_mirror.config import EARLIEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.log_ends import list_log_ends
@@ -26,7 +26,7 @@ from shallow_mirror.migration.observations import from_document
 from shallow_mirror.migration.state import WaveState
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, TopicPartition
 
 COUNT_S = 20.0
 """So long records are counted; of what is left then, only offsets are known."""

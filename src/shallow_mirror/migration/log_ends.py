@@ -6,10 +6,9 @@ import functools
 from collections.abc import Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.config import LATEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.migration.observations import LogEnd
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 
 def list_log_ends(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> dict[TopicPartition, LogEnd]:

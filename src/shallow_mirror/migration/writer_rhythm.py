@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.clients.batch_client import BatchConsumer
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.config import EARLIEST_TIMESTAMP
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLossError
 from shallow_mirror.migration.observations import LogEnds
 from shallow_mirror.migration.quiet_time import Stamp, longest_gap_s
-from shallow_mirror.types import IsolationLevel
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel
 
 TAIL_OFFSETS = 2_000
 """So many of the last offsets of each partition are looked at."""

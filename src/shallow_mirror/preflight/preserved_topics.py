@@ -19,12 +19,11 @@ from shallow_mirror.sinks.kafka.preserved.shared_producers import (
     require_agreed,
 )
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.types import IsolationLevel, OffsetRange, SourcePartition, TopicPartition
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, OffsetRange, SourcePartition, TopicPartition
 from shallow_mirror.wire.records.fillers import FILLER_KEY, filler_record
 
 _FILLERS_PER_S = 2_700_000
 """Measured on two cores (docs/concepts/preserved-offsets.md)."""
-_LATEST = -1
 _MS_PER_HOUR = 3_600_000
 _NOT_ALL_CLIENTS = (
     "readers need a client that passes over fillers (Java and franz-go do; librdkafka does, and reports MSG_SIZE_TOO_LARGE, "
@@ -91,7 +90,7 @@ class PreservedTopics:
         }
         if not keys:
             return {}
-        wanted = dict.fromkeys(keys.values(), _LATEST)
+        wanted = dict.fromkeys(keys.values(), LATEST_TIMESTAMP)
         listed = self._target.list_offsets(wanted, IsolationLevel.READ_UNCOMMITTED, self._deadline())
         return {source: listed[key].offset for source, key in keys.items() if listed[key].offset}
 

@@ -17,11 +17,10 @@ from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, Er
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.targets.retention_pause import NOT_BY_KEY
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from shallow_mirror.verify.map_index import Longs
 from shallow_mirror.verify.partition_reader import PATIENCE_MS, LogView, PartitionReader
 
-_EARLIEST, _LATEST = -2, -1
 _LOG_APPEND_TIME = "LogAppendTime"
 
 
@@ -81,7 +80,7 @@ class ClusterReader:
             for topic_partition in topic_partitions
             if (view := self._topics.get(topic_partition.topic)) and topic_partition.partition in view.partitions
         ]
-        for offsets, timestamp in ((self._ends, _LATEST), (self._starts, _EARLIEST)):
+        for offsets, timestamp in ((self._ends, LATEST_TIMESTAMP), (self._starts, EARLIEST_TIMESTAMP)):
             if existing:
                 listed = self.cluster.list_offsets(dict.fromkeys(existing, timestamp), self.isolation, self._deadline())
                 offsets.update({topic_partition: listed_offset.offset for topic_partition, listed_offset in listed.items()})

@@ -10,10 +10,10 @@ from shallow_mirror import routing
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.missing_topics import missing_topics
 from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.config import EARLIEST_TIMESTAMP, MirrorConfig
+from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import IsolationLevel, OffsetRange, SourcePartition, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SourcePartition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

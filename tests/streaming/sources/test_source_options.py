@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from shallow_mirror.broker.fetch.arrow_rows import Keep
-from shallow_mirror.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.sources.source_options import NO_LIMIT_BYTES, parse_options
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 LEAST = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders, users.eu"}
 

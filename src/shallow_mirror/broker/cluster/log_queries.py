@@ -16,9 +16,9 @@ from shallow_mirror.broker.net.begun_call import BEGUN, DecodedCall
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.types import EpochEnd, IsolationLevel, TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, EpochEnd, IsolationLevel, TopicPartition
 
-_LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
+_EARLIEST_LOCAL = -4
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -154,8 +154,8 @@ class LogQueries:
             return DecodedCall(lambda: self._metadata.connection(node_id, BEGUN, deadline), api, deadline, fields)
 
         return (
-            begin("ListOffsets", _list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _EARLIEST)),
-            begin("ListOffsets", _list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: _LATEST)),
+            begin("ListOffsets", _list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: EARLIEST_TIMESTAMP)),
+            begin("ListOffsets", _list_offsets_fields("ListOffsets", partitions_by_topic, lambda _: LATEST_TIMESTAMP)),
             begin("DescribeProducers", _describe_producers_fields(partitions_by_topic)),
         )
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from shallow_mirror.broker.clients.batch_client import BatchConsumer, BatchProducer, FetchedBatch, LogAppendTimePolicy
-from shallow_mirror.config import EARLIEST_TIMESTAMP, ClusterSettings
+from shallow_mirror.config import ClusterSettings
 from shallow_mirror.errors import BatchRefusedError, ConfigError, RetriableError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.migration.observations import LogEnds
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, TopicPartition
 
 SAMPLE_OFFSETS = 2_000
 """So many of the last offsets of each partition are the sample."""

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.config import EARLIEST_TIMESTAMP
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted
-from shallow_mirror.types import IsolationLevel, SourcePartition
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, SourcePartition
 
 NEAR = 0.75
 """Share of a retention behind which records that are not archived are named."""

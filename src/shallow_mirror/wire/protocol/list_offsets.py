@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shallow_mirror.types import IsolationLevel
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel
 from shallow_mirror.wire.protocol.primitives import NO_TAGS, Reader, WireError, compact_string, string, uvarint
 
 API_KEY, API_VERSION = 2, 6
 
-_LATEST, _ANY_EPOCH, _CONSUMER = -1, -1, -1
+_ANY_EPOCH, _CONSUMER = -1, -1
 _HEADER = struct.Struct(">hhi")
 _BODY = struct.Struct(">ib")
 _REQUEST_ENTRY = np.dtype([("partition", ">i4"), ("leader_epoch", ">i4"), ("timestamp", ">i8"), ("tags", "u1")])
@@ -34,7 +34,7 @@ def build_latest_body(partitions_by_topic: Mapping[str, Sequence[int]], isolatio
     parts = [_BODY.pack(_CONSUMER, isolation is IsolationLevel.READ_COMMITTED), uvarint(len(partitions_by_topic) + 1)]
     for topic, partitions in partitions_by_topic.items():
         entries = np.zeros(len(partitions), _REQUEST_ENTRY)
-        entries["partition"], entries["leader_epoch"], entries["timestamp"] = partitions, _ANY_EPOCH, _LATEST
+        entries["partition"], entries["leader_epoch"], entries["timestamp"] = partitions, _ANY_EPOCH, LATEST_TIMESTAMP
         parts += [compact_string(topic), uvarint(len(partitions) + 1), entries.tobytes(), NO_TAGS]
     return b"".join([*parts, NO_TAGS])
 
