@@ -16,11 +16,11 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
-from shallow_mirror.checkpoints.logs.forgotten_topics import ForgottenTopics
+from shallow_mirror.checkpoints.logs.forgotten_topics import NOTHING_FORGOTTEN, ForgottenTopics
 from shallow_mirror.checkpoints.rows.paused_intervals import (
     CONTROLS,
     ControlAction,
@@ -49,7 +49,7 @@ class TopicControls:
     """Ever handed over to this mirror."""
     returned: frozenset[str] = frozenset()
     """Handed over once, and taken back; not those that were handed over to this mirror before."""
-    forgotten: ForgottenTopics = field(default_factory=ForgottenTopics)
+    forgotten: ForgottenTopics = NOTHING_FORGOTTEN
 
     @property
     def not_copied(self) -> frozenset[str]:

@@ -236,8 +236,7 @@ class MicroBatchPlanner:
         }
         topics = {partition.topic for partition in moving}
         included = {name for name in topics if routing.is_included(name, config.include, config.exclude)}
-        start = {partition: start[partition] for partition in moving if partition.topic in included}
-        start = {partition: offset for partition, offset in start.items() if partition.topic_id not in config.forgotten}
+        start = self._without_forgotten({partition: start[partition] for partition in moving if partition.topic in included})
         cut: dict[SourcePartition, int] = {}
         if not self._has_listed:
             try:
@@ -286,6 +285,7 @@ class MicroBatchPlanner:
 
     def _verified_ends(self, start: Offsets) -> tuple[Offsets, LogEnds]:
         """Return `start` without recreated topics, and log ends that are not below it. Raise DataLossError, RetriableError."""
+        start = self._without_forgotten(start)
         listing = self._target or (
             self._log_ends_with_retries() if self._is_available_now else self._source.log_ends(self._deadline())
         )
@@ -338,13 +338,17 @@ class MicroBatchPlanner:
             )
         self._above_stable = frozenset(waiting)
 
+    def _without_forgotten(self, start: Offsets) -> Offsets:
+        """Return `start` without topics that the operator has forgotten. Spark's checkpoint may still have them."""
+        if not self._config.forgotten:
+            return start
+        return {source: offset for source, offset in start.items() if source.topic_id not in self._config.forgotten}
+
     def _without_recreated(self, start: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
         """Return `start` without recreated topics; these enter as new topics.
 
         Raise DataLossError for them unless they are isolated, or the mirror continues after data loss.
         """
-        if self._config.forgotten:  # Spark's checkpoint may still have them
-            start = {source: offset for source, offset in start.items() if source.topic_id not in self._config.forgotten}
         if self._config.isolates_recreated:
             return start  # `start` keeps them: what has their names now does not enter
         current = offset_planning.without_recreated_topics(start, topic_ids)
