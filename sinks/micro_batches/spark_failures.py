@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,21 +24,21 @@ _LOST_WORKER = re.compile(
 
 _UNFIT_PYTHON = re.compile(r"ModuleNotFoundError: (No module named '[^']+')|\[PYTHON_VERSION_MISMATCH\]\s*([^\n]+)")
 
+_FULL, _READ_ONLY = "No space left on device", "Read-only file system"
 
-_FULL = ("No space left on device", "Disk quota exceeded")
-_UNWRITABLE = {
-    "No space left on device": "free space there",
-    "Disk quota exceeded": "raise the quota, or free space there",
-    "Read-only file system": "make it writable, or name another folder",
-    "Permission denied": "grant this user access, or name another folder",
-    "Mkdirs failed to create": "grant this user access, or name another folder",
+_UNWRITABLE: Mapping[str, tuple[type[MirrorError], str]] = {
+    _FULL: (MirrorError, "free space there"),
+    "Disk quota exceeded": (MirrorError, "raise the quota, or free space there"),
+    _READ_ONLY: (ConfigError, "make it writable, or name another folder"),
+    "Permission denied": (ConfigError, "grant this user access, or name another folder"),
+    "Mkdirs failed to create": (ConfigError, "grant this user access, or name another folder"),
 }
-"""What to do, by what Java says of a file that cannot be written."""
+"""The error and what to do, by what Java says of a file that cannot be written. A full disk is no ConfigError."""
 _NOT_MADE = re.compile(r"mkdir of file:(/[^\n]*?) failed")
 
 
 def find_unwritable_folder(text: str, folder: str) -> MirrorError | None:
-    """Return the folder as what could not be written, and why, if that is what `text` reports. A full disk is no ConfigError."""
+    """Return the folder as what could not be written, and why, if that is what `text` reports."""
     sign = next((sign for sign in _UNWRITABLE if sign in text), None)
     if sign is None:
         return _folder_not_made(text, folder)
@@ -52,14 +52,14 @@ def _folder_not_made(text: str, folder: str) -> MirrorError | None:
         return None
     existing = next(parent for parent in Path(not_made[1]).parents if parent.exists())
     # Also root may not write where the file system is mounted read-only.
-    sign = "No space left on device" if os.access(existing, os.W_OK) else "Read-only file system"
+    sign = _FULL if os.access(existing, os.W_OK) else _READ_ONLY
     return _unwritable(folder, sign, f"mkdir of {not_made[1]} failed")
 
 
 def _unwritable(folder: str, sign: str, reason: str) -> MirrorError:
-    kind = MirrorError if sign in _FULL else ConfigError
+    kind, remedy = _UNWRITABLE[sign]
     return kind(
-        f"Spark cannot write to {folder} ({reason}): {_UNWRITABLE[sign]}, then start again. Nothing is lost: what was copied is "
+        f"Spark cannot write to {folder} ({reason}): {remedy}, then start again. Nothing is lost: what was copied is "
         "in the tables"
     )
 
