@@ -1,6 +1,6 @@
 """Driver and executors: the economies that rely on internals of Spark, Java or pyarrow, their switch, and what a failure does.
 
-No run needs them. One that fails is switched off until the process ends, with one line in the log, and the run goes on.
+No run needs them. One that fails is switched off until the process ends, with one line in the log, and the run continues.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_used(economy: Economy) -> bool:
 
 @contextmanager
 def or_without(economy: Economy) -> Iterator[None]:
-    """Run the body; whatever it raises, the economy is switched off and the caller goes on after the `with` block."""
+    """Run the body; whatever it raises, the economy is switched off and the caller continues after the `with` block."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - what internals of another version raise is not known, and no run may end by it

@@ -69,7 +69,7 @@ class RunStuckError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """`stay_s`: how long the run goes on; 0: up to the log ends of its start. `events_at`: requests that are waited at."""
+    """`stay_s`: how long the run lasts; 0: up to the log ends of its start. `events_at`: requests that are waited at."""
 
     document: dict[str, Any]
     folder: Path

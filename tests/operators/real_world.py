@@ -19,7 +19,7 @@ from tests.operators.world import During, FindingError, TablesCopy, World
 from shallow_mirror.errors import MirrorError
 
 _STAY_S = 6.0
-"""How long a run goes on that stays: commands are read every three seconds."""
+"""How long a run lasts that stays: commands are read every three seconds."""
 _SPARK = "_spark"
 """Folder of the Spark checkpoint in that of the tables."""
 

@@ -120,7 +120,7 @@ class World(ABC):
         """What was in the place of older tables that were put back; None where the newest tables are in their place."""
         self.waits: list[str] = []
         self.patience_s = 0.0
-        """How long the next run goes on; 0: up to the log ends of its start."""
+        """How long the next run lasts; 0: up to the log ends of its start."""
         self.older_rows: Sequence[Row] = ()
         """Of the tables that were put back last."""
         self.may_write_foreign = True

@@ -1,4 +1,4 @@
-"""A run goes on without an economy whose trick fails, with one line in the log, and does not try it again."""
+"""A run continues without an economy whose trick fails, with one line in the log, and does not try it again."""
 
 from __future__ import annotations
 
