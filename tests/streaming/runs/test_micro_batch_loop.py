@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,11 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import FencedError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.streaming.runs.micro_batch_choice import ADMISSION_CONTROL
 from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.verify import verify_mirror
 
-HAS_STREAMS = importlib.util.find_spec(ADMISSION_CONTROL) is not None
+HAS_STREAMS = has_admission_control()
 """Not in PySpark 4.0 and 4.1: the loop alone is tested there."""
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
