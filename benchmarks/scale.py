@@ -40,7 +40,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.streaming.sources.planned_ranges import RangeStreamReader
-from shallow_mirror.streaming.sources.stream_reader import options_of_mirror
+from shallow_mirror.streaming.sources.planner_options import PlannerOptions
 from shallow_mirror.types import (
     IsolationLevel,
     TopicPartition,
@@ -115,8 +115,8 @@ def _planning_of(count: int) -> dict[str, Any]:
     """Measure the planner's part before and in a micro-batch, through the data source's own reader. Medians, in ms of CPU."""
     with scratch() as folder, LocalKafka(folder / "kafka", properties=SMALL_LOGS) as kafka:
         topics = Topics(kafka.bootstrap, count)
-        options = options_of_mirror(write_conf(folder, kafka.bootstrap, kafka.bootstrap), "map", parallelism=2)
-        reader = RangeStreamReader(options)
+        config = write_conf(folder, kafka.bootstrap, kafka.bootstrap)
+        reader = RangeStreamReader(PlannerOptions(config=config, map_id="map", parallelism=2).to_spark())
         start = reader.initialOffset()
         active: list[float] = []
         idle: list[float] = []

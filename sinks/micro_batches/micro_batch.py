@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,7 +28,7 @@ from shallow_mirror.errors import (
     RetriableError,
 )
 from shallow_mirror.log_context import in_context_of_driver
-from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound
+from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound, TaskFunction
 from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows
 from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
 from shallow_mirror.sinks.micro_batches.truncated_logs import TruncatedLogs
@@ -80,6 +81,13 @@ def refuse_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[S
     """Refuse to leave anything out. Raises RetriableError."""
     for left_out in unfinished:
         raise RetriableError(left_out.error_name, f"{left_out.source.topic_partition}: {left_out.reason}")
+
+
+class SlotRows(Protocol):
+    """A data frame of Spark, or what stands in for it: an input partition for each slot, with the rows of its task."""
+
+    def mapInArrow(self, function: TaskFunction, schema: str) -> DataFrame:  # noqa: N802 - Spark's name
+        """Return the data frame of what the function yields for the rows of each slot."""
 
 
 class StoppedBeforeMicroBatchError(Exception):
@@ -172,7 +180,7 @@ class MicroBatchSink:
         finally:
             self._running.release()
 
-    def __call__(self, planned: DataFrame, spark_batch_id: int) -> None:
+    def __call__(self, planned: SlotRows, spark_batch_id: int) -> None:
         with self._running:
             if self._is_stopping:
                 raise StoppedBeforeMicroBatchError(f"stopped before Spark batch {spark_batch_id}")
@@ -187,7 +195,7 @@ class MicroBatchSink:
             finally:
                 self._ended_at = self._clock()
 
-    def _copy(self, planned: DataFrame) -> None:
+    def _copy(self, planned: SlotRows) -> None:
         """Run rounds until every planned range is copied or left out.
 
         One round is enough, except where slots ended early, or offsets were recorded as expired. A range that is left out counts
@@ -227,7 +235,7 @@ class MicroBatchSink:
                 raise StoppedBeforeMicroBatchError("stopped between two rounds of a micro-batch")
             first_rows = ()
 
-    def _round(self, planned: DataFrame, first_rows: Sequence[DecidedSegment]) -> MicroBatchOutcome:
+    def _round(self, planned: SlotRows, first_rows: Sequence[DecidedSegment]) -> MicroBatchOutcome:
         deadline = Deadline.after_ms(self._sink.round_timeout_ms, self._clock)
         started = self._clock()
         steps = {BETWEEN: (started - self._ended_at) * 1000}
@@ -259,7 +267,7 @@ class MicroBatchSink:
         return outcome
 
     def _run_slots(
-        self, planned: DataFrame, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
+        self, planned: SlotRows, decision: int, first_rows: Sequence[DecidedSegment], deadline: Deadline
     ) -> tuple[SlotResult, ...]:
         positions, round_timeout_ms = self._sink.positions(), self._sink.round_timeout_ms
         time_left_ms = self._slot_time.time_left_ms(round_timeout_ms)

@@ -47,11 +47,12 @@ from shallow_mirror.sinks.slots.batch_sources import (
 )
 from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory
 from shallow_mirror.sinks.slots.left_out_ranges import ranges_to_isolate
+from shallow_mirror.sinks.slots.planned_rows import holds_planned_ranges, ranges_of
 from shallow_mirror.sinks.slots.quarantine_policy import QuarantineBudget
 from shallow_mirror.sinks.slots.row_readings import RowReading, RowReadingFactory
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory
-from shallow_mirror.types import PlannedRange, SourcePartition
+from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class SlotTask:
             done = run_slot(
                 self.job,
                 rows,
-                is_planned_ranges="range_end" in first.schema.names,
+                is_planned_ranges=holds_planned_ranges(first.schema),
                 open_target=self.open_target,
                 open_input=self.open_input,
             )
@@ -145,20 +146,6 @@ class SlotTask:
             body = error
         columns = [pa.array([pickle.dumps(body)], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, schema=_ARROW_RESULT_SCHEMA)
-
-
-def ranges_of(batch: pa.RecordBatch) -> list[PlannedRange]:
-    """Return the rows of `shallow-mirror-ranges` as values."""
-    return [
-        PlannedRange(
-            slot=row["slot"],
-            source=SourcePartition(row["topic"], row["topic_id"], row["partition"]),
-            start=row["range_start"],
-            end=row["range_end"],
-            bytes_per_offset=row["bytes_per_offset"],
-        )
-        for row in batch.to_pylist()
-    ]
 
 
 def run_slot(

@@ -47,14 +47,19 @@ class MicroBatchPlanner:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        deadline_clock: Callable[[], float] | None = None,
     ) -> None:
-        """Start a query. `recorded`: positions in the offset map when it begins; a Spark checkpoint beyond them is rewound."""
+        """Start a query. `recorded`: positions in the offset map when it begins; a Spark checkpoint is set to them.
+
+        `deadline_clock`: of requests to the source; None: `clock`. One that returns infinity ends a request that waits.
+        """
         self._config = config
         self._source = source
         self._parallelism = parallelism
         self._recorded: Offsets = recorded or {}
         self._new_partitions = NewPartitions(config.registration, self._recorded)
         self._clock = clock
+        self._deadline_clock = deadline_clock or clock
         self._sleep = sleep
         self._now_ms = now_ms
         self._bytes_per_offset: dict[SourcePartition, float] = {}
@@ -110,16 +115,16 @@ class MicroBatchPlanner:
         kept out of plans until its next try.
         """
         self._has_planned = True
-        rewound, self._recorded = self._rewound(start), {}
-        if rewound:
-            return {**start, **rewound}
+        current = self._at_recorded(start)
+        if any(current[source] < offset for source, offset in start.items()):
+            return current
         left_out = {entry.source: entry for entry in read_left_out(self._config.left_out_path) if entry.source in start}
         back = {
             source: entry.position
             for source, entry in left_out.items()
-            if entry.position is not None and entry.position < start[source]
+            if entry.position is not None and entry.position < current[source]
         }
-        current = {**start, **back} if back else start
+        current = {**current, **back} if back else current
         while True:
             planned, wait_s = self._plan_ends(current, left_out, back)
             # Spark ends an available-now query at the first plan without progress, so such a plan may only be final.
@@ -127,18 +132,19 @@ class MicroBatchPlanner:
                 return planned
             self._sleep(min(wait_s, _PAUSE_S))
 
-    def _rewound(self, start: Offsets) -> Offsets:
-        """Return the positions of the offset map that are below `start`.
+    def _at_recorded(self, start: Offsets) -> Offsets:
+        """Return `start` at the positions of the offset map; `start` itself, except in the first plan of a query.
 
-        A start of the mirror or `recover --redo` removed rows whose offsets Spark's checkpoint has as done. A micro-batch
-        without ranges rewinds Spark to the map: otherwise nothing is planned before the source has something new.
+        Spark's checkpoint is ahead of the map where a start of the mirror or `recover --redo` removed rows: a micro-batch without
+        ranges rewinds Spark, otherwise nothing is planned before the source has something new. It is behind where micro-batches
+        were copied without Spark's stream: plans from there on would ask for offsets that are copied.
         """
-        rewound = {
-            partition: position for partition, position in self._recorded.items() if position < start.get(partition, position)
-        }
+        recorded, self._recorded = self._recorded, {}
+        moved = {source: position for source, position in recorded.items() if start.get(source, position) != position}
+        rewound = sum(position < start[source] for source, position in moved.items())
         if rewound:
-            _log.warning("planned again from their positions in the offset map: %s", counted(len(rewound), "partition"))
-        return rewound
+            _log.warning("planned again from their positions in the offset map: %s", counted(rewound, "partition"))
+        return {**start, **moved} if moved else start
 
     def _plan_ends(
         self, start: Offsets, left_out: Mapping[SourcePartition, LeftOutPartition], back: Collection[SourcePartition]
@@ -250,7 +256,9 @@ class MicroBatchPlanner:
                 _log.warning("planning without the source's log ends: %s", error)
         # Ranges are read from their positions in the map anyway: no need to rewind Spark, except to what is not copied now.
         self._recorded = {
-            partition: position for partition, position in self._recorded.items() if partition not in moving or partition in cut
+            partition: position
+            for partition, position in self._recorded.items()
+            if partition not in moving or partition in cut or position > moving[partition]
         }
         ranges = offset_planning.plan_ranges(
             start,
@@ -409,7 +417,7 @@ class MicroBatchPlanner:
         return max(least, size / max(0.001, self._clock() - at))
 
     def _deadline(self) -> Deadline:
-        return Deadline.after_ms(self._config.request_timeout_ms, self._clock)
+        return Deadline.after_ms(self._config.request_timeout_ms, self._deadline_clock)
 
     def _warn_if_silent(self, waiting_for: RetriableError | None) -> None:
         """Log what is waited for; Spark passes the planner's standard error on to the driver's.

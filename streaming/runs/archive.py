@@ -56,12 +56,13 @@ from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.rate_limiter import CopiedBytes
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runs.gone_topics import problems_of_gone, without_gone_topics
+from shallow_mirror.streaming.runs.micro_batch_choice import choose_micro_batches
 from shallow_mirror.streaming.runs.next_lineages import NextLineages
 from shallow_mirror.streaming.runs.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runs.permissions import require_authorized_topics
-from shallow_mirror.streaming.runs.query import run_query
+from shallow_mirror.streaming.runs.query import Query, run_query
 from shallow_mirror.streaming.runs.supervisor import CONNECT_ATTEMPT_MS, Supervisor
-from shallow_mirror.streaming.sources import planned_ranges, stream_reader
+from shallow_mirror.streaming.sources.planner_options import PlannerOptions
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.streaming.watch.error_hints import with_archive_remedy
 from shallow_mirror.streaming.watch.micro_batch_summary import measurements_of
@@ -264,9 +265,10 @@ class _ArchiveRun:
         of_query = without_gone_topics(positions, topic_ids, keeps_recreated=config.isolates_recreated)
         initial = {source: positions[source].offset for source in of_query}
         self._reporter.left_out.on_query_start(initial)
-        options = stream_reader.options_of_mirror(
-            config,
-            owner.map_id,
+        options = PlannerOptions(
+            config=config,
+            map_id=owner.map_id,
+            parallelism=spark_session.parallelism_of(spark),
             initial=initial,
             left_out_path=self._reporter.left_out.path,
             registration=registration,
@@ -275,15 +277,16 @@ class _ArchiveRun:
         self._reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
         try:
             run_query(
-                spark,
-                planned_ranges.NAME,
-                sink,
-                options,
-                checkpoint=config.checkpoint,
-                trigger_s=None if self._available_now else config.trigger_s,
+                Query(
+                    spark=spark,
+                    sink=sink,
+                    options=options,
+                    trigger_s=None if self._available_now else config.trigger_s,
+                    health=self._reporter.health,
+                ),
+                choose_micro_batches(config.micro_batches, spark),
                 settle_after_s=config.trigger_s,
                 supervisor=self._supervisor,
-                health=self._reporter.health,
                 check=lambda: self._reporter.check_stalls(None),
             )
         except LogTruncatedError as truncated:

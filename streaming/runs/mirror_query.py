@@ -56,14 +56,15 @@ from shallow_mirror.streaming.runs.ended_preservation import EndedPreservation
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
 from shallow_mirror.streaming.runs.gone_topics import problems_of_gone, without_gone_topics
 from shallow_mirror.streaming.runs.held_settings import HeldSettings
+from shallow_mirror.streaming.runs.micro_batch_choice import choose_micro_batches
 from shallow_mirror.streaming.runs.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.streaming.runs.permissions import require_authorized_topics
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
-from shallow_mirror.streaming.runs.query import run_query
+from shallow_mirror.streaming.runs.query import Query, run_query
 from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.supervisor import Supervisor
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
-from shallow_mirror.streaming.sources import kafka_batches, planned_ranges, stream_reader
+from shallow_mirror.streaming.sources.planner_options import PlannerOptions
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.streaming.watch.micro_batch_summary import measurements_of
 from shallow_mirror.streaming.watch.run_reporter import RunReporter
@@ -124,8 +125,8 @@ class MirrorQuery:
         positions = self._positions()
         self.reporter.set_positions(positions)
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
-        parallelism = int(spark.sparkContext.defaultParallelism)
-        options = self._source_options(positions, topic_ids, paused_path, planned_path, registration, parallelism)
+        parallelism = spark_session.parallelism_of(spark)
+        options = self._planner_options(positions, topic_ids, paused_path, planned_path, registration, parallelism)
         monitor = self._topic_monitor(targets, positions, paused_path)
         self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")
         try:
@@ -263,7 +264,7 @@ class MirrorQuery:
             register=register,
         )
 
-    def _source_options(
+    def _planner_options(
         self,
         positions: Mapping[SourcePartition, Position],
         topic_ids: Mapping[str, str],
@@ -271,14 +272,14 @@ class MirrorQuery:
         planned_path: Path,
         registration: planner_state.RegistrationFiles,
         parallelism: int,
-    ) -> Mapping[str, str]:
+    ) -> PlannerOptions:
         # A recreated topic keeps its old positions in the map: the query begins with those of the topics that exist.
         of_query = without_gone_topics(positions, topic_ids, keeps_recreated=self.config.isolates_recreated)
         initial = {source: positions[source].offset for source in of_query}
         self.reporter.left_out.on_query_start(initial)
-        return stream_reader.options_of_mirror(
-            self.config,
-            self.owner.map_id,
+        return PlannerOptions(
+            config=self.config,
+            map_id=self.owner.map_id,
             initial=initial,
             parallelism=parallelism,
             paused_path=paused_path,
@@ -367,21 +368,21 @@ class MirrorQuery:
         self.has_begun = True
         return topic_ids
 
-    def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StallDetector, options: Mapping[str, str]) -> None:
-        is_direct = self.config.read.transfer == "direct"
-        if not is_direct:
+    def _run_query(self, spark: Any, sink: MicroBatchSink, steps: StallDetector, options: PlannerOptions) -> None:
+        if self.config.read.transfer == "through-spark":
             spark_session.bound_arrow_batches(spark, self.config.read.fetch_bytes)
         self.reporter.start_step("waiting for the first plan")
         run_query(
-            spark,
-            planned_ranges.NAME if is_direct else kafka_batches.NAME,
-            sink,
-            options,
-            checkpoint=self.config.checkpoint,
-            trigger_s=None if self.available_now else self.config.trigger_s,
+            Query(
+                spark=spark,
+                sink=sink,
+                options=options,
+                trigger_s=None if self.available_now else self.config.trigger_s,
+                health=self.reporter.health,
+            ),
+            choose_micro_batches(self.config.micro_batches, spark, transfer=self.config.read.transfer),
             settle_after_s=self.config.trigger_s,
             supervisor=self.supervisor,
-            health=self.reporter.health,
             check=lambda: self._check(steps),
         )
 

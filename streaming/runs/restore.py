@@ -47,6 +47,7 @@ from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
 from shallow_mirror.sinks.slot_values import UnfinishedRange
 from shallow_mirror.sinks.slots.archive_readings import ArchiveInput
 from shallow_mirror.sinks.slots.log_end_readings import LogEndInput
+from shallow_mirror.sinks.slots.planned_rows import ranges_by_slot
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.streaming.planning.restore_planner import (
@@ -63,7 +64,6 @@ from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.restore_decision import RestoreDecision, decide_restore
 from shallow_mirror.streaming.runs.restored_retention import RestoredRetention
 from shallow_mirror.streaming.runs.supervisor import CONNECT_ATTEMPT_MS, Supervisor
-from shallow_mirror.streaming.sources.stream_reader import ranges_by_slot
 from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.streaming.watch.reported_run import ReportedRun
 from shallow_mirror.streaming.watch.run_reporter import RunReporter

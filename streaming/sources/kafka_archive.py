@@ -20,9 +20,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from shallow_mirror.archive_reading.archive_rows import BATCH_SPARK_SCHEMA, RECORD_SPARK_SCHEMA, batch_rows, record_rows
 from shallow_mirror.archive_reading.scan_plan import ScanPart, plan_scan, read_part
 from shallow_mirror.broker.cluster.worker_clients import freeze_imports_once
-from shallow_mirror.streaming.sources import stream_reader
 from shallow_mirror.streaming.sources.archive_filters import bounds_of
 from shallow_mirror.streaming.sources.archive_options import ArchiveOptions, is_record_option, parse_archive_options
+from shallow_mirror.streaming.sources.registration import register
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ NAME = "kafka-archive"
 
 def register_kafka_archive(spark: SparkSession) -> None:
     """Register the data source `kafka-archive` in `spark`."""
-    stream_reader.register(spark, KafkaArchive)
+    register(spark, KafkaArchive)
 
 
 class KafkaArchive(DataSource):  # type: ignore[misc]

@@ -41,15 +41,10 @@ from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
-from shallow_mirror.streaming.sources import stream_reader
+from shallow_mirror.streaming.sources.planner_options import make_micro_batch_planner, mirror_of
+from shallow_mirror.streaming.sources.registration import register
 from shallow_mirror.streaming.sources.source_options import SourceOptions, parse_options
-from shallow_mirror.streaming.sources.stream_reader import (
-    PlannedStreamReader,
-    SlotPartition,
-    make_micro_batch_planner,
-    mirror_of,
-    slot_partitions,
-)
+from shallow_mirror.streaming.sources.stream_reader import PlannedStreamReader, SlotPartition, slot_partitions
 from shallow_mirror.types import (
     LATEST_TIMESTAMP,
     BatchLimits,
@@ -70,7 +65,7 @@ _STALL_REQUESTS = 4
 
 
 def register_kafka_batches(spark: SparkSession) -> None:
-    stream_reader.register(spark, KafkaBatches)
+    register(spark, KafkaBatches)
 
 
 class KafkaBatches(DataSource):  # type: ignore[misc]

@@ -33,7 +33,8 @@ from shallow_mirror.streaming.spark.worker_secrets import WithReferences, pass_s
 
 _log = logging.getLogger(__name__)
 
-MIN_SPARK_VERSION = (4, 2)
+_ABILITIES = ("SparkSession.interruptTag", "DataFrame.toArrow")
+"""What every run needs of `pyspark.sql`."""
 
 REQUIRED: Mapping[str, tuple[str, str]] = {
     "spark.speculation": ("false", "a second copy of a task would fence the first and write its slot again"),
@@ -269,14 +270,14 @@ def _write_log4j(log_file: Path) -> Path:
 
 def check_session(spark: Any) -> None:
     """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of what only makes it slower."""
-    if _is_connect(spark):
+    if is_connect(spark):
         raise ConfigError(
             "this is a Spark Connect session (also Databricks serverless and standard access mode): the mirror needs a classic "
             "session, on Databricks a compute with dedicated access mode"
         )
     problems = []
-    if _version_of(spark) < MIN_SPARK_VERSION:
-        problems.append(f"Spark {spark.version} is too old: the mirror needs {'.'.join(map(str, MIN_SPARK_VERSION))} or newer")
+    if lacking := _lacking_abilities():
+        problems.append(f"PySpark {spark.version} is too old: it lacks {' and '.join(lacking)}, which PySpark has since 4.0")
     for name, (value, why) in REQUIRED.items():
         actual = spark.sparkContext.getConf().get(name, value)
         if actual.lower() != value:
@@ -287,6 +288,12 @@ def check_session(spark: Any) -> None:
         actual = spark.sparkContext.getConf().get(name, value)
         if actual.lower() != value:
             _log.warning("%s is %s, recommended is %s: %s", name, actual, value, cost)
+
+
+def _lacking_abilities() -> list[str]:
+    pyspark_sql = importlib.import_module("pyspark.sql")
+    pairs = (name.split(".") for name in _ABILITIES)
+    return [f"{owner}.{name}" for owner, name in pairs if not hasattr(getattr(pyspark_sql, owner), name)]
 
 
 def check_delta(spark: Any, tables: str) -> None:
@@ -340,12 +347,14 @@ def bound_arrow_batches(spark: Any, max_bytes: int) -> None:
         spark.conf.set(ARROW_BATCH_BYTES, str(max_bytes))
 
 
-def _is_connect(spark: Any) -> bool:
+def parallelism_of(spark: Any) -> int:
+    """Return how many tasks the session runs at the same time."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def is_connect(spark: Any) -> bool:
+    """Return whether this is a session of Spark Connect."""
     module = type(spark).__module__
     if module.startswith("pyspark.sql.connect"):
         return True
     return module.startswith("pyspark.") and bool(importlib.import_module("pyspark.sql.utils").is_remote())
-
-
-def _version_of(spark: Any) -> tuple[int, ...]:
-    return tuple(int(part) for part in str(spark.version).split(".")[:2])

@@ -32,8 +32,8 @@ from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
 from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.sinks.slots.slot_time import SlotTime
-from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import PlannedRange
 
 _COMPACTED = {**DEFAULT_CONFIGS, "cleanup.policy": "compact"}

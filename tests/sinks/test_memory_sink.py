@@ -25,9 +25,9 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slot_values import MicroBatchOutcome, ReadPart, SlotWrite
+from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.sinks.slots.slot_time import SlotTime
-from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
 

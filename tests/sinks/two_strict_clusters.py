@@ -20,8 +20,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
 from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
+from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.sinks.slots.slot_task import run_slot
-from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 

@@ -33,6 +33,9 @@ PATIENCE_S = 120.0
 
 NO_TIME = -1
 
+MICRO_BATCHES = os.environ.get("TEST_MICRO_BATCHES", "auto")
+"""The setting `micro_batches` of every mirror: with `loop` all tests run without Structured Streaming."""
+
 
 def document(source: str, target: str, include: Sequence[str], /, **groups: Any) -> dict[str, Any]:
     """Return a mirror file. `groups` are merged into it, one level deep. Other topics or tables make another mirror."""
@@ -45,6 +48,7 @@ def document(source: str, target: str, include: Sequence[str], /, **groups: Any)
         "write": {"transaction_timeout_ms": 60_000},
         "tables": "tables",
         "trigger": "0 seconds",
+        "micro_batches": MICRO_BATCHES,
     }
     for name, value in groups.items():
         made[name] = made.get(name, {}) | value if isinstance(value, dict) else value

@@ -24,6 +24,7 @@ from shallow_mirror.config.values import (
     Duration,
     Interval,
     KeepOrForever,
+    MicroBatchKind,
     Name,
     Pattern,
     Section,
@@ -86,6 +87,7 @@ class ArchiveConfig(Section):
     storage: StorageSettings = StorageSettings()
     checkpoint: str = ""
     trigger: Duration = "60 seconds"
+    micro_batches: MicroBatchKind = "auto"
 
     @property
     def isolates_recreated(self) -> bool:

@@ -23,7 +23,7 @@ from shallow_mirror.config.sections import (
     WriteSettings,
     preserving_problems,
 )
-from shallow_mirror.config.values import Duration, Name, Section, Tables, parse_duration
+from shallow_mirror.config.values import Duration, MicroBatchKind, Name, Section, Tables, parse_duration
 from shallow_mirror.errors import ConfigError
 
 
@@ -50,6 +50,7 @@ class MirrorConfig(Section):
     storage: StorageSettings = StorageSettings()
     checkpoint: str = ""
     trigger: Duration = "2 seconds"
+    micro_batches: MicroBatchKind = "auto"
 
     @property
     def source_cluster_name(self) -> str:

@@ -216,6 +216,9 @@ IntervalOrAuto = Annotated[
 ]
 KeepOrForever = Annotated[str, Field(examples=["forever", *DURATIONS]), BeforeValidator(_number_as_text), checked(parse_keep)]
 OrOff = BeforeValidator(_false_as_off)
+MicroBatchKind = Literal["auto", "stream", "loop"]
+"""Where micro-batches come from: Spark's Structured Streaming, or a loop of the driver. `auto`: what the session can do."""
+
 Tables = Annotated[str, Field(min_length=1), BeforeValidator(_parse_tables), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
 
 

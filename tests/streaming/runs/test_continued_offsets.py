@@ -43,10 +43,10 @@ from shallow_mirror.sinks.base import observe_nothing
 from shallow_mirror.sinks.kafka.preserved.shared_producers import read_guard_times, with_shared_producers
 from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runs.continued_logs import ContinuedLogs
-from shallow_mirror.streaming.sources.planned_ranges import arrow_batch_of
 from shallow_mirror.types import PlannedRange
 from shallow_mirror.verify import verify_mirror
 

@@ -14,10 +14,13 @@ from tests.support.archives import archive_config
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import LogEnds
-from shallow_mirror.streaming.sources import planned_ranges, stream_reader
+from shallow_mirror.streaming.sources import planned_ranges
+from shallow_mirror.streaming.sources.planner_options import PlannerOptions
+from shallow_mirror.streaming.sources.registration import register
 from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.types import PlannedRange, SourcePartition
 
@@ -28,8 +31,10 @@ MIB = 1 << 20
 def test_the_planner_of_an_archive_knows_which_truncated_logs_wait(tmp_path: Path) -> None:
     def held(on_data_loss: str, **options: Any) -> Any:
         config = archive_config(tmp_path, read={"on_data_loss": on_data_loss})
-        reader = planned_ranges.RangeStreamReader(stream_reader.options_of_mirror(config, "m1", parallelism=2, **options))
-        return reader.make_planner_config(config).held_truncations
+        written = PlannerOptions(config=config, map_id="m1", parallelism=2, **options).to_spark()
+        read = PlannerOptions.of_spark(written)
+        assert read is not None
+        return read.planner_config().held_truncations
 
     assert held("continue", held_truncations={A: 7}) == {A: 7}
     assert held("continue") == {}
@@ -55,9 +60,9 @@ class TablePlanner:
 
 class TableReader(planned_ranges.RangeStreamReader):
     def make_planner(self) -> MicroBatchPlanner:
-        config = stream_reader.mirror_of(self.options)
-        assert config is not None
-        return MicroBatchPlanner(PlannerConfig.of_mirror(config), TablePlanner(), parallelism=self.parallelism)  # type: ignore[arg-type]
+        options = PlannerOptions.of_spark(self.options)
+        assert options is not None
+        return MicroBatchPlanner(options.planner_config(), TablePlanner(), parallelism=options.parallelism)  # type: ignore[arg-type]
 
 
 class TableSource(planned_ranges.PlannedRanges):
@@ -78,9 +83,13 @@ def _config(folder: Path) -> MirrorConfig:
     return MirrorConfig.from_document(document, folder=folder)
 
 
+def _options(config: MirrorConfig, **options: Any) -> dict[str, str]:
+    return PlannerOptions(config=config, map_id="m1", parallelism=2, **options).to_spark()
+
+
 def test_an_arrow_batch_has_the_declared_schema() -> None:
     planned = PlannedRange(slot=1, source=A, start=2, end=2**62, bytes_per_offset=0.5)
-    arrow_batch = planned_ranges.arrow_batch_of([planned])
+    arrow_batch = arrow_batch_of([planned])
     assert arrow_batch.schema.names == planned_ranges.SCHEMA.names
     assert arrow_batch.to_pylist() == [
         {
@@ -96,7 +105,7 @@ def test_an_arrow_batch_has_the_declared_schema() -> None:
 
 
 def test_options_are_text_and_the_reader_connects_to_nothing_when_made(tmp_path: Path) -> None:
-    options = stream_reader.options_of_mirror(_config(tmp_path), "m1", initial={A: 7}, parallelism=2)
+    options = _options(_config(tmp_path), initial={A: 7})
     assert all(isinstance(value, str) for value in options.values())
     reader = planned_ranges.RangeStreamReader(options)
     assert reader._planner is None
@@ -108,7 +117,7 @@ def test_options_are_text_and_the_reader_connects_to_nothing_when_made(tmp_path:
 def test_offsets_of_another_offset_map_are_refused_before_anything_is_asked(
     kept: dict[str, str], written: str, tmp_path: Path
 ) -> None:
-    reader = planned_ranges.RangeStreamReader(stream_reader.options_of_mirror(_config(tmp_path), "m1", parallelism=2))
+    reader = planned_ranges.RangeStreamReader(_options(_config(tmp_path)))
     kept_offset = {"version": 1, "topics": {}, **kept}
     for ask in (
         lambda: reader.latestOffset(kept_offset, ReadAllAvailable()),
@@ -135,7 +144,7 @@ def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[Row]]:
     def collect(frame: DataFrame, _spark_batch_id: int) -> None:
         micro_batches.append(sorted(frame.collect()))
 
-    stream = spark.readStream.format(planned_ranges.NAME).options(**stream_reader.options_of_mirror(config, "m1")).load()
+    stream = spark.readStream.format(planned_ranges.NAME).options(**_options(config)).load()
     query = (
         stream.writeStream.foreachBatch(collect)
         .option("checkpointLocation", config.checkpoint)
@@ -148,7 +157,7 @@ def _run_available_now(spark: Any, config: MirrorConfig) -> list[list[Row]]:
 
 @pytest.mark.spark
 def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark: Any, tmp_path: Path) -> None:
-    stream_reader.register(spark, TableSource)
+    register(spark, TableSource)
     config = _config(tmp_path)
     micro_batches = _run_available_now(spark, config)
     rows = [row for micro_batch in micro_batches for row in micro_batch]
@@ -171,10 +180,8 @@ def test_a_query_plans_bounded_micro_batches_takes_in_a_new_topic_and_ends(spark
 
 @pytest.mark.spark
 def test_client_properties_do_not_show_in_plans(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    stream_reader.register(spark, TableSource)
-    frame = (
-        spark.readStream.format(planned_ranges.NAME).options(**stream_reader.options_of_mirror(_config(tmp_path), "m1")).load()
-    )
+    register(spark, TableSource)
+    frame = spark.readStream.format(planned_ranges.NAME).options(**_options(_config(tmp_path))).load()
     frame.explain(True)
     printed = capfd.readouterr().out
     assert "Physical Plan" in printed

@@ -23,9 +23,12 @@ def test_speculation_is_refused() -> None:
         spark_session.check_session(_session(spark_speculation="true"))
 
 
-def test_an_old_spark_is_refused() -> None:
-    with pytest.raises(ConfigError, match="too old"):
-        spark_session.check_session(_session("4.1.9"))
+def test_an_old_spark_is_refused_by_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("pyspark.sql.DataFrame.toArrow")
+    with pytest.raises(
+        ConfigError, match=r"PySpark 3\.5\.8 is too old: it lacks DataFrame\.toArrow, which PySpark has since 4\.0"
+    ):
+        spark_session.check_session(_session("3.5.8"))
 
 
 def test_spark_connect_is_refused() -> None:

@@ -1,0 +1,47 @@
+"""Driver: where the micro-batches of a mirror or an archive come from, by the setting and what the session can do."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Literal
+
+from shallow_mirror.config.values import MicroBatchKind
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.streaming.runs.micro_batch_loop import loop_micro_batches
+from shallow_mirror.streaming.runs.micro_batch_stream import stream_micro_batches
+from shallow_mirror.streaming.runs.query import MicroBatches
+from shallow_mirror.streaming.spark.spark_session import is_connect
+
+ADMISSION_CONTROL = "pyspark.sql.streaming.datasource"
+"""The module with which a Python data source is told where its stream is, and how much to read."""
+
+
+def choose_micro_batches(
+    setting: MicroBatchKind, spark: Any, *, transfer: Literal["direct", "through-spark"] = "direct"
+) -> MicroBatches:
+    """Return the kind of micro-batches of a run. With `auto` it is a stream wherever the session can run one.
+
+    Raises ConfigError where the session cannot do what the settings ask for.
+    """
+    lacking = _lacking_for_stream(spark)
+    kind = setting if setting != "auto" else "loop" if lacking is not None else "stream"
+    if kind == "stream":
+        if lacking is not None:
+            raise ConfigError(f"micro_batches: stream is not possible here: {lacking}. Set micro_batches: loop, or auto")
+        return stream_micro_batches
+    if transfer == "through-spark":
+        reason = "it was set" if setting == "loop" else lacking
+        raise ConfigError(
+            "read.transfer: through-spark needs micro_batches: stream, where Spark hands over rows; here they come from a loop "
+            f"of the driver ({reason}). Set read.transfer: direct"
+        )
+    return loop_micro_batches
+
+
+def _lacking_for_stream(spark: Any) -> str | None:
+    """Return what the session lacks for a stream; None where it can run one."""
+    if is_connect(spark):
+        return "a session of Spark Connect runs the function of foreachBatch in another process than the driver"
+    if importlib.util.find_spec(ADMISSION_CONTROL) is None:
+        return f"PySpark {spark.version} has no admission control for Python data sources ({ADMISSION_CONTROL})"
+    return None
