@@ -48,7 +48,10 @@ from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import (
+from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import (
     FAR_RESPONSES,
     NEAR_RESPONSES,
     KafkaSlotJob,
@@ -56,11 +59,8 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import (
     positions_in,
     target_ends_of,
 )
-from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
-from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
-from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.kafka.writers.slot_target import open_kafka_target
+from shallow_mirror.sinks.kafka.writers.slot_transaction import STABLE_FOR_MS
 from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotResult, require_committed
 from shallow_mirror.sinks.slots.slot_job import CompactDict
 from shallow_mirror.sinks.slots.slot_task import OpenInput, SlotTask, open_source
