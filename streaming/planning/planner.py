@@ -459,6 +459,6 @@ class MicroBatchPlanner:
             caught_up=tuple(caught_up),
         )
         try:
-            planner_state.write_planner_state(self._config.planner_state_path, state)
+            planner_state.write_state(self._config.planner_state_path, state)
         except OSError as error:
             _log.warning("the planner's state was not written: %s", error)
