@@ -299,14 +299,11 @@ class KafkaSink:
             )
         )
         self._performer.next_round.begin(
-            sorted(name for name in frozenset().union(*(used.names for used in self._recent)) if self._is_usable(name)),
+            sorted(filter(self._performer.availability.is_usable, frozenset().union(*(used.names for used in self._recent)))),
             sorted(frozenset().union(*(used.topics for used in self._recent))),
             sorted(frozenset().union(*(used.source_topics for used in self._recent))),
             deadline,
         )
-
-    def _is_usable(self, name: str) -> bool:
-        return self._performer.availability.is_usable(name)
 
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:

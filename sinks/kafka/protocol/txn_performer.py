@@ -336,7 +336,10 @@ class TxnPerformer:
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
             self._pause(polls)
             polls += 1
-            waiting = self._still_hidden(waiting, deadline)
+            # Ranges whose partition has no leader or is gone stay, as those that the last stable offset has not passed.
+            waiting = self._not_in(
+                readable_ends(self._target, [written.topic_partition for written in waiting], deadline), waiting
+            )
         return actions.Visibility(was_repaired=was_repaired)
 
     def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
@@ -347,11 +350,6 @@ class TxnPerformer:
         partitions = [written.topic_partition for written in waiting]
         readable = readable_ends(self._target, partitions, deadline)
         return tuple(written for written in waiting if written.topic_partition not in readable)
-
-    def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Return the ranges that the last stable offset has not passed, and those whose partition has no leader or is gone."""
-        partitions = [written_range.topic_partition for written_range in written]
-        return self._not_in(readable_ends(self._target, partitions, deadline), written)
 
     @staticmethod
     def _not_in(stable: Mapping[TopicPartition, int], written: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
