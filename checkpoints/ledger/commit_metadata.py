@@ -74,7 +74,8 @@ class Recorded:
     `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
     `pending_txns`: transactions whose commit is durable, and whose markers some target partition has not taken yet.
     `decided_version`: of the newest decision. A take-over does not raise it: tables that were put back stay older than the
-    receipts on the target, however often a run begins with them.
+    receipts on the target, however often a run begins with them. `decided_run_id`: of the run that made it; empty where an
+    earlier release did not record it. Runs with copies of the tables of one time number their decisions alike.
     """
 
     version: int
@@ -87,6 +88,7 @@ class Recorded:
     row_count: int = 0
     pending_txns: tuple[SlotTxn, ...] = ()
     decided_version: int = 0
+    decided_run_id: str = ""
 
     @property
     def run_epoch(self) -> int:
@@ -106,6 +108,7 @@ class Recorded:
             "row_count": str(self.row_count),
             "pending_txns": json.dumps([list(astuple(txn)) for txn in self.pending_txns]),
             "decided_version": str(self.decided_version),
+            "decided_run_id": self.decided_run_id,
         }
 
     @classmethod
@@ -129,6 +132,7 @@ class Recorded:
                 pending_txns=tuple(SlotTxn(*fields) for fields in json.loads(metadata.get("pending_txns", "[]"))),
                 # An earlier release did not record it: everything up to its commit counts as known.
                 decided_version=int(metadata.get("decided_version", version)),
+                decided_run_id=metadata.get("decided_run_id", ""),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise OffsetMapConflictError(f"the commit of version {version} carries damaged metadata: {error!r}") from error
@@ -160,6 +164,7 @@ class Recorded:
             raise OffsetMapConflictError(
                 f"micro-batch {self.micro_batch} of the table was decided without knowledge of version {missed.version}"
             )
+        newest = max(self, missed, key=lambda recorded: recorded.decided_version)
         return replace(
             self,
             highest_slot=max(self.highest_slot, missed.highest_slot),
@@ -169,7 +174,8 @@ class Recorded:
             compacted_micro_batch=max(self.compacted_micro_batch, missed.compacted_micro_batch),
             row_count=missed.row_count,
             pending_txns=missed.pending_txns,
-            decided_version=max(self.decided_version, missed.decided_version),
+            decided_version=newest.decided_version,
+            decided_run_id=newest.decided_run_id,
         )
 
 

@@ -109,6 +109,8 @@ def claim(
             # Above the run epoch of what is accepted as well: what is decided from now on is newer than all receipts.
             version=version_of(max(epoch, accepted_version >> 32) + 1, 0),
             decided_version=max(known.decided_version, accepted_version),
+            # A decision that is accepted has receipts of a run that these tables do not know.
+            decided_run_id="" if accepted_version else known.decided_run_id,
             run=run,
             # What this run may use the next start has to fence, also if this run dies before it decides anything.
             highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),

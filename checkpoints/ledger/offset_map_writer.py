@@ -167,6 +167,7 @@ class OffsetMapOwner:
             decided_at_ms=max(self._now_ms(), self._recorded.decided_at_ms),
             row_count=self._recorded.row_count + len(rows),
             decided_version=max(version, self._recorded.decided_version),
+            decided_run_id=self._recorded.run.run_id,
         )
         table = self._layout.rows_to_arrow(rows, self.run_epoch, decision.micro_batch, decision.decided_at_ms)
         self._commit(decision, lambda snapshot: self._append(snapshot, table, decision))

@@ -196,23 +196,28 @@ class TargetDataLossError(MirrorError):
 class PreservedLogDamagedError(MirrorError):
     """A target partition with preserved offsets holds something that this mirror or restore did not write, or at other offsets.
 
-    `topic_partition`: of the target. `offset`: from which on its offsets are not those of the source, or later.
+    `topic_partition`: of the target. `offset`: from which on its offsets are not those of the source, or later. `is_displaced`:
+    records of this mirror are behind those of another writer. Translated offsets would copy them a second time.
     """
 
-    def __init__(self, topic_partition: TopicPartition, offset: int, detail: str) -> None:
+    def __init__(self, topic_partition: TopicPartition, offset: int, detail: str, is_displaced: bool = False) -> None:
         self.topic_partition = topic_partition
         self.offset = offset
         self.detail = detail
+        self.is_displaced = is_displaced
+        translated = (
+            ". A mirror can also continue with topics.offsets: translated for this topic, which leaves it as it is and records "
+            "other offsets from here on"
+        )
         super().__init__(
             f"target {topic_partition}: offsets from {offset} on are not those of the source: {detail}. Nothing more is written "
             "to this partition. Find the other writer and take its Write permission away. Then delete the target topic and "
-            "copy it again: a mirror with another mirror id, tables and checkpoint, a restore with another name and tables. A "
-            "mirror can also continue with topics.offsets: translated for this topic, which leaves it as it is and records other "
-            "offsets from here on"
+            "copy it again: a mirror with another mirror id, tables and checkpoint, a restore with another name and tables"
+            f"{'' if is_displaced else translated}"
         )
 
-    def __reduce__(self) -> tuple[type[PreservedLogDamagedError], tuple[TopicPartition, int, str]]:
-        return type(self), (self.topic_partition, self.offset, self.detail)
+    def __reduce__(self) -> tuple[type[PreservedLogDamagedError], tuple[TopicPartition, int, str, bool]]:
+        return type(self), (self.topic_partition, self.offset, self.detail, self.is_displaced)
 
 
 class BatchRefusedError(MirrorError):

@@ -59,6 +59,8 @@ class _EndedLog:
     position: Position
     start: int
     end: int
+    displaced: int | None
+    """The offset of the first batch of the mirror behind another producer's. Readers see its records, at other offsets."""
 
 
 class EndedPreservation:
@@ -86,6 +88,8 @@ class EndedPreservation:
             return ()
         fences = self._fence(ended, routes, deadline)
         logs = [self._own_part(source, position, fences[source], deadline) for source, position in sorted(ended.items())]
+        if displaced := [log for log in logs if log.displaced is not None]:
+            raise ConfigError([_displaced_problem(log) for log in displaced])
         longer = [log for log in logs if log.end > log.position.offset]
         return self._compared(longer) if longer else ()
 
@@ -125,7 +129,10 @@ class EndedPreservation:
         return {source: base_offsets[position.target.topic_partition][0] for source, position in ended.items()}
 
     def _own_part(self, source: SourcePartition, position: Position, fence: int, deadline: Deadline) -> _EndedLog:
-        """Return up to where batches of this mirror follow the position without a gap, each at its own offset."""
+        """Return up to where batches of this mirror follow the position without a gap, each at its own offset.
+
+        A batch that was on its way when another producer wrote is behind that, where it would be copied a second time.
+        """
         key = position.target.topic_partition
         start = self._target.list_offsets({key: EARLIEST_TIMESTAMP}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
         end = max(position.offset, min(start, fence))
@@ -136,18 +143,22 @@ class EndedPreservation:
             fetch_bytes=_FETCH_BYTES,
             deadline=deadline,
         )
+        has_gap = False
         for response in reader:
             for fetched in response:
                 headers = fetched.index.headers
-                is_own = (headers["producer_id"] == position.shared_producer_id) & (
-                    headers["base_sequence"] == headers["base_offset"] % SEQUENCE_MODULUS
-                )
+                is_in_place = headers["base_sequence"] == headers["base_offset"] % SEQUENCE_MODULUS
                 for i in range(len(fetched.index)):
                     is_next = headers["base_offset"][i] <= end <= fetched.index.last_offset[i]
-                    if not is_own[i] or headers["producer_epoch"][i] == FENCE_EPOCH or not is_next:
-                        return _EndedLog(source, position, start, end)
-                    end = int(fetched.index.last_offset[i]) + 1
-        return _EndedLog(source, position, start, end)
+                    if headers["producer_id"][i] != position.shared_producer_id:
+                        has_gap = True
+                    elif headers["producer_epoch"][i] == FENCE_EPOCH:
+                        return _EndedLog(source, position, start, end, None)
+                    elif has_gap or not is_in_place[i] or not is_next:
+                        return _EndedLog(source, position, start, end, int(headers["base_offset"][i]))
+                    else:
+                        end = int(fetched.index.last_offset[i]) + 1
+        return _EndedLog(source, position, start, end, None)
 
     def _compared(self, logs: Sequence[_EndedLog]) -> tuple[DecidedSegment, ...]:
         """Return the rows of logs that are longer than their positions say. Raises ConfigError with all that differ.
@@ -228,3 +239,11 @@ class EndedPreservation:
 
     def _reader(self, client: ClientConfig, where: str, isolation: IsolationLevel) -> ClusterReader:
         return ClusterReader(client, where, isolation, fetch_bytes=self._config.read.fetch_bytes)
+
+
+def _displaced_problem(log: _EndedLog) -> str:
+    target = log.position.target.topic_partition
+    return (
+        f"topics.offsets: {log.source.topic} was preserved until now, and target partition {target} holds records of this mirror "
+        f"behind those of another producer, from offset {log.displaced} on: they would be copied a second time. {_INSTEAD}"
+    )

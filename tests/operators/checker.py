@@ -205,12 +205,13 @@ def _may_be_ahead(observation: Observation) -> dict[str, int]:
     """Return offsets by value of what the target may hold and the map not yet.
 
     With preserved offsets a mirror with older tables goes on, and reads back what its target has: of topics that it copies.
+    What a killed run copied of an open transaction with read_uncommitted waits for its end with read_committed.
     """
     return {
         record.value: record.offset
         for key, log in observation.source.items()
         for record in log.records
-        if key not in observation.complete
+        if key not in observation.complete or (not observation.read_uncommitted and record.offset >= log.stable_end)
     }
 
 

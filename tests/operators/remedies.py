@@ -11,6 +11,7 @@ from tests.operators.world import World
 from shallow_mirror.errors import (
     ConfigError,
     DataLossError,
+    IncompleteRunError,
     LogTruncatedError,
     MirrorError,
     OlderTablesError,
@@ -56,6 +57,11 @@ def exclude_topic(world: World, error: MirrorError) -> str:
 def use_another_mirror(world: World, _error: MirrorError) -> str:
     world.begin_another_mirror()
     return "another mirror id, tables and checkpoint"
+
+
+def start_again(_world: World, _error: MirrorError) -> str:
+    """Do nothing else: the topic was deleted at the source while the run copied it."""
+    return "started again"
 
 
 def use_new_target_topics(world: World, _error: MirrorError) -> str:
@@ -147,6 +153,12 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     (ConfigError, "(they are matched by number), or exclude", exclude_topic),
     (ConfigError, "they cannot become preserved ones. Set it to translated", translate_offsets),
     (ConfigError, f"mirror it to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
+    (
+        IncompleteRunError,
+        "any more). The rest is complete. `shallow-mirror status` names the remedies; then start again",
+        start_again,
+    ),
+    (ConfigError, f"Mirror the topic to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (ConfigError, "with preserved offsets the target topic has to be new. Delete it", delete_target_topics),
     (ConfigError, "name another one (topics.target_name)", name_new_target_topics),
     (

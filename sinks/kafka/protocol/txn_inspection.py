@@ -58,7 +58,7 @@ def require_known_receipts(
     for name in transactional_ids:
         for receipt in read_receipts(target, name, deadline, begun=begun[name]):
             _require_own(receipt, name, map_id)
-            if receipt.decision > recorded.decided_version:
+            if receipt.decision > recorded.decided_version or _is_anothers(receipt, recorded):
                 newer.append((receipt.decision, name, receipt))
     if not newer:
         return
@@ -69,6 +69,12 @@ def require_known_receipts(
         f"{_decision_text(receipt.decision, receipt.written_at_ms)}, of run {receipt.run_id}",
         receipt.decision,
     )
+
+
+def _is_anothers(receipt: Receipt, recorded: Recorded) -> bool:
+    """Return whether a run with another copy of the tables has committed under the number of their newest decision."""
+    is_newest = receipt.decision == recorded.decided_version
+    return is_newest and recorded.decided_run_id not in ("", receipt.run_id)
 
 
 def _decision_text(version: int, at_ms: int | None) -> str:

@@ -148,9 +148,9 @@ def test_a_start_that_is_repeated_changes_nothing(log: EndedLog) -> None:
     assert log.end == 9
 
 
-def test_what_follows_a_foreign_batch_is_not_counted(log: EndedLog) -> None:
+def test_a_foreign_batch_is_not_counted(log: EndedLog) -> None:
     """The remedy of a PreservedLogDamagedError: the rest is copied behind what is there."""
-    log.target.seed((ORDERS, 0), *PLACED, written(8, 2, producer_id=APPLICATION), written(10, 1))
+    log.target.seed((ORDERS, 0), *PLACED, written(8, 2, producer_id=APPLICATION))
     assert ranges(log.rows(6)) == [(DATA, 6, 8, 6)]
 
 
@@ -170,3 +170,17 @@ def test_what_the_source_no_longer_has_counts_by_its_producer(log: EndedLog) -> 
     log.target.seed((ORDERS, 0), *PLACED)
     log.source.log(ORDERS, 0).log_start_offset = 6
     assert ranges(log.rows(0)) == [(DATA, 0, 6, 0), (DATA, 6, 8, 6)]
+
+
+@pytest.mark.parametrize("position", [0, 3])
+def test_records_of_the_mirror_behind_those_of_another_producer_are_not_copied_a_second_time(
+    log: EndedLog, position: int
+) -> None:
+    log.target.seed((ORDERS, 0), written(0, 3), written(3, 1, producer_id=APPLICATION), _moved(written(3, 2), 4))
+    with pytest.raises(ConfigError, match=r"behind those of another producer, from offset 4 on.*new target topic with another"):
+        log.rows(position)
+
+
+def _moved(placed: bytes, base: int) -> bytes:
+    """Return the batch as a broker stores it at another offset than its own."""
+    return base.to_bytes(8, "big") + placed[8:]

@@ -175,6 +175,23 @@ def test_the_operator_may_continue_from_older_tables_and_newer_ones_are_older_th
         place.start(place.tables, "with the tables of before")
 
 
+def test_tables_whose_last_decision_was_never_committed_are_refused_where_a_copy_has_replaced_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = place.start(place.tables, "killed")
+
+    def die(*_: object) -> None:
+        raise ConnectionAbortedError
+
+    monkeypatch.setattr(killed.owner, "on_decided", die)
+    with pytest.raises(ConnectionAbortedError):
+        killed.copy(7)
+    place.start(place.older, "with the copy").copy(7)
+    with pytest.raises(OlderTablesError, match=r"decision 2 of run epoch 2 .*of run with the copy"):
+        place.start(place.tables, "with the tables of the killed run")
+    assert place.copied() == [3, 4]
+
+
 def test_tables_of_an_earlier_release_count_as_they_were_before_the_first_take_over(place: Place) -> None:
     recorded = place.first.owner.recorded()
     metadata = {name: value for name, value in recorded.metadata().items() if name != "decided_version"}
