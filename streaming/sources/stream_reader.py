@@ -19,6 +19,7 @@ from shallow_mirror.sinks.slots.planned_rows import ranges_by_slot
 from shallow_mirror.streaming.planning.error_transport import serialize_errors
 from shallow_mirror.streaming.planning.offset_codec import OffsetCodec
 from shallow_mirror.streaming.planning.offset_planning import Offsets
+from shallow_mirror.streaming.planning.stopped_planner import end_quietly_when_stopped
 from shallow_mirror.streaming.sources.admission_control import MODULE, has_admission_control
 from shallow_mirror.streaming.sources.planner_options import LOG_NAME, MAP_ID, PlannerOptions, initial_of
 from shallow_mirror.types import PlannedRange
@@ -56,6 +57,7 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self.options = dict(options)
         self._planner: MicroBatchPlanner | None = None
         self._codec = OffsetCodec()
+        end_quietly_when_stopped()
 
     def make_planner(self) -> MicroBatchPlanner:
         options = PlannerOptions.of_spark(self.options)
