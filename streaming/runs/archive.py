@@ -268,7 +268,7 @@ class _ArchiveRun:
         options = PlannerOptions(
             config=config,
             map_id=owner.map_id,
-            parallelism=spark_session.parallelism_of(spark),
+            parallelism=spark_session.parallelism_of(spark, config.read.slots),
             initial=initial,
             left_out_path=self._reporter.left_out.path,
             registration=registration,

@@ -125,7 +125,7 @@ class MirrorQuery:
         positions = self._positions()
         self.reporter.set_positions(positions)
         paused_path = temp_dirs.temp_dir() / f"paused-{registration.query_id}.json"
-        parallelism = spark_session.parallelism_of(spark)
+        parallelism = spark_session.parallelism_of(spark, self.config.write.slots)
         options = self._planner_options(positions, topic_ids, paused_path, planned_path, registration, parallelism)
         monitor = self._topic_monitor(targets, positions, paused_path)
         self.reporter.start_step("starting the query", f" over {counted(len(positions), 'partition')}")

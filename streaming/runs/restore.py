@@ -113,10 +113,7 @@ class _Copying:
     spark: Any
     sink: MicroBatchSink
     kafka: KafkaSink
-
-    @property
-    def parallelism(self) -> int:
-        return int(self.spark.sparkContext.defaultParallelism)
+    parallelism: int
 
 
 class _RestoreRun:
@@ -239,7 +236,8 @@ class _RestoreRun:
         )
         self._register(owner, targets, topics, decision, retention)
         kafka = self._kafka_sink(owner, performer, guard, targets)
-        copying = _Copying(spark, self._micro_batch_sink(kafka), kafka)
+        parallelism = spark_session.parallelism_of(spark, config.write.slots)
+        copying = _Copying(spark, self._micro_batch_sink(kafka), kafka, parallelism)
         positions = {source: position.offset for source, position in owner.positions().items()}
         is_done = self._copy_steps(copying, owner, decided, planner.steps(decided, positions))
         if is_done:

@@ -35,6 +35,8 @@ class SharedSession:
 
     def of_mirror(self, name: str) -> Any:
         """Return a session of one mirror, for the thread that calls: with settings of its own and its scheduler pool."""
+        if spark_session.is_connect(self.spark):
+            return self.spark  # its threads have no scheduler pools
         self.spark.sparkContext.setLocalProperty(POOL, name)
         return self.spark.newSession()
 
@@ -53,15 +55,20 @@ def shared_session(configs: Sequence[MirrorConfig], submitted: Any) -> Iterator[
     spark = own_session or submitted
     try:
         spark_session.check_session(spark)
-        _warn_of_fifo(spark)
-        # All at once: workers with another environment are other processes, with a daemon of their own.
-        pass_secrets_to_workers(spark, [client for config in configs for client in (config.source.client, config.target.client)])
-        ensure_callback_server_started(spark.sparkContext._gateway)  # two threads would each start one
+        if not spark_session.is_connect(spark):
+            _prepare_classic(spark, configs)
         with contextlib.nullcontext() if own_session is None else spark_session.warmed_up(own_session):
             yield SharedSession(spark, log_file)
     finally:
         if own_session is not None and own_session.sparkContext._gateway.proc.poll() is None:
             own_session.stop()  # a JVM that has exited has nothing left to stop
+
+
+def _prepare_classic(spark: Any, configs: Sequence[MirrorConfig]) -> None:
+    _warn_of_fifo(spark)
+    # All at once: workers with another environment are other processes, with a daemon of their own.
+    pass_secrets_to_workers(spark, [client for config in configs for client in (config.source.client, config.target.client)])
+    ensure_callback_server_started(spark.sparkContext._gateway)  # two threads would each start one
 
 
 def task_slots(slots: Sequence[int], cores: int) -> int:

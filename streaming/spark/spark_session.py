@@ -98,7 +98,8 @@ def session_of_run(
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
 
-    `with_references`: settings whose secrets workers need. `reads`: tables of an archive that the run reads.
+    `with_references`: settings whose secrets workers need, except with Spark Connect, where they resolve them.
+    `reads`: tables of an archive that the run reads.
     Raises ConfigError; JarFetchError as `session_for_tables`.
     """
     own_session = None
@@ -112,7 +113,10 @@ def session_of_run(
     session = own_session if spark is None else spark
     try:
         check_session(session)
-        pass_secrets_to_workers(session, with_references)
+        if is_connect(session):
+            _require_tables_without_spark(through_spark)
+        else:
+            pass_secrets_to_workers(session, with_references)
         for tables in through_spark:
             check_delta(session, tables.location.root)
         with contextlib.nullcontext() if own_session is None else warmed_up(own_session):
@@ -120,6 +124,16 @@ def session_of_run(
     finally:
         if own_session is not None:
             own_session.stop()
+
+
+def _require_tables_without_spark(through_spark: Sequence[MirrorStorage]) -> None:
+    """Raise ConfigError where a session of Spark Connect would have to write tables."""
+    if through_spark:
+        raise ConfigError(
+            f"the tables in {through_spark[0].location.root} are written through Spark, for which Spark Connect lacks what they "
+            "need: put them in a folder or an object store (tables_writer: deltalake), or use a classic session, on "
+            "Databricks a compute with dedicated access mode"
+        )
 
 
 @contextlib.contextmanager
@@ -270,22 +284,17 @@ def _write_log4j(log_file: Path) -> Path:
 
 def check_session(spark: Any) -> None:
     """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of what only makes it slower."""
-    if is_connect(spark):
-        raise ConfigError(
-            "this is a Spark Connect session (also Databricks serverless and standard access mode): the mirror needs a classic "
-            "session, on Databricks a compute with dedicated access mode"
-        )
     problems = []
     if lacking := _lacking_abilities():
         problems.append(f"PySpark {spark.version} is too old: it lacks {' and '.join(lacking)}, which PySpark has since 4.0")
     for name, (value, why) in REQUIRED.items():
-        actual = spark.sparkContext.getConf().get(name, value)
+        actual = _setting(spark, name, value)
         if actual.lower() != value:
             problems.append(f"{name} is {actual}, the mirror needs {value}: {why}")
     if problems:
         raise ConfigError(problems)
     for name, (value, cost) in RECOMMENDED.items():
-        actual = spark.sparkContext.getConf().get(name, value)
+        actual = _setting(spark, name, value)
         if actual.lower() != value:
             _log.warning("%s is %s, recommended is %s: %s", name, actual, value, cost)
 
@@ -347,9 +356,24 @@ def bound_arrow_batches(spark: Any, max_bytes: int) -> None:
         spark.conf.set(ARROW_BATCH_BYTES, str(max_bytes))
 
 
-def parallelism_of(spark: Any) -> int:
-    """Return how many tasks the session runs at the same time."""
-    return int(spark.sparkContext.defaultParallelism)
+def parallelism_of(spark: Any, slots: int) -> int:
+    """Return how many tasks the session runs at the same time. With Spark Connect: all slots."""
+    return slots if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
+
+
+def _setting(spark: Any, name: str, default: str) -> str:
+    """Return a setting of the session. A server of Spark Connect that does not tell counts as one with the default."""
+    if not is_connect(spark):
+        return str(spark.sparkContext.getConf().get(name, default))
+    from pyspark.errors import PySparkException
+
+    try:
+        return str(spark.conf.get(name, default))
+    except PySparkException as error:
+        _log.warning(
+            "%s must be %s, and the server of Spark Connect does not tell: %s", name, default, str(error).partition("\n")[0]
+        )
+        return default
 
 
 def is_connect(spark: Any) -> bool:

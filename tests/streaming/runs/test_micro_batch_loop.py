@@ -44,6 +44,7 @@ def _with(kind: str, settings: MirrorConfig) -> MirrorConfig:
     return settings.model_copy(update={"micro_batches": kind if HAS_STREAMS else "loop"})
 
 
+@pytest.mark.smoke
 def test_stream_and_loop_take_turns_at_any_point_and_nothing_is_lost_or_copied_twice(
     source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:

@@ -1,0 +1,133 @@
+"""Mirrors, archives and restores through a server of Spark Connect, on real brokers; clients and servers are killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.support import archive_runs, restore_runs
+from tests.support.archive_traffic import PARTITIONS, write_transactions
+from tests.support.connect_server import client_of, connect_server, free_port
+from tests.support.mirror_runs import (
+    catch_up,
+    config,
+    create_topic,
+    document,
+    killed_at_last,
+    positions,
+    read_values,
+    wait_for_run,
+    write,
+)
+
+from shallow_mirror.errors import ConfigError, SparkLostError
+from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.operations.archive.verify import verify_archive
+from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.verify import verify_mirror, verify_restore
+
+pytest.importorskip("grpc", reason="needs pyspark[connect]: make sparks")
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
+
+CLIENT = """
+import sys
+from pyspark.sql import SparkSession
+from shallow_mirror import Mirror
+Mirror.from_file(sys.argv[1]).run(SparkSession.builder.remote(sys.argv[2]).create())
+"""
+
+
+@pytest.fixture(scope="module")
+def port(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = free_port()
+    with connect_server(tmp_path_factory.mktemp("connect"), port):
+        yield port
+
+
+@pytest.fixture
+def connected(port: int) -> Iterator[Any]:
+    session = client_of(port)
+    yield session
+    session.stop()
+
+
+@pytest.mark.smoke
+def test_a_killed_client_is_fenced_and_the_next_one_continues(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, port: int, connected: Any
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    create_topic(source, topic_name, 2)
+    written = [str(number) for number in range(100)]
+    for value in written:
+        write(source, topic_name, [value])
+    conf = tmp_path / "mirror.yaml"
+    conf.write_text(yaml.safe_dump(document(source, target, [topic_name], tables=str(tmp_path / "tables"))), encoding="utf-8")
+    settings = config(tmp_path, source, target, [topic_name], tables=str(tmp_path / "tables"))
+    with (tmp_path / "client.txt").open("w") as output:
+        client = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(conf), f"sc://127.0.0.1:{port}"],
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+        )
+    with killed_at_last(client):
+        wait_for_run(client, "the first records", lambda: positions(settings).get((topic_name, 0)))
+        write(source, topic_name, ["while it runs"], partition=1)
+    write(source, topic_name, ["after the kill"])
+    catch_up(settings, connected)
+    assert read_values(target, topic_name) == [*written, "after the kill"]
+    assert read_values(target, topic_name, 1) == ["while it runs"]
+    assert verify_mirror(settings).is_equal
+
+
+def test_an_archive_and_its_restore_run_through_the_server(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, connected: Any
+) -> None:
+    source = source_cluster.bootstrap
+    create_topic(source, topic_name, PARTITIONS)
+    write_transactions(source, topic_name)
+    settings = archive_runs.config(tmp_path, source, [topic_name])
+    archive_runs.archive_all(settings, connected)
+    assert verify_archive(settings, is_deep=True).is_equal
+    back = restore_runs.config(tmp_path, settings, target_cluster.bootstrap)
+    restore_runs.restore(back, connected)
+    assert verify_restore(back).is_equal
+
+
+def test_a_server_that_was_killed_and_started_again_ends_the_run_with_what_to_do(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["a"])
+    settings, port = config(tmp_path, source, target, [topic_name]), free_port()
+    with connect_server(tmp_path, port):
+        session = client_of(port)
+        catch_up(settings, session)
+    write(source, topic_name, ["b"])
+    with connect_server(tmp_path, port):
+        with pytest.raises(SparkLostError, match=r"server of Spark Connect .*start the mirror again"):
+            catch_up(settings, session)
+        session = client_of(port)
+        catch_up(settings, session)
+        session.stop()
+    assert read_values(target, topic_name) == ["a", "b"]
+
+
+def test_what_a_client_cannot_have_is_refused_in_one_line(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, connected: Any
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    create_topic(source, topic_name)
+    rows = config(tmp_path, source, target, [topic_name], read={"transfer": "through-spark"})
+    with pytest.raises(ConfigError, match=r"through-spark needs micro_batches: stream.*Spark Connect"):
+        Mirror(rows).run(connected, available_now=True)
+    stream = config(tmp_path, source, target, [topic_name]).model_copy(update={"micro_batches": "stream"})
+    with pytest.raises(ConfigError, match=r"micro_batches: stream is not possible here: a session of Spark Connect"):
+        Mirror(stream).run(connected, available_now=True)
