@@ -121,3 +121,28 @@ def test_a_run_waits_for_tables_on_a_full_disk_and_pause_ends_with_their_folder_
         assert "Traceback" not in text
         assert "\tat " not in text, "a trace of Java"
     assert runs.read_values(target, topic_name) == ["before", "behind"]
+
+
+@pytest.mark.parametrize("broken", [full, read_only])
+def test_a_live_run_waits_for_tables_that_become_unwritable_and_goes_on_when_they_are_not(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path, broken: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["before"])
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20):
+        settings_of_disk = {"tables": str(tmp_path / "disk" / "tables"), "checkpoint": str(tmp_path / "spark" / "checkpoint")}
+        conf = runs.conf_file(tmp_path, source, target, [topic_name], **settings_of_disk)
+        settings = MirrorConfig.load(conf)
+        with runs.command(tmp_path, conf) as process:
+            runs.wait_for_run(process, "the first record", lambda: runs.positions(settings).get((topic_name, 0), 0) > 0)
+            with broken(tmp_path / "disk"):
+                write(source, topic_name, ["behind"])
+                runs.wait_for_run(process, "a report", lambda: " Remedy: " in runs.log_text(tmp_path))
+            runs.wait_for_run(process, "the second record", lambda: runs.positions(settings)[topic_name, 0] > 1)
+            process.terminate()
+            assert process.wait(60) == 0
+    # A thread of deltalake may print that it panicked: no code of Python has a part in that.
+    for trace in ("Traceback", "\tat "):
+        assert trace not in runs.log_text(tmp_path)
+    assert runs.read_values(target, topic_name) == ["before", "behind"]
