@@ -1,6 +1,6 @@
 """The driver, in the shape of `streaming/runs/mirror_query.py`: phases over the product's owner, recovery and micro-batch sink.
 
-A phase ends where all that the next one depends on lies in the map's owner: there one history of answers ends and the next
+A phase ends where all that the next one depends on lies in the map's owner: there one history of responses ends and the next
 begins.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from tests.model import effects
 from tests.model.delta_log import ModelWriter
-from tests.model.effects import NO_ANSWER
+from tests.model.effects import NO_RESPONSE
 from tests.model.programs import Port, Program
 from tests.model.seams import MODEL_LAYOUT, PAUSE_S, ModelCluster, ModelTopics, one_column
 from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
@@ -38,9 +38,9 @@ from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvaila
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 
@@ -315,7 +315,7 @@ class ModelQuarantine:
 
     def add(self, batches: Sequence[QuarantinedBatch], _decision: int) -> None:
         set_aside = effects.SetAside(tuple((batch.source.partition, batch.source_start) for batch in batches))
-        if self._port.ask(set_aside) is NO_ANSWER:
+        if self._port.ask(set_aside) is NO_RESPONSE:
             raise OutcomeUnknownError("the table quarantine does not answer")
 
 

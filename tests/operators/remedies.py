@@ -48,8 +48,8 @@ def skip_what_is_lost(world: World, _error: MirrorError) -> str:
 
 def exclude_topic(world: World, error: MirrorError) -> str:
     """Exclude the topic of the error, or all that its lines name."""
-    place = getattr(error, "topic_partition", None)
-    named = {place.topic.partition(".")[0]} if place is not None else _named_topics(world, str(error))
+    topic_partition = getattr(error, "topic_partition", None)
+    named = {topic_partition.topic.partition(".")[0]} if topic_partition is not None else _named_topics(world, str(error))
     assert named, f"no topic is named: {error}"
     world.settings.excluded |= named
     return f"topics.exclude: {sorted(named)}"

@@ -62,7 +62,7 @@ class WriterTxn(Protocol):
 
     @property
     def sequences(self) -> Mapping[tuple[str, int], int]:
-        """How many records it wrote, by place."""
+        """How many records it wrote, by partition."""
 
 
 class ObservedCluster(Protocol):
@@ -305,8 +305,8 @@ class World(ABC):
     def _visible(self) -> Counter[str]:
         """Return how often each value is at the target."""
         topics = [topic for topic in self.target.topic_ids() if not topic.startswith("__")]
-        places = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
-        return Counter(value for place in places for value in self.target.read(*place).values())
+        topic_partitions = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
+        return Counter(value for topic_partition in topic_partitions for value in self.target.read(*topic_partition).values())
 
     # --- what happens at the source ---
 
@@ -330,7 +330,7 @@ class World(ABC):
     def end_txn(self, txn: tuple[WriterTxn, SourceTxn], *, is_commit: bool) -> None:
         writer, known = txn
         self.open_txns.remove(txn)
-        existing = [place for place in writer.sequences if place[0] in self.source.topic_ids()]
+        existing = [topic_partition for topic_partition in writer.sequences if topic_partition[0] in self.source.topic_ids()]
         self.source.end(writer, is_commit=is_commit)
         known.outcome = Outcome.COMMITTED if is_commit else Outcome.ABORTED
         for topic, partition in existing:
@@ -341,7 +341,7 @@ class World(ABC):
         for key, log in self.logs.items():
             if key.topic == topic and key.topic_id == self.source.topic_ids()[topic]:
                 log.is_gone = True
-        for txn in [txn for txn in self.open_txns if any(place[0] == topic for place in txn[0].sequences)]:
+        for txn in [txn for txn in self.open_txns if any(topic_partition[0] == topic for topic_partition in txn[0].sequences)]:
             self.end_txn(txn, is_commit=False)
         self.source.delete_topic(topic)
 

@@ -33,9 +33,9 @@ from shallow_mirror.operations.operator_session import OperatorSession, open_ope
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
-from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.writers.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots.batch_sources import ReadingLimits
 from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory

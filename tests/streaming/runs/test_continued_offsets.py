@@ -21,7 +21,7 @@ from tests.support.mirror_runs import (
     delete_records,
     high_watermark,
     open_transaction,
-    read_places,
+    read_partitions,
     write,
 )
 from tests.support.one_batch import one_batch_producer
@@ -41,8 +41,8 @@ from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.sinks.base import observe_nothing
 from shallow_mirror.sinks.kafka.preserved.shared_producers import read_guard_times, with_shared_producers
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
@@ -104,7 +104,7 @@ def read_on(bootstrap: str, topic: str, count: int | None = None) -> list[Read]:
 
 
 def committed_records(bootstrap: str, topic: str) -> list[Read]:
-    return [Read(record.offset, record.value) for record in read_places(bootstrap, [(topic, 0)])[topic, 0]]
+    return [Read(record.offset, record.value) for record in read_partitions(bootstrap, [(topic, 0)])[topic, 0]]
 
 
 def move_group(conf: MirrorConfig, topic: str, **options: Any) -> None:

@@ -30,8 +30,8 @@ Samples = dict[tuple[str, str], float]
 def _scraped(port: int) -> Samples:
     """Value by name and by what its labels say besides the mirror; nothing before the port is open."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            text = response.read().decode()
     except OSError:
         return {}
     return {
@@ -67,7 +67,7 @@ def test_a_mirror_reports_what_it_does_in_its_log_its_metrics_its_problems_and_a
     seen: Samples = {}
 
     def checked_topic_problems() -> int:
-        topics = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
+        topics = planner_state.read_state(planner_state.topics_state_path(settings.checkpoint), planner_state.TopicsState)
         return 0 if topics is None else len(topics.problems)
 
     def shows(**expected: float) -> bool:

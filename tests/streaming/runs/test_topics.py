@@ -94,7 +94,7 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
         mirror.wait_for("compaction", lambda: runs.topic_settings(target, compacted)["cleanup.policy"] == "compact")
 
         def is_reported() -> bool:
-            note = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
+            note = planner_state.read_state(planner_state.topics_state_path(settings.checkpoint), planner_state.TopicsState)
             return note is not None and note.gone == (gone,)
 
         mirror.wait_for("word of the deleted topic", is_reported)
@@ -210,9 +210,9 @@ def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_re
         return made
 
     safe, unsafe = f"{topic}.safe", f"{topic}.unsafe"
-    for cluster, place in ((east, "east"), (west, "west")):
+    for cluster, side in ((east, "east"), (west, "west")):
         create_topic(cluster, safe, 2)
-        write(cluster, safe, [place])
+        write(cluster, safe, [side])
     there, back = mirrors("safe", "{source}.{topic}")
     with Running(there, spark) as first, Running(back, spark) as second:
         first.wait_for("copies in the west", lambda: runs.positions(there).get((safe, 0)) == 1)

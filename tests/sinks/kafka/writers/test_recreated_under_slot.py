@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, after, dropped_after, error
-from tests.sinks.kafka.slots.test_preserved_writer import preserving
+from tests.sinks.kafka.writers.test_preserved_writer import preserving
 from tests.sinks.slots.test_left_out_ranges import left
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker.cluster import missing_topics
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +36,10 @@ def recreate(clusters: Clusters, partitions: int = 2) -> None:
 def seed(clusters: Clusters) -> None:
     """Batches, holes, and an aborted transaction: a slot that preserves offsets sends fillers among them."""
     source = clusters.source
-    for place in (("orders", 0), ("orders", 1)):
-        source.seed(place, batch(0, 2), batch(5, 2))
-        source.seed(place, batch(7, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
-        source.seed(place, marker(9, 0, 9), batch(10, 3), batch(20, 1), batch(21, 1))
+    for topic_partition in (("orders", 0), ("orders", 1)):
+        source.seed(topic_partition, batch(0, 2), batch(5, 2))
+        source.seed(topic_partition, batch(7, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+        source.seed(topic_partition, marker(9, 0, 9), batch(10, 3), batch(20, 1), batch(21, 1))
 
 
 @pytest.mark.thorough
