@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 from tests.conftest import TwoClusters
 from tests.faults.storage_faults import may_mount, small_disk
+from tests.support import archive_runs as archives
 from tests.support import mirror_runs as runs
+from tests.support import restore_runs as restores
 from tests.support.mirror_runs import create_topic, write
 
 from shallow_mirror.config import MirrorConfig
@@ -121,3 +124,69 @@ def test_a_run_waits_for_tables_on_a_full_disk_and_pause_ends_with_their_folder_
         assert "Traceback" not in text
         assert "\tat " not in text, "a trace of Java"
     assert runs.read_values(target, topic_name) == ["before", "behind"]
+
+
+@pytest.mark.parametrize("broken", [full, read_only])
+def test_a_live_run_waits_for_tables_that_become_unwritable_and_goes_on_when_they_are_not(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path, broken: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["before"])
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20):
+        settings_of_disk = {"tables": str(tmp_path / "disk" / "tables"), "checkpoint": str(tmp_path / "spark" / "checkpoint")}
+        conf = runs.conf_file(tmp_path, source, target, [topic_name], **settings_of_disk)
+        settings = MirrorConfig.load(conf)
+        with runs.command(tmp_path, conf) as process:
+            runs.wait_for_run(process, "the first record", lambda: runs.positions(settings).get((topic_name, 0), 0) > 0)
+            with broken(tmp_path / "disk"):
+                write(source, topic_name, ["behind"])
+                runs.wait_for_run(process, "a report", lambda: " Remedy: " in runs.log_text(tmp_path))
+            runs.wait_for_run(process, "the second record", lambda: runs.positions(settings)[topic_name, 0] > 1)
+            process.terminate()
+            assert process.wait(60) == 0
+    # A thread of deltalake may print that it panicked: no code of Python has a part in that.
+    for trace in ("Traceback", "\tat "):
+        assert trace not in runs.log_text(tmp_path)
+    assert runs.read_values(target, topic_name) == ["before", "behind"]
+
+
+def test_a_restore_whose_disk_becomes_full_goes_on_with_its_next_start_and_restores_nothing_twice(
+    two_clusters: TwoClusters, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    values = [f"{number:03d}" + "x" * 4000 for number in range(400)]
+    for first in range(0, len(values), 4):
+        write(source, topic_name, values[first : first + 4])
+    copy = f"east.{topic_name}"
+    archive = archives.document(source, [topic_name])
+    archive_conf = tmp_path / "archive.yaml"
+    archive_conf.write_text(json.dumps(archive))
+    assert command("archive", "run", str(archive_conf), "--available-now")[0] == 0
+    archived = archives.config(tmp_path, source, [topic_name])
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20):
+        document = restores.document(archived, target, tables=str(tmp_path / "disk" / "restore"), write={"slot_bytes": 8192})
+        conf = tmp_path / "restore.yaml"
+        conf.write_text(json.dumps(document))
+        with (tmp_path / "stderr.txt").open("w") as stderr_file:
+            began = subprocess.Popen(
+                [sys.executable, "-m", "shallow_mirror.cli", "restore", str(conf)],
+                env=runs.own_spark_environment(),
+                stderr=stderr_file,
+                text=True,
+                start_new_session=True,
+            )
+        with runs.killed_at_last(began):
+            has_begun = lambda: copy in runs.topics_of(target) and runs.last_stable_offset(target, copy) > 0  # noqa: E731
+            runs.wait_for_run(began, "the first copies", has_begun)
+            with full(tmp_path / "disk"):
+                runs.wait_for_run(began, "a report", lambda: "No space left on device. Remedy: " in runs.log_text(tmp_path))
+                began.terminate()
+                assert began.wait(120) == 0, "a stop that was asked for"
+        code, stderr = command("restore", str(conf))
+        assert code == 0, stderr
+    for text in (runs.log_text(tmp_path), stderr):
+        assert "Traceback" not in text
+        assert "\tat " not in text, "a trace of Java"
+    assert runs.read_values(target, copy) == values

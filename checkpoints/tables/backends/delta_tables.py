@@ -10,11 +10,23 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from shallow_mirror.checkpoints.tables.table_location import TableLocation
-from shallow_mirror.errors import MirrorError, OffsetMapConflictError
-from shallow_mirror.object_store.store_errors import one_line, store_error
+from shallow_mirror.errors import MirrorError, OffsetMapConflictError, StoreUnreachableError
+from shallow_mirror.object_store.store_errors import REMEDY_DISK, one_line, store_error
 
 LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError, pa.ArrowException)
 """What deltalake and Arrow raise for one and the same outage of a store."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return whether the library panicked, as on a disk that became full or read-only below it.
+
+    The class cannot be imported, and is no `Exception`: it would end a thread past everything that reports errors.
+    """
+    return type(error).__name__ == "PanicException"
+
+
+def panic_text(error: BaseException) -> str:
+    return f"the library of Delta tables panicked: {one_line(error)}"
 
 
 @contextlib.contextmanager
@@ -27,6 +39,10 @@ def store_errors_raised(operation: str, uri: str) -> Iterator[None]:
         if cause is None:
             raise
         raise cause from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise StoreUnreachableError(operation, uri.rstrip("/"), panic_text(error), REMEDY_DISK) from error
 
 
 @contextlib.contextmanager

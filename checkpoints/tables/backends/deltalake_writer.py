@@ -19,8 +19,10 @@ from shallow_mirror.checkpoints.rows.schema import PROPERTY_MIRROR
 from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT, TableShape
 from shallow_mirror.checkpoints.tables.backends.delta_tables import (
     LIBRARY_ERRORS,
+    is_panic,
     log_errors_raised,
     open_table,
+    panic_text,
     store_errors_raised,
 )
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
@@ -45,7 +47,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, MirrorError
-from shallow_mirror.object_store.store_errors import one_line, store_error
+from shallow_mirror.object_store.store_errors import REMEDY_DISK, one_line, store_error
 
 _HISTORY_STEPS = (1, 10, 1000, None)
 
@@ -294,6 +296,10 @@ def _commit_errors(uri: str) -> Iterator[None]:
         if isinstance(cause, ConfigError):
             raise cause from error
         raise DeltaCommitError(str(cause) if cause is not None else f"{type(error).__name__}: {one_line(error)}") from error
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise DeltaCommitError(f"{uri.rstrip('/')}: {panic_text(error)}. Remedy: {REMEDY_DISK}") from error
 
 
 def sql_of(condition: Condition) -> str:

@@ -61,7 +61,7 @@ _REMEDY_LOST_FILE = (
     "again from its objects (archive verify --rebuild)"
 )
 _REMEDY_LOST_PART = "check the store and every proxy, gateway and cache in front of it; the object is to be written again"
-_REMEDY_DISK = "free or add space on the file system of the folder, and see that it is mounted for writing"
+REMEDY_DISK = "free or add space on the file system of the folder, and see that it is mounted for writing"
 _REMEDY_UNREACHABLE = "check that the store runs and that this machine reaches its endpoint"
 _REMEDY_SLOW = "check the state and the request limits of the store"
 _REMEDY_REFUSED = (
@@ -112,7 +112,7 @@ def store_error(error: BaseException, operation: str, table: str) -> MirrorError
         return ConfigError(f"{table}: storage.options or `tables` cannot be used: {one_line(text)}")
     disk = _DISK.search(text)
     if disk is not None:
-        return StoreUnreachableError(operation, table, disk[1], _REMEDY_DISK)
+        return StoreUnreachableError(operation, table, disk[1], REMEDY_DISK)
     if not _OF_STORE.search(text):
         return None
     not_deleted = _NOT_DELETED.search(text)

@@ -188,8 +188,8 @@ def test_a_mirror_continues_where_it_was_after_another_client_cleaned_the_log(tm
     assert reader.positions()[SOURCE].offset == (9 if is_settled_before else 5)
     second = take(tmp_path, "two")
     later_record = replace(before, version=version_of(2, 0), run=run_of("two"), compacted_micro_batch=2)
-    # Which versions were decisions is in the commits that are gone: all of them count as known.
-    assert second.recorded() == replace(later_record, decided_version=before.version)
+    # Which versions were decisions, and of which run, is in the commits that are gone: all of them count as known.
+    assert second.recorded() == replace(later_record, decided_version=before.version, decided_run_id="")
     assert len(second.unsettled()) == (0 if is_settled_before else 2)
     second.settle([Removal(SlotTxn("m-0", 1000, 4))])
     assert second.positions()[SOURCE].offset == 5
