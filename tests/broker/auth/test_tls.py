@@ -107,7 +107,7 @@ def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates
 
 
 def test_responses_are_taken_while_the_broker_takes_no_requests(certificates: Certificates) -> None:
-    count, size = 2_000, 4_000
+    count, size = 500, 16_000  # in sum more than all buffers between the two hold
 
     def respond_to_each(peer: ssl.SSLSocket) -> None:
         with peer.makefile("rb") as requests:
