@@ -40,8 +40,8 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import end_txn, new_producer_id
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.sinks.slots.slot_task import fill_slot
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy

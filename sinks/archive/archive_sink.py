@@ -18,7 +18,7 @@ from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archiv
 from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
 from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
 from shallow_mirror.sinks.base import Observer, RunSlots, SlotRound, TaskFunction
-from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotResult
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome
 from shallow_mirror.sinks.slots.slot_job import CompactDict
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.types import EpochEnd, SegmentKind, SourcePartition
@@ -117,7 +117,14 @@ class ArchiveSink:
             decision = self._owner.next_decision()
         with step("RunSlots"):
             results = run_slots(decision)
-        rows = (*first_rows, *(row for result in results for row in _rows_of(result)))
+        rows = (
+            *first_rows,
+            *(
+                DecidedSegment(segment, None, result.stored[segment.source] if segment.kind is SegmentKind.DATA else None)
+                for result in results
+                for segment in result.segments
+            ),
+        )
         if rows:
             with step("Decide"):
                 if self._outcomes is None:
@@ -131,10 +138,3 @@ class ArchiveSink:
 
     def abandon(self, deadline: Deadline) -> None:
         """Do nothing: objects that no row names are removed by `archive clean`."""
-
-
-def _rows_of(result: SlotResult) -> list[DecidedSegment]:
-    return [
-        DecidedSegment(segment, None, result.stored[segment.source] if segment.kind is SegmentKind.DATA else None)
-        for segment in result.segments
-    ]

@@ -180,16 +180,13 @@ class Expiry:
         if self._deleted_topics is not None:
             positions = self._owner.table.positions()
             deleted = self._deleted_topics.expired(TopicIncarnation(source.topic, source.topic_id) for source in positions)
-        while objects := tuple(islice(self._expired_objects(deleted), OBJECTS_AT_ONCE)):
+        while objects := tuple(islice(expired_objects(self._table, self._retention, self._now_ms(), deleted), OBJECTS_AT_ONCE)):
             self._mark(objects, SegmentState.DELETE_SEGMENT_STARTED)
             self._observer("expire.started")
             self._delete(objects, expired)
         if self._group_notes is not None:
             self._group_notes.run()
         return expired
-
-    def _expired_objects(self, deleted: Set[TopicIncarnation]) -> Iterator[ExpiredObject]:
-        return expired_objects(self._table, self._retention, self._now_ms(), deleted)
 
     def _delete(self, objects: Sequence[ExpiredObject], expired: Expired) -> None:
         names = [entry.name for entry in objects]

@@ -48,7 +48,10 @@ from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import (
+from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
+from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import (
     FAR_RESPONSES,
     NEAR_RESPONSES,
     KafkaSlotJob,
@@ -56,11 +59,8 @@ from shallow_mirror.sinks.kafka.slots.kafka_slot_job import (
     positions_in,
     target_ends_of,
 )
-from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
-from shallow_mirror.sinks.kafka.slots.slot_transaction import STABLE_FOR_MS
-from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.kafka.writers.slot_target import open_kafka_target
+from shallow_mirror.sinks.kafka.writers.slot_transaction import STABLE_FOR_MS
 from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotResult, require_committed
 from shallow_mirror.sinks.slots.slot_job import CompactDict
 from shallow_mirror.sinks.slots.slot_task import OpenInput, SlotTask, open_source
@@ -186,6 +186,7 @@ class KafkaSink:
         epochs = next_round.take_epochs(deadline)
         self._prepared = frozenset(epochs.values())
         if self._guard is not None and epochs:
+            # After the last epoch was taken: an earlier answer would not show a run that began in between.
             self._guard.begin(deadline)
         names = [transactional_id(self._job.mirror, number) for number in numbers]
         known_target = next_round.take_target(names, self._target_speeds, deadline)
@@ -235,6 +236,7 @@ class KafkaSink:
             if txn is None or route is None or route.is_preserved or source in round_.left_out:
                 continue
             target = route.target_of(source).topic_partition
+            # EndTxn writes a marker to every partition that was added: also to one of which everything is copied already.
             if round_.positions.get(source, planned.end) >= planned.end or target in held:
                 continue
             if known.metadata.is_in_sync(target):
@@ -297,14 +299,11 @@ class KafkaSink:
             )
         )
         self._performer.next_round.begin(
-            sorted(name for name in frozenset().union(*(used.names for used in self._recent)) if self._is_usable(name)),
+            sorted(filter(self._performer.availability.is_usable, frozenset().union(*(used.names for used in self._recent)))),
             sorted(frozenset().union(*(used.topics for used in self._recent))),
             sorted(frozenset().union(*(used.source_topics for used in self._recent))),
             deadline,
         )
-
-    def _is_usable(self, name: str) -> bool:
-        return self._performer.availability.is_usable(name)
 
     def _perform(self, action: actions.Action, run_slots: RunSlots, deadline: Deadline) -> Any:
         match action:
@@ -317,7 +316,9 @@ class KafkaSink:
                 if self._guard is not None and txns:
                     self._guard.require(deadline, is_begun_enough=self._prepared.issuperset(txns))
                 self._stable_ends = _new_stable_ends(results, (self._clock() - began) * 1000)
-                # Each task has measured the paths it used; a path that no task used this time is measured anew.
+                # Here and not after the round: whether the target is far matters already for the next action.
+                # Each task has measured the paths it used, and of several measurements of a path any will do. A path that no task
+                # used this time is forgotten and measured anew: it may have changed.
                 self._source_speeds = functools.reduce(operator.or_, (result.source_speeds for result in results), _NOT_MEASURED)
                 self._target_speeds = functools.reduce(operator.or_, (result.target_speeds for result in results), _NOT_MEASURED)
                 return results
@@ -381,9 +382,11 @@ class KafkaSink:
         """
         if not self._job.leaves_out or type(error) is not RetriableError or error.error_name in _DEFINITE_OF_TRANSACTIONS:
             raise error
+        # Before ids are fenced: a run that has taken over the map would lose its transactions.
         self._owner.check_ownership()
         names = tuple(decided_txn.txn.transactional_id for decided_txn in decided)
         for name in names:
+            # Aborts what is open under the id, and fences requests of its task that are still on their way.
             self._performer.perform(actions.InitProducerId(name), deadline)
         partitions = tuple(sorted({written.topic_partition for decided_txn in decided for written in decided_txn.written}))
         self._performer.perform(actions.AbortHangingTxns(names, partitions), deadline)

@@ -43,7 +43,11 @@ class _QuarantineReading:
 
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]:
         for together in itertools.zip_longest(*self._queues.values()):
-            yield tuple(_part_of(batch) for batch in together if batch is not None)
+            kept = [(batch, memoryview(bytearray(batch.batch))) for batch in together if batch is not None]
+            yield tuple(
+                ReadPart(batch.source, batch.source_end, index_batches(records), records, (), batch.source_start)
+                for batch, records in kept
+            )
 
     def end_by(self, end: Deadline) -> None:
         """Nothing is waited for: all of it is in memory."""
@@ -54,8 +58,3 @@ class _QuarantineReading:
 
     def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:
         return {}
-
-
-def _part_of(kept: QuarantinedBatch) -> ReadPart:
-    records = memoryview(bytearray(kept.batch))
-    return ReadPart(kept.source, kept.source_end, index_batches(records), records, (), kept.source_start)

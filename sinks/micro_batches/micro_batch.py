@@ -206,6 +206,11 @@ class MicroBatchSink:
         first_rows: tuple[DecidedSegment, ...] = ()
         self._unfinished = {}
         self._budget = QuarantineBudget(self._quarantine_limits)
+        # A round leaves something out in three ways. They are looked at in this order because the first two end a round without
+        # a decision, and only a decided round has results.
+        # 1. DataLossError: the source has lost offsets. Their rows are the first ones that the next round decides.
+        # 2. RoundRepeatedError: the sink has noted what the target cannot take now. `first_rows` are still to be decided.
+        # 3. Ranges that slots left out: all else of the round is decided, so later rounds and plans go on without them.
         while True:
             try:
                 outcome = self._round(planned, first_rows)
@@ -216,7 +221,9 @@ class MicroBatchSink:
                     first_rows += self._after_data_loss(loss, first_rows)
                 continue
             except RoundRepeatedError:
+                # This ends: each time there is one transactional id, partition or topic less to use.
                 continue  # nothing of the round is decided: the next one does without what could not be used
+            # First: where a transaction was not committed, its rows are removed and positions have fallen back.
             require_committed(outcome.not_committed)
             unknown = [planned_range for result in outcome.slots for planned_range in result.unknown]
             if unknown:
@@ -303,6 +310,7 @@ class MicroBatchSink:
             self._slot_time.record_failed_round(all_tasks_ms, time_left_ms, len(answers))
         else:
             self._slot_time.record_round(all_tasks_ms, [result.duration_ms for result in results], commit_interval_ms)
+        # Counted over all rounds of the micro-batch: many small rounds must not quarantine more than a large one.
         try:
             self._budget.take(batch for result in results for batch in result.quarantined)
         except BatchRefusedError as excess:
@@ -312,6 +320,8 @@ class MicroBatchSink:
             error = most_actionable(errors)
             if self._sink.can_avoid(error):
                 raise RoundRepeatedError(str(error)) from error  # the tasks ran in front of the decision
+            # A definite error ends the process: what is open would hold back readers until it times out. After a retriable
+            # error the next start fences the same ids.
             if not isinstance(error, RetriableError):
                 self._sink.abandon(deadline)
             raise error

@@ -324,7 +324,8 @@ class _SlotTry:
             self.is_writing = True
             self._record(self._writer.write(parts, self._builder_of))
             self.is_writing = False
-            if self._writer.is_due or self._has_many_segments():
+            segment_count = sum(builder.segment_count for builder in self._builders.values())
+            if self._writer.is_due or segment_count > self._job.max_segments:
                 is_partial = True
                 break
             if self._writer.until is not None:  # nothing that arrives later is sent with this try
@@ -383,9 +384,6 @@ class _SlotTry:
                 raise error
             self.left_out[source] = UnfinishedRange.of(source, self.reached[source], Side.TARGET, error)
         self.is_writing = False
-
-    def _has_many_segments(self) -> bool:
-        return sum(builder.segment_count for builder in self._builders.values()) > self._job.max_segments
 
     def _builder_of(self, source: SourcePartition) -> SegmentBuilder:
         if source not in self._builders:

@@ -164,23 +164,29 @@ class MicroBatchPlanner:
             self._paused_topics()  # nothing is planned: a hand-over need not wait for the source
             return start, 0.0
         self._has_listed = True
+        # `ends`: all that has grown, for the lag and the health of the run. `allowed`: of these, what may be in this micro-batch.
+        # Partitions that enter get a position in either case, also of a paused topic: without a range nothing of them is copied.
         entering = self._new_partitions.entering_positions(start, listing.ends, first_offsets, self._clock())
         paused = self._paused_topics()
         ends = offset_planning.changed_offsets(start, self._new_partitions.registered_only(listing.ends))
         allowed = {partition: end for partition, end in ends.items() if partition.topic not in paused} if paused else ends
+        # Failures first: a partition that has begun to answer again is due at once.
         failures = self._failures.update(listing, self._now_ms())
         waiting = {*back, *self._failures.not_due(left_out, listing, self._now_ms())}
         if waiting:
             allowed = {partition: end for partition, end in allowed.items() if partition not in waiting}
+        # After everything was left out: sampling fetches a batch of each new partition, and one that is broken would fail here.
         rate = self._update_estimates(start, allowed, listing)
         config = self._config
         budget = offset_planning.plan_budget_bytes(
             config.micro_batch_bytes, rate, config.round_timeout_ms, config.commit_interval_ms
         )
         planned, wait_s = self._within_limits(start, allowed, budget)
+        # The size of this plan and the time until the next one give the rate before the driver has measured one.
         moving = {partition: planned[partition] for partition in ends}
         size = sum(offset_planning.estimate_bytes(start, moving, self._bytes_per_offset).values())
         self._last_plan = (self._clock(), size)
+        # Nothing will be planned of these, so no micro-batch would ever show that they are well again.
         caught_up = [source for source in left_out if source in start and listing.ends.get(source) == start[source]]
         self._write_state(ends, waiting_for=None, left_out=failures, caught_up=caught_up)
         if wait_s == 0.0 and not allowed and waiting & ends.keys():
@@ -459,6 +465,6 @@ class MicroBatchPlanner:
             caught_up=tuple(caught_up),
         )
         try:
-            planner_state.write_planner_state(self._config.planner_state_path, state)
+            planner_state.write_state(self._config.planner_state_path, state)
         except OSError as error:
             _log.warning("the planner's state was not written: %s", error)

@@ -9,9 +9,11 @@ import json
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from shallow_mirror.access.plan import AccessPass
 from shallow_mirror.named_files import naming_file
@@ -23,39 +25,57 @@ MOST_PLANNED_RANGES = 1_000
 """Ranges of a larger micro-batch are not written: it takes so long that a round trip less is nothing."""
 
 
+_StreamOffset = Annotated[
+    Mapping[SourcePartition, int],
+    PlainValidator(offset_planning.parse_stream_offset),
+    PlainSerializer(offset_planning.build_stream_offset),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerState:
-    """Outcome of the last plan. `ends`: ends of the logs that grew since the plan before; `waiting_for` is None when the source
-    answered. `error_name`: of the RetriableError that is waited out.
-
-    `left_out`: documents of partitions that are broken at the source (streaming/planning/left_out_partitions.py); `caught_up`:
-    partitions that slots left out, of which nothing is left to copy any more.
-    """
+    """Outcome of the last plan."""
 
     at_ms: int
     waiting_for: str | None
+    """The error of a source that does not answer; None when it answered."""
     since_ms: int | None
+    """When that wait began."""
     error_name: str | None = None
-    ends: Mapping[SourcePartition, int] = field(default_factory=dict)
+    """Of the RetriableError that is waited out."""
+    ends: _StreamOffset = field(default_factory=dict)
+    """Ends of the logs that grew since the plan before."""
     left_out: tuple[Mapping[str, Any], ...] = ()
+    """Documents of partitions that are broken at the source (streaming/planning/left_out_partitions.py)."""
     caught_up: tuple[SourcePartition, ...] = ()
+    """Partitions that slots left out and that have nothing left to copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsState:
-    """`gone`: mirrored topics that were deleted at the source; `problems`: sentences about settings of target topics."""
+    """Topics of the source, as the driver has seen them last."""
 
     at_ms: int
     gone: tuple[str, ...]
+    """Mirrored topics that were deleted at the source."""
     problems: tuple[str, ...]
+    """Sentences about settings of target topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartState:
-    """What a start is doing until the first plan: `step`, since `since_ms`."""
+    """Step of a start, until the first plan."""
 
     step: str
     since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedRanges:
+    ranges: tuple[PlannedRange, ...]
+
+
+State = TypeVar("State")
 
 
 def planner_state_path(checkpoint: str) -> Path | None:
@@ -91,32 +111,28 @@ def _beside(checkpoint: str, name: str) -> Path | None:
     return None if ":/" in checkpoint else Path(f"{checkpoint}.{name}.json")
 
 
-def write_planner_state(path: Path | None, state: PlannerState) -> None:
-    document: dict[str, Any] = {
-        "at_ms": state.at_ms,
-        "waiting_for": state.waiting_for,
-        "since_ms": state.since_ms,
-        "error_name": state.error_name,
-        "left_out": list(state.left_out),
-        "caught_up": state.caught_up,
-    }
-    write_document(path, {**document, "ends": offset_planning.build_stream_offset(state.ends)})
+def write_state(path: Path | None, state: PlannerState | TopicsState | StartState | AccessPass | _PlannedRanges) -> None:
+    """Replace the file. Raises OSError."""
+    _replace_file(path, _adapter(type(state)).dump_json(state))
 
 
-def read_planner_state(path: Path | None) -> PlannerState | None:
-    document = read_document(path)
+def read_state(path: Path | None, kind: type[State]) -> State | None:
+    """Return the content of the file; None where there is no file, or one that `write_state` has not written for this kind."""
     try:
-        return PlannerState(
-            at_ms=int(document["at_ms"]),
-            waiting_for=document["waiting_for"],
-            since_ms=document["since_ms"],
-            error_name=document["error_name"],
-            ends=offset_planning.parse_stream_offset(document["ends"]),
-            left_out=tuple(document["left_out"]),
-            caught_up=tuple(SourcePartition(str(row[0]), str(row[1]), int(row[2])) for row in document["caught_up"]),
-        )
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+        state: State | None = None if path is None else _adapter(kind).validate_json(path.read_bytes())
+        return state
+    except (OSError, ValidationError):
         return None
+
+
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    # Not at import: Spark starts more processes that load this file than read or write a state.
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def lag_behind(state: PlannerState | None, positions: Mapping[SourcePartition, int], since_ms: int) -> int | None:
@@ -151,45 +167,6 @@ def read_measurements(path: Path | None) -> Measurements | None:
             copied={str(name): int(size) for name, size in document["copied"].items()},
         )
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
-        return None
-
-
-def write_start_state(path: Path | None, state: StartState) -> None:
-    write_document(path, {"step": state.step, "since_ms": state.since_ms})
-
-
-def read_start_state(path: Path | None) -> StartState | None:
-    document = read_document(path)
-    try:
-        return StartState(step=str(document["step"]), since_ms=int(document["since_ms"]))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-
-
-def write_topics_state(path: Path | None, state: TopicsState) -> None:
-    write_document(path, {"at_ms": state.at_ms, "gone": list(state.gone), "problems": list(state.problems)})
-
-
-def read_topics_state(path: Path | None) -> TopicsState | None:
-    document = read_document(path)
-    try:
-        gone, problems = (tuple(str(text) for text in document[name]) for name in ("gone", "problems"))
-        return TopicsState(at_ms=int(document["at_ms"]), gone=gone, problems=problems)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-
-
-def write_access_state(path: Path | None, done: AccessPass) -> None:
-    write_document(path, asdict(done))
-
-
-def read_access_state(path: Path | None) -> AccessPass | None:
-    document = read_document(path)
-    try:
-        counts = {name: int(document[name]) for name in ("at_ms", "lacking", "created", "deleted", "not_copied")}
-        problem = document["problem"]
-        return AccessPass(**counts, is_compared=bool(document["is_compared"]), problem=None if problem is None else str(problem))
-    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
@@ -290,36 +267,27 @@ def _planned_revision_path(path: Path) -> Path:
 
 def write_planned_ranges(path: Path | None, ranges: Sequence[PlannedRange]) -> None:
     """Write the ranges of a micro-batch before it runs; none where there are more than `MOST_PLANNED_RANGES`. Raises OSError."""
-    written = ranges if len(ranges) <= MOST_PLANNED_RANGES else ()
-    rows = [[*planned.source, planned.slot, planned.start, planned.end, planned.bytes_per_offset] for planned in written]
-    write_document(path, {"ranges": rows})
+    write_state(path, _PlannedRanges(tuple(ranges) if len(ranges) <= MOST_PLANNED_RANGES else ()))
 
 
 def read_planned_ranges(path: Path | None) -> tuple[PlannedRange, ...]:
-    document = read_document(path)
-    try:
-        return tuple(
-            PlannedRange(
-                slot=int(slot),
-                source=SourcePartition(str(topic), str(topic_id), int(partition)),
-                start=int(start),
-                end=int(end),
-                bytes_per_offset=float(size),
-            )
-            for topic, topic_id, partition, slot, start, end, size in document["ranges"]
-        )
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return ()
+    planned = read_state(path, _PlannedRanges)
+    return () if planned is None else planned.ranges
 
 
 def write_document(path: Path | None, document: Mapping[str, Any]) -> None:
-    """Write the file whole or not at all: readers never see half of it. Raises OSError. None: write nothing."""
+    """Replace the file. Raises OSError."""
+    _replace_file(path, json.dumps(document).encode())
+
+
+def _replace_file(path: Path | None, content: bytes) -> None:
+    """Write the file whole or not at all: readers never see half of it. None: write nothing."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     with naming_file(draft):
-        draft.write_text(json.dumps(document), encoding="utf-8")
+        draft.write_bytes(content)
     draft.replace(path)
 
 

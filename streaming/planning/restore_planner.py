@@ -25,7 +25,7 @@ from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, Archive
 from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
 from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.rows.lineages import Lineages, LineageView
+from shallow_mirror.checkpoints.rows.lineages import Lineages
 from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.config.restore_changes import restored_topics, settings_of
@@ -187,7 +187,8 @@ class RestorePlanner:
                 continue
             problems += cut_problems.lineage_problems(source, lineages, until)
             view = lineages.view(source, topics[source.topic].lineages[source.partition])
-            kept = archived[source.topic_partition] = KeptSegments.of(_in_view(every_row, view), last_decision)
+            in_view = [clipped for row in every_row if (clipped := view.clipped_row(row)) is not None]
+            kept = archived[source.topic_partition] = KeptSegments.of(in_view, last_decision)
             if kept is None:
                 problems.append(f"until.lineage: {source.topic_partition}: nothing is left of lineage {view.lineage}")
                 continue
@@ -399,10 +400,6 @@ class RestorePlanner:
                 total = size
         _log.info("the restore has %s of the archive's decisions", counted(len(lasts), "micro-batch"))
         return lasts
-
-
-def _in_view(rows: Sequence[ArchiveRow], view: LineageView) -> list[ArchiveRow]:
-    return [clipped for row in rows if (clipped := view.clipped_row(row)) is not None]
 
 
 def _behind_expired(rows: Sequence[ArchiveRow], start: int) -> int:

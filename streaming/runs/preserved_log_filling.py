@@ -27,8 +27,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
-from shallow_mirror.sinks.kafka.slots.preserved_writer import PreservedWriter
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.writers.preserved_writer import PreservedWriter
 from shallow_mirror.sinks.slot_values import ReadPart, RoutedTopic
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, SegmentKind, SourcePartition
 from shallow_mirror.wire.batches.batch_index import index_batches

@@ -10,7 +10,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import readable_ends
 from shallow_mirror.sinks.kafka.protocol.txn_performer import LOSS_PATIENCE_MS
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import target_ends_of
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import target_ends_of
 from shallow_mirror.types import IsolationLevel
 
 

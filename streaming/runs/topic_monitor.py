@@ -223,6 +223,6 @@ class TopicMonitor:
         stamping = [f"{sentence} (remedy: {remedy})" for sentence, remedy in self._targets.stamping.sentences().items()]
         try:
             state = planner_state.TopicsState(at_ms=int(time.time() * 1000), gone=tuple(deleted), problems=(*problems, *stamping))
-            planner_state.write_topics_state(planner_state.topics_state_path(self._config.checkpoint), state)
+            planner_state.write_state(planner_state.topics_state_path(self._config.checkpoint), state)
         except OSError as error:
             _log.warning("the state of topics was not written: %s", error)

@@ -1,11 +1,7 @@
-"""The options of `kafka-archive`, checked as a whole.
-
-Spark passes their names in lower case; messages show them as they are documented.
-"""
+"""Options of `kafka-archive`, checked as a whole."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +17,7 @@ from shallow_mirror.config.values import parse_duration
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store.object_store import ObjectStore
 from shallow_mirror.object_store.store_options import option_problems
+from shallow_mirror.streaming.sources.option_texts import OptionTexts
 
 if TYPE_CHECKING:
     from shallow_mirror.config import ArchiveConfig
@@ -78,7 +75,7 @@ class ArchiveOptions:
 def is_record_option(options: Mapping[str, str]) -> bool:
     """Return whether a row is a record. Raises ConfigError for a value that is neither true nor false."""
     parser = _Parser(options)
-    is_records = parser.boolean("records")
+    is_records = parser.boolean("records", "false")
     if parser.problems:
         raise ConfigError(parser.problems)
     return is_records
@@ -89,18 +86,15 @@ def parse_archive_options(options: Mapping[str, str]) -> ArchiveOptions:
     return _Parser(options).parse()
 
 
-class _Parser:
+class _Parser(OptionTexts):
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
-        self.problems: list[str] = []
+        super().__init__(options, _NAMES, _STORAGE_PREFIX)
 
     def parse(self) -> ArchiveOptions:
-        self._check_names()
-        storage = {
-            name.removeprefix(_STORAGE_PREFIX): value for name, value in self._options.items() if name.startswith(_STORAGE_PREFIX)
-        }
+        self.check_names()
+        storage = self.prefixed()
         self.problems += [f"{_STORAGE_PREFIX}{problem}" for problem in option_problems(storage)]
-        segments = self._options.get("archivesegments")
+        segments = self.text("archiveSegments")
         tables, objects = (self._options.get(name, "") for name in ("tables", "objects"))
         config = self._archive_file(bool(storage))
         if config is not None:
@@ -115,16 +109,16 @@ class _Parser:
             tables=TableLocation(segments, storage, ARCHIVE_SEGMENTS_TABLE) if segments else TableLocation(tables, storage),
             objects=objects,
             storage_options=storage,
-            is_records=self.boolean("records"),
-            includes_aborted=self.boolean("includeAborted"),
-            part_bytes=self._number("partitionBytes", PART_BYTES),
-            most_opened_bytes=self._number("maxOpenedBytes", MOST_OPENED_BYTES),
+            is_records=self.boolean("records", "false"),
+            includes_aborted=self.boolean("includeAborted", "false"),
+            part_bytes=self._bytes("partitionBytes", PART_BYTES),
+            most_opened_bytes=self._bytes("maxOpenedBytes", MOST_OPENED_BYTES),
             bounds=self._bounds(),
-            pushes_filters=self.boolean("pushFilters"),
+            pushes_filters=self.boolean("pushFilters", "false"),
             as_of_ms=self._time("asOf"),
             topic_ids=frozenset(topic_ids or ()) if topic_ids != [_ALL] else frozenset(),
             reads_all_topic_ids=topic_ids == [_ALL],
-            lineage=None if (number := self._options.get("lineage")) is None else self._whole("lineage", number),
+            lineage=None if (number := self.text("lineage")) is None else self._whole("lineage", number),
         )
         self._check_table_place("tables", tables)
         self._check_table_place("archiveSegments", segments or "")
@@ -132,15 +126,6 @@ class _Parser:
         if self.problems:
             raise ConfigError(self.problems)
         return parsed
-
-    def _check_names(self) -> None:
-        documented = {name.lower(): name for name in _NAMES}
-        for name in sorted(self._options):
-            if name.startswith(_STORAGE_PREFIX) or name in documented:
-                continue
-            near = difflib.get_close_matches(name, documented, n=1)
-            hint = f"did you mean {documented[near[0]]}?" if near else f"known are storage.* and {', '.join(_NAMES)}"
-            self.problems.append(f"{name}: unknown option; {hint}")
 
     def _check_table_place(self, name: str, place: str) -> None:
         if TableLocation(place).is_read_by_spark:
@@ -159,7 +144,7 @@ class _Parser:
                 self.problems += [f"objects: {problem}" for problem in error.problems]
 
     def _archive_file(self, has_storage: bool) -> ArchiveConfig | None:
-        path = self._options.get("archive")
+        path = self.text("archive")
         if path is None:
             return None
         places = ("tables", "archiveSegments", "objects")
@@ -174,12 +159,6 @@ class _Parser:
             self.problems += [f"archive: {path}: {problem}" for problem in error.problems]
             return None
 
-    def boolean(self, name: str) -> bool:
-        text = self._options.get(name.lower(), "false")
-        if text.lower() not in ("true", "false"):
-            self.problems.append(f"{name}: {text!r} is not one of true, false")
-        return text.lower() == "true"
-
     def _bounds(self) -> ReadBounds:
         bounds = ReadBounds(disorder_ms=self._duration("maxTimestampDisorder"))
         topics, partitions = self._list("subscribe"), self._list("partitions")
@@ -187,9 +166,9 @@ class _Parser:
             bounds = bounds.of_topics(frozenset(topics))
         if partitions is not None:
             bounds = bounds.of_partitions(frozenset(self._whole("partitions", text) for text in partitions))
-        if (start := self._options.get("startingoffset")) is not None:
+        if (start := self.text("startingOffset")) is not None:
             bounds = bounds.from_offset(self._whole("startingOffset", start))
-        if (end := self._options.get("endingoffset")) is not None:
+        if (end := self.text("endingOffset")) is not None:
             bounds = bounds.up_to_offset(self._whole("endingOffset", end))
         if (start_ms := self._time("startingTimestamp")) is not None:
             bounds = bounds.from_time(start_ms)
@@ -198,7 +177,7 @@ class _Parser:
         return bounds
 
     def _list(self, name: str) -> list[str] | None:
-        text = self._options.get(name.lower())
+        text = self.text(name)
         if text is None:
             return None
         members = [member.strip() for member in text.split(",") if member.strip()]
@@ -213,7 +192,7 @@ class _Parser:
         return int(text)
 
     def _time(self, name: str) -> int | None:
-        text = self._options.get(name.lower())
+        text = self.text(name)
         if text is None:
             return None
         if text.isdecimal():
@@ -227,17 +206,11 @@ class _Parser:
             return None
         return ms_of(time)
 
-    def _number(self, name: str, default: int) -> int:
-        text = self._options.get(name.lower())
-        if text is None:
-            return default
-        if not text.isdecimal() or not _LEAST_BYTES <= int(text) <= _MOST_BYTES:
-            self.problems.append(f"{name}: {text!r} is not a number of bytes from {_LEAST_BYTES} to {_MOST_BYTES}")
-            return default
-        return int(text)
+    def _bytes(self, name: str, default: int) -> int:
+        return self.number(name, default, least=_LEAST_BYTES, most=_MOST_BYTES, unit="number of bytes")
 
     def _duration(self, name: str) -> int | None:
-        text = self._options.get(name.lower())
+        text = self.text(name)
         if text is None:
             return None
         try:

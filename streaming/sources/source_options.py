@@ -1,21 +1,18 @@
-"""The options of `kafka-batches`, under the names of Spark's Kafka source, checked as a whole.
-
-Spark passes the names of options in lower case; messages show them as they are documented.
-"""
+"""Options of `kafka-batches`, under the names of Spark's Kafka source, checked as a whole."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.fetch.arrow_rows import Keep
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
+from shallow_mirror.streaming.sources.option_texts import OptionTexts
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 DEFAULT_FETCH_BYTES = 16 << 20
@@ -40,8 +37,6 @@ _STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
 _EXAMPLE = '{"topic": {"0": 23, "1": -2}}'
 _WORDS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
-T = TypeVar("T")
-
 Ends = int | Mapping[TopicPartition, int]
 """LATEST_TIMESTAMP, or an end for every partition (-1: latest)."""
 
@@ -61,14 +56,13 @@ def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOp
     return _Parser(options, is_streaming).parse()
 
 
-class _Parser:
+class _Parser(OptionTexts):
     def __init__(self, options: Mapping[str, str], is_streaming: bool) -> None:
-        self._options = {name.lower(): value for name, value in options.items()}
+        super().__init__(options, _NAMES, _CLIENT_PREFIX)
         self._is_streaming = is_streaming
-        self.problems: list[str] = []
 
     def parse(self) -> SourceOptions:
-        self._check_names()
+        self.check_names()
         client = self._client()
         topics = self._topics()
         include = tuple(re.escape(topic) for topic in topics) or self._pattern()
@@ -76,9 +70,9 @@ class _Parser:
         ends = self._offsets("endingOffsets", "latest")
         if ends == EARLIEST_TIMESTAMP:
             self.problems.append('endingOffsets: is "latest" or JSON, not "earliest"')
-        keep = self._one_of("batches", {keep.value: keep for keep in Keep}, "committed")
-        isolation = self._one_of("isolationLevel", {level.value: level for level in IsolationLevel}, "read_committed")
-        is_fatal = self._one_of("failOnDataLoss", {"true": True, "false": False}, "true")
+        keep = self.one_of("batches", {keep.value: keep for keep in Keep}, "committed")
+        isolation = self.one_of("isolationLevel", {level.value: level for level in IsolationLevel}, "read_committed")
+        is_fatal = self.boolean("failOnDataLoss", "true")
         limit_bytes = self._number("maxBytesPerTrigger", NO_LIMIT_BYTES)
         limit_offsets = self._number("maxOffsetsPerTrigger", 0)
         fetch_bytes = self._number("fetchBytes", DEFAULT_FETCH_BYTES, least=65_536, most=1 << 30)
@@ -98,25 +92,16 @@ class _Parser:
         )
         return SourceOptions(client=client, plan=plan, ends=ends, keep=keep, is_data_loss_fatal=is_fatal, fetch_bytes=fetch_bytes)
 
-    def _check_names(self) -> None:
-        documented = {name.lower(): name for name in _NAMES}
-        for name in sorted(self._options):
-            if name.startswith(_CLIENT_PREFIX) or name in documented:
-                continue
-            near = difflib.get_close_matches(name, documented, n=1)
-            hint = f"did you mean {documented[near[0]]}?" if near else f"known are kafka.* and {', '.join(_NAMES)}"
-            self.problems.append(f"{name}: unknown option; {hint}")
+    def check_names(self) -> None:
+        super().check_names()
         foreign = _STREAM_ONLY if not self._is_streaming else ("endingOffsets",)
         for name in foreign:
             if name.lower() in self._options:
                 self.problems.append(f"{name}: has no meaning in a {'stream' if self._is_streaming else 'batch query'}")
 
     def _client(self) -> ClientConfig | None:
-        properties = {
-            name.removeprefix(_CLIENT_PREFIX): value for name, value in self._options.items() if name.startswith(_CLIENT_PREFIX)
-        }
         try:
-            return ClientConfig.from_properties(properties, where="kafka")
+            return ClientConfig.from_properties(self.prefixed(), where="kafka")
         except ConfigError as error:
             self.problems += error.problems
             return None
@@ -154,20 +139,8 @@ class _Parser:
             self.problems.append(f"{name}: {error}; write {words} or JSON such as {_EXAMPLE}")
         return LATEST_TIMESTAMP
 
-    def _one_of(self, name: str, values: Mapping[str, T], default: str) -> T:
-        text = self._options.get(name.lower(), default).lower()
-        if text not in values:
-            self.problems.append(f"{name}: {text!r} is not one of {', '.join(values)}")
-        return values.get(text, values[default])
-
     def _number(self, name: str, default: int, *, least: int = 1, most: int = NO_LIMIT_BYTES) -> int:
-        text = self._options.get(name.lower())
-        if text is None:
-            return default
-        if not text.isdecimal() or not least <= int(text) <= most:
-            self.problems.append(f"{name}: {text!r} is not a whole number from {least} to {most}")
-            return default
-        return int(text)
+        return self.number(name, default, least=least, most=most, unit="whole number")
 
 
 def _parse_offsets(document: Any) -> dict[TopicPartition, int]:

@@ -23,7 +23,7 @@ from shallow_mirror.errors import (
 from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
 from shallow_mirror.sinks.slot_values import EarlyEnd
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
-from shallow_mirror.types import Segment, SourcePartition, TopicPartition
+from shallow_mirror.types import Segment, SourcePartition
 
 _RETRIES = "the mirror retries automatically"
 
@@ -104,7 +104,7 @@ _DEFINITE = {
 
 def problem_of_retry(what: str, error: MirrorError) -> Problem:
     """Return the problem of an error that is retried. `what` failed."""
-    name = _error_name(error)
+    name = error.error_name if isinstance(error, RetriableError) else type(error).__name__
     hint = error.remedy if isinstance(error, StoreUnreachableError) else _RETRIABLE.get(name)
     remedy = _RETRIES if hint is None else f"{hint}; {_RETRIES}"
     return Problem(kind=ProblemKind.RETRIABLE, text=f"{what}: {error}", remedy=remedy, error_name=name)
@@ -231,9 +231,8 @@ def problem_of_end(error: MirrorError) -> Problem:
             remedy = _RETRIABLE.get(error.error_name, "start the mirror again")
         case _:
             remedy = "do what the message says, then start the mirror again"
-    return Problem(
-        kind=ProblemKind.ENDED, text=text, remedy=remedy, error_name=type(error).__name__, place=_topic_partition_of(error)
-    )
+    topic_partition = error.topic_partition if isinstance(error, BatchRefusedError | CorruptBatchError | DataLossError) else None
+    return Problem(kind=ProblemKind.ENDED, text=text, remedy=remedy, error_name=type(error).__name__, place=topic_partition)
 
 
 def with_archive_remedy(error: LogTruncatedError) -> MirrorError:
@@ -252,11 +251,3 @@ def with_remedy(error: DataLossError | CorruptBatchError, *, is_quarantining: bo
     explained = copy.copy(error)
     explained.args = (f"{error}. {remedy}",)
     return explained
-
-
-def _topic_partition_of(error: MirrorError) -> TopicPartition | None:
-    return error.topic_partition if isinstance(error, BatchRefusedError | CorruptBatchError | DataLossError) else None
-
-
-def _error_name(error: MirrorError) -> str:
-    return error.error_name if isinstance(error, RetriableError) else type(error).__name__

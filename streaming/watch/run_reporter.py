@@ -136,7 +136,7 @@ class RunReporter:
             _log.info("start: %s%s", step, detail)
         try:
             state = planner_state.StartState(step=f"{step}{detail}", since_ms=_now_ms())
-            planner_state.write_start_state(planner_state.start_state_path(self._run.checkpoint), state)
+            planner_state.write_state(planner_state.start_state_path(self._run.checkpoint), state)
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
@@ -162,7 +162,7 @@ class RunReporter:
         if self._metrics is not None and done.is_compared:
             self._metrics.on_access_pass(what, done.lacking)
         try:
-            planner_state.write_access_state(path, done)
+            planner_state.write_state(path, done)
         except OSError as error:
             _log.warning("the state of %s for `status` was not written: %s", what, error)
 
@@ -183,7 +183,7 @@ class RunReporter:
         state = PlannerState(at_ms=_now_ms(), waiting_for=waiting_for, since_ms=since_ms)
         self._planned_at_ms = state.at_ms  # no outcome of a plan: a probe must not take it for one that follows a decision
         try:
-            planner_state.write_planner_state(planner_state.planner_state_path(self._run.checkpoint), state)
+            planner_state.write_state(planner_state.planner_state_path(self._run.checkpoint), state)
         except OSError as error:
             _log.warning("the state for `status` was not written: %s", error)
 
@@ -206,7 +206,7 @@ class RunReporter:
 
     def _check_planner(self, *, is_stalled: bool) -> None:
         self._problems.write_due()
-        state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
+        state = planner_state.read_state(planner_state.planner_state_path(self._run.checkpoint), planner_state.PlannerState)
         if state is not None and state.at_ms < self._identity.started_at_ms:
             state = None  # the last run's planner wrote it
         if state is not None:
@@ -274,7 +274,7 @@ class RunReporter:
 
         `not_copied`: topics that are paused or handed over, which were not asked for.
         """
-        state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
+        state = planner_state.read_state(planner_state.planner_state_path(self._run.checkpoint), planner_state.PlannerState)
         if state is not None:
             self.left_out.on_plan(state)
         partitions = self.left_out.partitions()
@@ -291,7 +291,7 @@ class RunReporter:
     def _lag(self, positions: Mapping[SourcePartition, Position]) -> int | None:
         if self.ends is not None:
             return sum(max(0, end - positions[source].offset) for source, end in self.ends.items() if source in positions)
-        state = planner_state.read_planner_state(planner_state.planner_state_path(self._run.checkpoint))
+        state = planner_state.read_state(planner_state.planner_state_path(self._run.checkpoint), planner_state.PlannerState)
         offsets = {source: positions[source].offset for source in (() if state is None else state.ends) if source in positions}
         return planner_state.lag_behind(state, offsets, self._identity.started_at_ms)
 

@@ -65,7 +65,7 @@ def _written(data: bytes, folder: str, name: str) -> Path:
 
 def note(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        state = planner_state.read_planner_state(_written(data, folder, "_planner.json"))
+        state = planner_state.read_state(_written(data, folder, "_planner.json"), planner_state.PlannerState)
     assert state is None or planner_state.lag_behind(state, OFFSETS, 0) is None or state.waiting_for is None
 
 
@@ -98,7 +98,7 @@ def _texts() -> dict[str, list[bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "note"
         offsets = {"waiting_for": None, "since_ms": None, "ends": OFFSETS}
-        planner_state.write_planner_state(path, planner_state.PlannerState(at_ms=5, **offsets))  # type: ignore[arg-type]
+        planner_state.write_state(path, planner_state.PlannerState(at_ms=5, **offsets))  # type: ignore[arg-type]
         written_note = path.read_bytes()
         planner_state.write_measurements(path, Measurements(bytes_per_offset=dict.fromkeys(OFFSETS, 12.5), bytes_per_s=1e6))
         written_measured = path.read_bytes()

@@ -38,9 +38,9 @@ from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvaila
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.quarantine_release import Releaser
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
 from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.slots.slot_time import SlotTime
 

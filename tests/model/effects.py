@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.model.delta_log import Row, Snapshot
 
     from shallow_mirror.checkpoints.tables.table_protocol import Condition
-    from shallow_mirror.sinks.kafka.slots.kafka_slot_job import PreparedTxn
+    from shallow_mirror.sinks.kafka.writers.kafka_slot_job import PreparedTxn
 
 RECEIPTS = TopicPartition("~receipts", 0)
 """The partition of the receipts: a transaction ends there like in a partition, after all others by name."""

@@ -30,8 +30,8 @@ from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import PreparedTxn
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import PreparedTxn
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.types import IsolationLevel, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 

@@ -117,7 +117,7 @@ def test_a_step_of_the_start_is_over_with_the_next_micro_batch(restored: Restore
     restored.owner.settle()
     now_ms = restored.owner.recorded().run.started_at_ms + 1_000
     state = StartState(step="preparing target topics", since_ms=now_ms)
-    planner_state.write_start_state(planner_state.start_state_path(config.checkpoint), state)
+    planner_state.write_state(planner_state.start_state_path(config.checkpoint), state)
     assert gather_status(config).starting == "preparing target topics"
     settled = MicroBatchObservation(
         run_epoch=2,

@@ -189,7 +189,7 @@ def test_a_run_that_ended_says_how_and_waits_for_nothing(tmp_path: Path, monkeyp
     settings = config(tmp_path)
     owner = take_over(settings.tables)
     note = planner_state.PlannerState(at_ms=20_000, waiting_for="the source", since_ms=19_000)
-    planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
+    planner_state.write_state(planner_state.planner_state_path(settings.checkpoint), note)
     observations = RunHistory(MirrorStorage(settings.tables).best_effort_tables(), now_ms=lambda: 30_000)
     observations.run_started(owner.run_epoch, RUN, "0.1.0")
     running = gather(settings, monkeypatch, SourceView())
@@ -215,15 +215,13 @@ def test_a_start_is_shown_until_it_is_heard_to_plan_or_to_wait_or_has_ended(
         return report.starting, report.starting_since_ms
 
     assert shown() == (None, None)
-    planner_state.write_start_state(
-        path, planner_state.StartState(step="starting the query over 3 partitions", since_ms=since_ms)
-    )
+    planner_state.write_state(path, planner_state.StartState(step="starting the query over 3 partitions", since_ms=since_ms))
     assert shown() == ("starting the query over 3 partitions", since_ms)
     for at_ms, is_shown in ((since_ms - 1, True), (since_ms, False)):
         note = planner_state.PlannerState(at_ms=at_ms, waiting_for=None, since_ms=None)
-        planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
+        planner_state.write_state(planner_state.planner_state_path(settings.checkpoint), note)
         assert (shown()[0] is not None) is is_shown
-    planner_state.write_start_state(path, planner_state.StartState(step="of the run before", since_ms=RUN.started_at_ms - 1))
+    planner_state.write_state(path, planner_state.StartState(step="of the run before", since_ms=RUN.started_at_ms - 1))
     assert shown() == (None, None)
 
 

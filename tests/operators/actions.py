@@ -13,7 +13,7 @@ from tests.operators.remedies import take_remedy
 from tests.operators.world import FindingError, World
 
 from shallow_mirror.checkpoints.rows.paused_intervals import ControlAction
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError
 
 MOST_REMEDIES = 8
 MOST_PARTITIONS = 3
@@ -366,3 +366,27 @@ class SyncGroups:
                 world.sync_groups()
             except MirrorError as error:
                 world.events.append(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class ForgetTopic:
+    """`shallow-mirror forget`, which is refused unless the topic is gone on either cluster."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            try:
+                world.forget(world.topics[self.topic % len(world.topics)])
+            except ConfigError as error:
+                world.events.append(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class RunBeside:
+    """The same mirror is started elsewhere while it runs here, and copies all there is. The first one is fenced."""
+
+    def perform(self, world: World) -> None:
+        error = world.run_beside()
+        if error is not None:
+            world.events.append(f"beside: {type(error).__name__}: {error}")

@@ -85,10 +85,23 @@ class FakeWorld(World):
             raise FindingError(f"the run waits for ever: {waiting}") from waiting
         finally:
             self.network.observe = lambda *_: None
-            self.lives.current = Life()
+            self.lives.current = Life()  # `other_process` puts back that of a run which stands still meanwhile
             if life.is_over:
                 worker_clients._clusters.clear()
         return None
+
+    def run_beside(self) -> MirrorError | None:
+        """Run the mirror of the same tables in another process, up to the log ends, while this one stands still."""
+        observed, monitor, waits = self.network.observe, self.monitor, self.waits
+        connections = dict(worker_clients._clusters)
+        worker_clients._clusters.clear()
+        try:
+            with self.other_process():
+                return self.ended_by(Life(), {}, 0.0)
+        finally:
+            worker_clients._clusters.clear()
+            worker_clients._clusters.update(connections)
+            self.network.observe, self.monitor, self.waits = observed, monitor, waits
 
     @contextmanager
     def other_process(self) -> Iterator[None]:

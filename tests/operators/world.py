@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.operations.forget import forget
 
 TOPICS = ("a", "b")
 GROUPS = ("g1", "g2")
@@ -177,6 +178,10 @@ class World(ABC):
         Raises FindingError where it tries the same for ever.
         """
 
+    def run_beside(self) -> MirrorError | None:
+        """Run the same mirror in another process, from within a run of this one; return the error that ended it."""
+        raise NotImplementedError("only clusters in memory let a run stand still between two requests")
+
     @abstractmethod
     def has_tables(self) -> bool: ...
 
@@ -253,6 +258,14 @@ class World(ABC):
 
     def controls(self) -> Controls:
         return Controls.open(MirrorStorage.to_write(self.config.table_location, self.config.tables_writer))
+
+    def forget(self, topic: str) -> None:
+        """`shallow-mirror forget CONF TOPIC --apply`. Raises ConfigError where it is not gone."""
+        storage = MirrorStorage.to_write(self.config.table_location, self.config.tables_writer)
+        forget(self.config, storage, [topic], is_applied=True)
+
+    def forgotten_ids(self) -> frozenset[str]:
+        return self.controls().read().forgotten.topic_ids if self.has_tables() else frozenset()
 
     def not_copied(self) -> frozenset[str]:
         return self.controls().read().not_copied
@@ -383,7 +396,12 @@ class World(ABC):
                 key = LogKey(topic, topic_id, partition)
                 target[key] = TargetLog(self.target.read(topic, partition), self.target.bounds(topic, partition)[0])
         left_out = self.not_copied() | self.settings.excluded if self.has_tables() else self.settings.excluded
-        complete = {key for key, log in self.logs.items() if not log.is_gone and key.topic not in left_out}
+        forgotten = self.forgotten_ids()
+        complete = {
+            key
+            for key, log in self.logs.items()
+            if not log.is_gone and key.topic not in left_out and key.topic_id not in forgotten
+        }
         return Observation(
             source=self.logs,
             target=target,

@@ -13,7 +13,7 @@ from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.sinks.slots.slot_time import SlotTime

@@ -21,8 +21,8 @@ from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, OutcomeUnknownError, RetriableError
 from shallow_mirror.sinks.base import RunSlots, Sink, SlotRound, SlotTarget, SlotWriter, TaskFunction, observe_nothing
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.slot_admission import admit_part
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.slot_values import MicroBatchOutcome, ReadPart, SlotWrite
 from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of

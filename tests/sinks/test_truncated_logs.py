@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.errors import LogTruncatedError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.streaming.watch.micro_batch_summary import problems_of

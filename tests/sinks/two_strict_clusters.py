@@ -17,8 +17,8 @@ from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.kafka.slots.slot_target import open_kafka_target
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.slot_target import open_kafka_target
 from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.sinks.slots.slot_task import run_slot

@@ -86,7 +86,11 @@ def first_offset_problems(starts: Iterable[tuple[TopicPartition, int]]) -> list[
 def require_agreed(positions: Mapping[SourcePartition, Position], is_preserved: Callable[[str], bool]) -> None:
     """Raise ConfigError where a topic that was mirrored with translated offsets is to be preserved: its target is not alike."""
     topics = sorted(
-        {source.topic for source, position in positions.items() if is_preserved(source.topic) and not _is_agreed(position)}
+        {
+            source.topic
+            for source, position in positions.items()
+            if is_preserved(source.topic) and position.shared_producer_id is None
+        }
     )
     if topics:
         raise ConfigError(
@@ -96,10 +100,6 @@ def require_agreed(positions: Mapping[SourcePartition, Position], is_preserved: 
                 for topic in topics
             ]
         )
-
-
-def _is_agreed(position: Position) -> bool:
-    return position.shared_producer_id is not None
 
 
 def read_guard_times(target: Cluster, task_ms: int, deadline: Deadline) -> GuardTimes:

@@ -31,7 +31,7 @@ from shallow_mirror.broker.produce.transactions import (
 )
 from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError, TransactionBlockedError
+from shallow_mirror.errors import OlderTablesError, RetriableError, TransactionBlockedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
@@ -162,8 +162,16 @@ class TxnPerformer:
         return actions.drive(steps, lambda action: self.perform(action, deadline), self._observer)
 
     def require_known_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Raise OlderTablesError where receipts are newer than the offset map, ConfigError where they are of another one."""
-        require_known_receipts(self._target, names, self._owner.map_id, self._owner.recorded(), deadline)
+        """Raise OlderTablesError where receipts are newer than the offset map, ConfigError where they are of another one.
+
+        Raises FencedError where another run has taken over these tables.
+        """
+        try:
+            require_known_receipts(self._target, names, self._owner.map_id, self._owner.recorded(), deadline)
+        except OlderTablesError:
+            # The other run may have decided since this one read the tables: only what this run knows of them is older then.
+            self._owner.check_ownership()
+            raise
 
     def recheck_unavailable(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
         """Find out what of the target can be used again. Returns transactions of which rows were removed.
@@ -288,6 +296,11 @@ class TxnPerformer:
         self._finish_polls(ranges, deadline)
         if self._not_in(self._stable, decided.written):
             self._stable = readable_ends(self._target, sorted({written.topic_partition for written in ranges}), deadline)
+        # Five clocks. `deadline` is that of the round, and the only one whose end raises; each look at log ends has at most
+        # READ_PATIENCE_MS of it. The other three say how long to wait before something is done, and begin at different moments:
+        #   patience         SETTLE_PATIENCE_MS  begins here and after each check: how often the expensive requests are sent
+        #   leader_patience  LEADER_PATIENCE_MS  begins here: the other partitions continue without those that accept no marker
+        #   loss_patience    LOSS_PATIENCE_MS    begins when these ranges look lost for the first time: then they count as lost
         # The last stable offset never goes back: what it has passed once is visible.
         waiting, polls = self._not_in(self._stable, decided.written), 0
         patience = deadline.sooner(SETTLE_PATIENCE_MS)
@@ -301,6 +314,7 @@ class TxnPerformer:
             # Markers come a moment after EndTxn's answer: only what takes longer is worth the requests below.
             if patience.is_over():
                 unavailable = self._unavailable(decided.txn, waiting, deadline)
+                # Requests to a partition without a leader are retried until the deadline: the others would wait for it.
                 readable = [written.topic_partition for written in waiting if written not in unavailable]
                 if readable:
                     # One request shows both whether own markers are missing and who else holds back the last stable offset.
@@ -319,6 +333,7 @@ class TxnPerformer:
                 if not waiting:
                     break
                 lost = lost_ranges(self._target, waiting, deadline)
+                # Another result than before begins the wait anew: the target is still changing.
                 if lost != suspected:
                     suspected, loss_patience = lost, deadline.sooner(LOSS_PATIENCE_MS)
                 elif lost == waiting and loss_patience.is_over():
@@ -329,7 +344,10 @@ class TxnPerformer:
                 patience = deadline.sooner(SETTLE_PATIENCE_MS)
             self._pause(polls)
             polls += 1
-            waiting = self._still_hidden(waiting, deadline)
+            # Ranges whose partition has no leader or is gone stay, as those that the last stable offset has not passed.
+            waiting = self._not_in(
+                readable_ends(self._target, [written.topic_partition for written in waiting], deadline), waiting
+            )
         return actions.Visibility(was_repaired=was_repaired)
 
     def _unavailable(self, txn: SlotTxn, waiting: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
@@ -340,11 +358,6 @@ class TxnPerformer:
         partitions = [written.topic_partition for written in waiting]
         readable = readable_ends(self._target, partitions, deadline)
         return tuple(written for written in waiting if written.topic_partition not in readable)
-
-    def _still_hidden(self, written: tuple[WrittenRange, ...], deadline: Deadline) -> tuple[WrittenRange, ...]:
-        """Return the ranges that the last stable offset has not passed, and those whose partition has no leader or is gone."""
-        partitions = [written_range.topic_partition for written_range in written]
-        return self._not_in(readable_ends(self._target, partitions, deadline), written)
 
     @staticmethod
     def _not_in(stable: Mapping[TopicPartition, int], written: Sequence[WrittenRange]) -> tuple[WrittenRange, ...]:
@@ -365,6 +378,7 @@ class TxnPerformer:
                 self._receipts_patience = deadline.sooner(PENDING_PATIENCE_MS)
             if self._receipts_patience.is_over():
                 break
+            # InitProducerId waits for a transaction that is being completed, and aborts one that is still open.
             self._init_producer_id(decided.txn.transactional_id, deadline)
             self._pause(len(_POLL_MS))
         return evidence

@@ -58,7 +58,10 @@ class PreservedSettings:
         self._problems = {source: text for source, text in self._problems.items() if source in preserved and source not in chosen}
         for source in chosen:
             route, of_topic = preserved[source], settings[preserved[source].target_topic]
-            problem = _problem_of(route, of_topic)
+            if isinstance(of_topic, ConfigError):
+                problem: str | None = f"cannot be checked: {of_topic}"
+            else:
+                problem = target_topic_policy.changed_problem(of_topic, is_compacted=route.is_compacted)
             if problem is not None:
                 self._problems[source] = f"target topic {route.target_topic} {problem}"
         return self._problems
@@ -67,9 +70,3 @@ class PreservedSettings:
         begin = self._begin if self._begin < len(names) else 0
         self._begin = begin + TOPICS_PER_LOOK
         return names[begin : self._begin]
-
-
-def _problem_of(route: RoutedTopic, settings: Mapping[str, str] | ConfigError) -> str | None:
-    if isinstance(settings, ConfigError):
-        return f"cannot be checked: {settings}"
-    return target_topic_policy.changed_problem(settings, is_compacted=route.is_compacted)

@@ -26,9 +26,9 @@ from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
 from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadingFactory
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, target_ends_of
-from shallow_mirror.sinks.kafka.slots.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, target_ends_of
+from shallow_mirror.sinks.kafka.writers.slot_target import KafkaSlotTarget
 from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
 from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot

@@ -201,9 +201,9 @@ def gather_status(
     micro_batches = () if recorded is None else _read_micro_batches(tables, recorded.micro_batch)
     quarantined = [entry.segment for entry in undescribed_entries(offset_map) if not entry.is_released]
     quarantined = [segment for segment in quarantined if not forgotten.has(segment.source)]
-    planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
-    topics = planner_state.read_topics_state(planner_state.topics_state_path(config.checkpoint))
-    start = planner_state.read_start_state(planner_state.start_state_path(config.checkpoint))
+    planned = planner_state.read_state(planner_state.planner_state_path(config.checkpoint), planner_state.PlannerState)
+    topics = planner_state.read_state(planner_state.topics_state_path(config.checkpoint), planner_state.TopicsState)
+    start = planner_state.read_state(planner_state.start_state_path(config.checkpoint), planner_state.StartState)
     if restore is not None:
         view = SourceView(ends=restore.ends)
         # A restore has no planner that writes its state again: what came in front of the last micro-batch is over.
@@ -250,10 +250,10 @@ def gather_status(
         topics=_topics(offset_map, included),
         acls=None
         if isinstance(config, RestoreConfig) or config.acls.sync_s is None
-        else planner_state.read_access_state(planner_state.acls_state_path(config.checkpoint)),
+        else planner_state.read_state(planner_state.acls_state_path(config.checkpoint), AccessPass),
         quotas=None
         if isinstance(config, RestoreConfig) or config.quotas.sync_s is None
-        else planner_state.read_access_state(planner_state.quotas_state_path(config.checkpoint)),
+        else planner_state.read_state(planner_state.quotas_state_path(config.checkpoint), AccessPass),
         left_out=tuple(
             left
             for left in (read_left_out(planner_state.left_out_path(config.checkpoint)) if is_running else ())

@@ -207,17 +207,13 @@ class _Preflight:
             self._findings += check.findings
         return uses
 
-    @property
-    def _is_same_cluster(self) -> bool:
-        return self._of_source.cluster_id == self._of_target.cluster_id
-
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(PATIENCE_MS, self._clock)
 
     def _read_clusters(self) -> None:
         self._of_source = reach(self._source, self._config.source_cluster_name, self._deadline())
         self._of_target = reach(self._target, self._config.target_cluster_name, self._deadline())
-        self._config = exclude_own_targets(self._config, is_same_cluster=self._is_same_cluster)
+        self._config = exclude_own_targets(self._config, is_same_cluster=self._of_source.cluster_id == self._of_target.cluster_id)
         source_alias, alias = self._config.source.alias, self._config.target.alias
         source_nodes, target_nodes = sorted(self._of_source.brokers), sorted(self._of_target.brokers)
         self._findings += broker_problems(self._source, source_alias, source_nodes, self._deadline, is_target=False)

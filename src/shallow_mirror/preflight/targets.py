@@ -85,7 +85,8 @@ class TargetPlans:
 
     def plan(self, topics: Mapping[str, int]) -> dict[str, TargetPlan]:
         """`topics`: number of partitions by source topic. Raises RetriableError."""
-        names = {source: self._name_of(source) for source in topics}
+        pattern, alias = self._config.topics.target_name, self._config.source.alias
+        names = {source: routing.target_topic_name(pattern, alias, source) for source in topics}
         listed = self._target.cluster.metadata(sorted(names.values()), self._deadline()).topics if names else {}
         existing = {name: metadata for name, metadata in listed.items() if metadata.error_code == 0}
         self._settings = _settings_of(self._target.cluster, sorted(existing), self._deadline)
@@ -104,9 +105,6 @@ class TargetPlans:
                 plans[source] = self._plan_missing(source, topics[source], target)
             self._check_replicas(plans[source])
         return plans
-
-    def _name_of(self, source: str) -> str:
-        return routing.target_topic_name(self._config.topics.target_name, self._config.source.alias, source)
 
     def _add_finding(self, level: Level, target: str, *whats: str) -> None:
         self.findings += [Finding(level, f"target topic {target}", what) for what in whats]
@@ -159,11 +157,12 @@ class TargetPlans:
         if not is_preserved:
             created_with |= self._before_compaction(source, created_with)
         default = self._target.defaults.get("default.replication.factor")
+        bounded = target_topic_policy.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
         return TargetPlan(
             topic=target,
             exists=False,
             partition_count=partitions,
-            replication_factor=self._bounded_replicas() or (None if default is None else int(default)),
+            replication_factor=bounded or (None if default is None else int(default)),
             created_with=created_with,
             settings={**_inherited(self._target.defaults), **created_with},
         )
@@ -173,9 +172,6 @@ class TargetPlans:
             return before_compaction(self._source, source, created_with, self._deadline())[0]
         except RetriableError:
             return {}  # a partition without a leader is reported with its topic
-
-    def _bounded_replicas(self) -> int | None:
-        return target_topic_policy.bounded_replicas(self._config.topics.replication_factor, self._target.broker_count)
 
     def _check_replicas(self, plan: TargetPlan) -> None:
         replicas = plan.replication_factor

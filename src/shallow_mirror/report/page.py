@@ -136,7 +136,8 @@ def _tiles(content: ReportContent) -> str:
             ("latest partition", "?" if latest_ms is None else _duration(latest_ms / 1000), "behind"),
             *tiles,
         ]
-    tiles.append(("micro-batches", f"{content.micro_batch_count:,}", _covered(content)))
+    covered = f"the last {len(content.history):,} are shown" if content.is_cut else ""
+    tiles.append(("micro-batches", f"{content.micro_batch_count:,}", covered))
     if len(history):
         copied = history.batches[:, :2].sum()
         share = history.batches[:, 0].sum() / copied if copied else 1.0
@@ -150,10 +151,6 @@ def _tiles(content: ReportContent) -> str:
         f"<li><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(more)}</small></li>" for name, value, more in tiles
     )
     return f'<ul class="tiles">{made}</ul>'
-
-
-def _covered(content: ReportContent) -> str:
-    return f"the last {len(content.history):,} are shown" if content.is_cut else ""
 
 
 def _plots(content: ReportContent) -> list[str]:
@@ -261,7 +258,7 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> str:
             partition.position,
             partition.end,
             partition.lag_offsets,
-            _behind(partition.lag_ms),
+            None if partition.lag_ms is None else _duration(partition.lag_ms / 1000),
         )
         for partition in ordered[:PARTITIONS_SHOWN]
     ]
@@ -342,10 +339,6 @@ def _cell(value: Any, is_wide: bool) -> str:
 def _section(title: str, about: str, body: str) -> str:
     more = f'<p class="about">{escape(about)}</p>' if about else ""
     return f"<section><h2>{escape(title)}</h2>{more}{body}</section>"
-
-
-def _behind(lag_ms: int | None) -> str | None:
-    return None if lag_ms is None else _duration(lag_ms / 1000)
 
 
 def _duration(seconds: float) -> str:

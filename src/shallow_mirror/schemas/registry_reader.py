@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from shallow_mirror.schemas.registry import SchemaRegistry
 from shallow_mirror.schemas.schema_plan import GLOBAL, RegistryContents, TargetContents, missing_versions
-from shallow_mirror.schemas.subject_versions import DEFAULT_CONTEXT, Schema, SchemaId, SubjectVersion, context_of
+from shallow_mirror.schemas.subject_versions import DEFAULT_CONTEXT, SubjectVersion, context_of
 
 
 def read_source(registry: SchemaRegistry, subjects: Sequence[str]) -> RegistryContents:
@@ -22,11 +22,12 @@ def read_target(registry: SchemaRegistry, source: RegistryContents, subjects: Se
     """Return what the target has of the same subjects, of the ids that it lacks a version with, and of what they refer to."""
     versions = tuple(_versions(registry, subjects))
     missing, modes = missing_versions(source, versions), _modes(registry, subjects)
+    ids = sorted({version.schema_id for version in missing})
     return TargetContents(
         versions=versions,
         compatibility=_levels(registry, subjects),
         modes=modes,
-        ids=_ids(registry, {version.schema_id for version in missing}),
+        ids={schema_id: schema for schema_id in ids if (schema := registry.schema(schema_id)) is not None},
         referenced=_referenced(registry, missing, source),
         modes_in_force=_modes_in_force(registry, subjects, modes),
     )
@@ -60,10 +61,6 @@ def _modes_in_force(registry: SchemaRegistry, subjects: Iterable[str], own: Mapp
         is_default = context_of(subject) == DEFAULT_CONTEXT
         in_force[subject] = own.get(subject) or (of_registry if is_default else registry.mode_in_force(subject) or of_registry)
     return in_force
-
-
-def _ids(registry: SchemaRegistry, ids: Iterable[SchemaId]) -> Mapping[SchemaId, Schema]:
-    return {schema_id: schema for schema_id in sorted(ids) if (schema := registry.schema(schema_id)) is not None}
 
 
 def _referenced(

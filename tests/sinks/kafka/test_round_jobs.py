@@ -26,7 +26,7 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.base import SlotRound, observe_nothing
 from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob
 from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.types import PlannedRange, SegmentKind, SlotTxn, SourcePartition, TopicPartition

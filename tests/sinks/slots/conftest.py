@@ -6,7 +6,7 @@ import pytest
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import Clusters, run_kafka_slot
 
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import PlannedRange

@@ -17,7 +17,7 @@ from shallow_mirror.broker.cluster import missing_topics
 from shallow_mirror.broker.fetch import range_reader, range_retries
 from shallow_mirror.broker.produce import coordinator_requests
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.types import PlannedRange, SourcePartition

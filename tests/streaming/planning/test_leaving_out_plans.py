@@ -70,7 +70,7 @@ class Planning:
         write_left_out(self.path, [LeftOutPartition(source=source, **fields | changes)])
 
     def note(self) -> planner_state.PlannerState:
-        note = planner_state.read_planner_state(self.settings.planner_state_path)
+        note = planner_state.read_state(self.settings.planner_state_path, planner_state.PlannerState)
         assert note is not None
         return note
 

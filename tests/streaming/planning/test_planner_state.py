@@ -11,17 +11,17 @@ from shallow_mirror.access.plan import AccessPass
 from shallow_mirror.streaming.planning.planner_state import (
     MOST_PLANNED_RANGES,
     PlannerState,
+    StartState,
+    TopicsState,
     lag_behind,
     measurements_path,
     planner_state_path,
-    read_access_state,
     read_measurements,
     read_planned_ranges,
-    read_planner_state,
+    read_state,
     topics_state_path,
-    write_access_state,
     write_planned_ranges,
-    write_planner_state,
+    write_state,
 )
 from shallow_mirror.types import PlannedRange, SourcePartition
 
@@ -58,17 +58,35 @@ def test_mirrors_whose_checkpoints_lie_in_one_folder_have_notes_of_their_own() -
 
 def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = note(waiting_for="brokers", since_ms=7, error_name="DEADLINE", ends={A: 100, B: 40})
-    write_planner_state(tmp_path / "note.json", written)
-    assert read_planner_state(tmp_path / "note.json") == written
+    write_state(tmp_path / "note.json", written)
+    assert read_state(tmp_path / "note.json", PlannerState) == written
+
+
+def test_a_note_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    ends = '{"version": 1, "topics": {"orders": {"id": "idA", "partitions": {"0": 100, "1": 40}}}}'
+    (tmp_path / "note.json").write_text(
+        '{"at_ms": 5000, "waiting_for": null, "since_ms": null, "error_name": null, "left_out": [{"topic": "orders"}], '
+        f'"caught_up": [["orders", "idA", 1]], "ends": {ends}}}'
+    )
+    assert read_state(tmp_path / "note.json", PlannerState) == note(left_out=({"topic": "orders"},), caught_up=(B,))
+    (tmp_path / "acls.json").write_text(
+        '{"at_ms": 7, "is_compared": true, "lacking": 1, "created": 2, "deleted": 3, "not_copied": 4, "problem": null}'
+    )
+    expected = AccessPass(at_ms=7, lacking=1, created=2, deleted=3, not_copied=4)
+    assert read_state(tmp_path / "acls.json", AccessPass) == expected
+    (tmp_path / "topics.json").write_text('{"at_ms": 5, "gone": ["a"], "problems": []}')
+    assert read_state(tmp_path / "topics.json", TopicsState) == TopicsState(at_ms=5, gone=("a",), problems=())
+    (tmp_path / "start.json").write_text('{"step": "recovery", "since_ms": 7}')
+    assert read_state(tmp_path / "start.json", StartState) == StartState(step="recovery", since_ms=7)
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"at_ms": "x"}', '{"at_ms": 1e999}'])
 def test_a_damaged_note_or_measure_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "_planner.json"
     path.write_text(text)
-    assert read_planner_state(path) is None
+    assert read_state(path, PlannerState) is None
     assert read_measurements(path) is None
-    assert read_access_state(path) is None
+    assert read_state(path, AccessPass) is None
 
 
 def test_a_comparison_of_acls_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -76,8 +94,8 @@ def test_a_comparison_of_acls_is_read_as_it_was_written(tmp_path: Path) -> None:
         AccessPass(at_ms=7, lacking=1, created=2, deleted=3, not_copied=4),
         AccessPass(at_ms=7, is_compared=False, problem="x"),
     ):
-        write_access_state(tmp_path / "acls.json", written)
-        assert read_access_state(tmp_path / "acls.json") == written
+        write_state(tmp_path / "acls.json", written)
+        assert read_state(tmp_path / "acls.json", AccessPass) == written
 
 
 def planned_range(source: SourcePartition, slot: int) -> PlannedRange:

@@ -140,14 +140,14 @@ def test_a_source_that_is_unreachable_is_waited_for_and_noted(tmp_path: Path) ->
     cluster.away = True
     assert planner.latest({A: 20}) == {A: 20}
     path = planner_state.planner_state_path(_config(tmp_path).checkpoint)
-    note = planner_state.read_planner_state(path)
+    note = planner_state.read_state(path, planner_state.PlannerState)
     assert note is not None
     assert note.waiting_for is not None
     assert "refused the connection" in note.waiting_for
     assert (note.since_ms, note.error_name) == (5, "NETWORK_EXCEPTION")
     cluster.away = False
     assert planner.latest({A: 20}) == {A: 100, B: 0}
-    note = planner_state.read_planner_state(path)
+    note = planner_state.read_state(path, planner_state.PlannerState)
     assert note is not None
     assert (note.waiting_for, note.since_ms, note.error_name, note.ends) == (None, None, None, {A: 100})
 
@@ -269,14 +269,14 @@ def test_a_truncated_log_stays_at_its_position_until_it_reaches_it_again_where_t
     for end in (100, 90):
         cluster.offsets[A.topic_partition, -1] = end
         assert planner.latest({A: 101, B: 20}) == {A: 101, B: 50}
-        note = planner_state.read_planner_state(path)
+        note = planner_state.read_state(path, planner_state.PlannerState)
         assert note is not None
         (left,) = note.left_out
         assert left["error_name"] == "LogTruncatedError"
         assert f"orders-0: expected offset 101: the log ends at {end}, below the position" in left["reason"]
     cluster.offsets[A.topic_partition, -1] = 120
     assert planner.latest({A: 101, B: 50}) == {A: 120, B: 50}
-    note = planner_state.read_planner_state(path)
+    note = planner_state.read_state(path, planner_state.PlannerState)
     assert note is not None
     assert (note.left_out, note.ends) == ((), {A: 120})
 
@@ -326,9 +326,9 @@ def test_ranges_of_a_plan_of_an_earlier_process_need_no_source(tmp_path: Path) -
 def test_damaged_notes_are_no_notes(tmp_path: Path, content: str) -> None:
     path = tmp_path / "note.json"
     path.write_text(content, encoding="utf-8")
-    assert planner_state.read_planner_state(path) is None
+    assert planner_state.read_state(path, planner_state.PlannerState) is None
     assert planner_state.read_measurements(path) is None
-    assert planner_state.read_planner_state(None) is None
+    assert planner_state.read_state(None, planner_state.PlannerState) is None
 
 
 def test_the_first_batch_of_each_partition_is_taken_from_header_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

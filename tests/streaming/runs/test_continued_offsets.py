@@ -41,8 +41,8 @@ from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.sinks.base import observe_nothing
 from shallow_mirror.sinks.kafka.preserved.shared_producers import read_guard_times, with_shared_producers
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import SourceOffsets

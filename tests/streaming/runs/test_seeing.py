@@ -67,7 +67,7 @@ def test_a_mirror_reports_what_it_does_in_its_log_its_metrics_its_problems_and_a
     seen: Samples = {}
 
     def checked_topic_problems() -> int:
-        topics = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
+        topics = planner_state.read_state(planner_state.topics_state_path(settings.checkpoint), planner_state.TopicsState)
         return 0 if topics is None else len(topics.problems)
 
     def shows(**expected: float) -> bool:

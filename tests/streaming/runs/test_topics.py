@@ -94,7 +94,7 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
         mirror.wait_for("compaction", lambda: runs.topic_settings(target, compacted)["cleanup.policy"] == "compact")
 
         def is_reported() -> bool:
-            note = planner_state.read_topics_state(planner_state.topics_state_path(settings.checkpoint))
+            note = planner_state.read_state(planner_state.topics_state_path(settings.checkpoint), planner_state.TopicsState)
             return note is not None and note.gone == (gone,)
 
         mirror.wait_for("word of the deleted topic", is_reported)

@@ -168,7 +168,7 @@ def test_each_step_of_a_start_is_logged_once_and_noted_each_time(tmp_path: Path,
     caplog.set_level(logging.INFO)
     for count in (3, 4):
         reporter.start_step("starting the query", f" over {count} partitions")
-        note = planner_state.read_start_state(path)
+        note = planner_state.read_state(path, planner_state.StartState)
         assert note is not None
         assert note.step == f"starting the query over {count} partitions"
     reporter.start_step("waiting for the first plan")
@@ -196,7 +196,7 @@ def test_a_wait_is_reported_once_whatever_waits(
     for stall in (stalled, stalled, None):
         reporter.check_stalls(stall)
     note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for="the source is unreachable", since_ms=5)
-    planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
+    planner_state.write_state(planner_state.planner_state_path(settings.checkpoint), note)
     for _ in range(3):
         reporter.check_stalls(None)
     reporter.on_end("stopped", None)
@@ -223,7 +223,7 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
         reporter.on_retry("query", RetriableError("WORKER_LOST", "gone"), 1, 1.0)
         assert (metric("waiting"), metric("restarts_total")) == (1, 1)
         note = planner_state.PlannerState(at_ms=2 * 10**12, waiting_for=None, since_ms=None)
-        planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), note)
+        planner_state.write_state(planner_state.planner_state_path(settings.checkpoint), note)
         reporter.check_stalls(None)
         assert metric("waiting") == 0
 
@@ -240,7 +240,7 @@ def test_a_probe_follows_what_is_reported_of_the_run(tmp_path: Path, monkeypatch
 
     def is_ready_after_plan(number: int, waiting_for: str | None) -> bool:
         state = planner_state.PlannerState(at_ms=2 * 10**12 + number, waiting_for=waiting_for, since_ms=None)
-        planner_state.write_planner_state(planner_state.planner_state_path(settings.checkpoint), state)
+        planner_state.write_state(planner_state.planner_state_path(settings.checkpoint), state)
         reporter.check_stalls(None)
         return reporter.health.ready().is_passed
 

@@ -166,7 +166,7 @@ def gather_archive_status(
     measured, deleting_bytes = _measure(table)
     recorded = table.recorded()
     run = None if recorded is None else run_status(storage.best_effort_tables(), recorded)
-    planned = planner_state.read_planner_state(planner_state.planner_state_path(config.checkpoint))
+    planned = planner_state.read_state(planner_state.planner_state_path(config.checkpoint), planner_state.PlannerState)
     is_over = run is None or run.is_over
     at_ms = now_ms()
     with closing(Cluster(config.source.client)) as cluster:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error
-from tests.sinks.kafka.slots.test_preserved_writer import placed, preserving
+from tests.sinks.kafka.writers.test_preserved_writer import placed, preserving
 from tests.sinks.two_strict_clusters import A, Clusters, client_of, create_target, planned, route_to
 from tests.support.record_batches import batch
 

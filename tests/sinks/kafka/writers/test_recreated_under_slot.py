@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, after, dropped_after, error
-from tests.sinks.kafka.slots.test_preserved_writer import preserving
+from tests.sinks.kafka.writers.test_preserved_writer import preserving
 from tests.sinks.slots.test_left_out_ranges import left
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.broker.cluster import missing_topics
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, create_targe
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE

@@ -17,7 +17,7 @@ from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import refuse_left_out
 from shallow_mirror.sinks.slot_values import Side, SlotResult, UnfinishedRange
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition

@@ -23,7 +23,7 @@ from tests.support.record_batches import batch, marker, record
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE

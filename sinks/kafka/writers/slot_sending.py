@@ -5,7 +5,7 @@ from __future__ import annotations
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_pipeline import PRODUCE, ProducePipeline
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import EarlyEnd
 
 

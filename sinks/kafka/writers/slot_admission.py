@@ -8,7 +8,7 @@ import numpy as np
 
 from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import AdmittedPart, ReadPart
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.types import SourcePartition

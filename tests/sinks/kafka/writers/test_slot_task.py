@@ -26,7 +26,7 @@ from shallow_mirror.errors import (
     RetriableError,
     TargetDataLossError,
 )
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import PreparedTxn
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import PreparedTxn
 from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import (

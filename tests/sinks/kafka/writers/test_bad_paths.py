@@ -10,13 +10,13 @@ import pytest
 from tests.fakes.changes import AS_IT_SHOULD, after, dropped_after, dropped_before
 from tests.fakes.clients import SleepingClock
 from tests.faults.proxy import HOST, FaultPlan, HeldPort, Proxy
-from tests.sinks.kafka.slots.test_commit_interval import SlowTarget, named_batch
+from tests.sinks.kafka.writers.test_commit_interval import SlowTarget, named_batch
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 
 from shallow_mirror.broker.net import path_log, transport
 from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slots import slot_task
 
 BATCH_BYTES = 100_000

@@ -18,8 +18,8 @@ from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, er
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TopicGoneError
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.types import SourcePartition
 
 

@@ -22,16 +22,16 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TopicGoneError
 from shallow_mirror.sinks.base import SlotWriter, TryRepeatedError
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, PreparedTxn
-from shallow_mirror.sinks.kafka.slots.mixed_writer import MixedWriter
-from shallow_mirror.sinks.kafka.slots.preserved_writer import PreservedWriter
-from shallow_mirror.sinks.kafka.slots.slot_admission import admit_part
-from shallow_mirror.sinks.kafka.slots.slot_transaction import (
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, PreparedTxn
+from shallow_mirror.sinks.kafka.writers.mixed_writer import MixedWriter
+from shallow_mirror.sinks.kafka.writers.preserved_writer import PreservedWriter
+from shallow_mirror.sinks.kafka.writers.slot_admission import admit_part
+from shallow_mirror.sinks.kafka.writers.slot_transaction import (
     CoalescedBatchRefusedError,
     QuarantinableBatchError,
     SlotTransaction,
 )
-from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.sinks.slots.slot_task import spark_attempt

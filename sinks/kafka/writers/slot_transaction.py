@@ -30,10 +30,10 @@ from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ProducerEpochFencedError, RetriableError, TargetDataLossError, TopicGoneError
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob, PreparedTxn
-from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
-from shallow_mirror.sinks.kafka.slots.written_topics import WrittenTopics
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, PreparedTxn
+from shallow_mirror.sinks.kafka.writers.slot_sending import SlotSending
+from shallow_mirror.sinks.kafka.writers.written_topics import WrittenTopics
 from shallow_mirror.sinks.slot_values import AdmittedPart, ReadPart, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition

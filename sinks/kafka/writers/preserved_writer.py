@@ -31,10 +31,10 @@ from shallow_mirror.errors import (
     TopicSettingsError,
 )
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.kafka.slots.slot_sending import SlotSending
-from shallow_mirror.sinks.kafka.slots.written_topics import WrittenTopics
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.slot_sending import SlotSending
+from shallow_mirror.sinks.kafka.writers.written_topics import WrittenTopics
 from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite
 from shallow_mirror.types import IsolationLevel, Segment, SourcePartition, TopicPartition
 from shallow_mirror.wire.batches.admission import SENT, Admission, Verdict, admit

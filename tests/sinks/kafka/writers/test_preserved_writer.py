@@ -20,9 +20,9 @@ from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.slots import slot_target
-from shallow_mirror.sinks.kafka.slots.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.writers import slot_target
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition, TopicPartition

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from tests.fakes.peers import NOW_MS
-from tests.sinks.kafka.slots.test_preserved_writer import placed, preserving
+from tests.sinks.kafka.writers.test_preserved_writer import placed, preserving
 from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, planned
 from tests.support.record_batches import batch, marker
 

@@ -1,1 +1,0 @@
-"""Slots: tasks that copy planned ranges, each in a Kafka transaction of its own."""
