@@ -34,6 +34,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background
 _topic_numbers = itertools.count(1)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Write without fsync in the quick profile: its files need not survive a power failure. All other runs use fsync.
+
+    Tests of durability replace `os.fsync` themselves. A descriptor that is not open is an error as before.
+    """
+    if config.getoption("--hypothesis-profile") == "quick":
+        os.fsync = os.fstat  # type: ignore[assignment]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect tests without collecting garbage: the objects stay, and would be visited again and again, also by each test."""

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from tests.support.console_entry import console
+from tests.support.exit_codes import exit_code
 
-from shallow_mirror import __version__, cli
+from shallow_mirror import __version__
 from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.logs.controls import Controls
@@ -55,14 +56,8 @@ def _same_handlers_after() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def _exit_code(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    return 0 if caught.value.code is None else int(caught.value.code)
-
-
 def test_the_version_is_printed_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _exit_code("--version") == 0
+    assert exit_code("--version") == 0
     assert capsys.readouterr().out == f"shallow-mirror {__version__}\n"
 
 
@@ -124,7 +119,7 @@ def test_exit_codes_say_who_must_act(
     conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: MirrorError, code: int
 ) -> None:
     _put_mirror(monkeypatch, error)
-    assert _exit_code("run", str(conf)) == code
+    assert exit_code("run", str(conf)) == code
     captured = capsys.readouterr()
     assert str(error) in captured.err
     assert captured.out == ""
@@ -132,7 +127,7 @@ def test_exit_codes_say_who_must_act(
 
 def test_sigterm_ends_a_run_with_0(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = _put_mirror(monkeypatch)
-    assert _exit_code("run", str(conf), "--available-now", "--for", "3") == 0
+    assert exit_code("run", str(conf), "--available-now", "--for", "3") == 0
     assert fake.runs == [{"available_now": True, "for_seconds": 3.0}]
 
 
@@ -142,7 +137,7 @@ def test_sigterm_ends_a_run_with_0(conf: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_wrong_usage_is_2(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     _put_mirror(monkeypatch)
-    assert _exit_code(*arguments) == 2
+    assert exit_code(*arguments) == 2
 
 
 def _translation(**changes: Any) -> Any:
@@ -167,7 +162,7 @@ def test_translate_answers_in_json_with_exactly_the_documented_keys(
         return _translation()
 
     _put_map(monkeypatch, translate=translate)
-    assert _exit_code("translate", str(conf), "orders", "0", "41", "--json", "--as-of", "2026-01-01T00:00:00Z") == 0
+    assert exit_code("translate", str(conf), "orders", "0", "41", "--json", "--as-of", "2026-01-01T00:00:00Z") == 0
     keys = [
         "topic",
         "partition",
@@ -200,7 +195,7 @@ def test_translate_says_in_words_what_the_answer_is(
     conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], actual: Any, words: str
 ) -> None:
     _put_map(monkeypatch, reverse=lambda *args, **kwargs: actual, knows=lambda *_, is_target: is_target)
-    assert _exit_code("translate", str(conf), "orders", "0", "41", "--reverse") == 0
+    assert exit_code("translate", str(conf), "orders", "0", "41", "--reverse") == 0
     assert words in capsys.readouterr().out
 
 
@@ -209,14 +204,14 @@ def test_translate_of_a_partition_that_was_never_mirrored_is_wrong_usage(
 ) -> None:
     nowhere = _translation(target_offset=None, kind=None, exact=False)
     _put_map(monkeypatch, translate=lambda *args, **kwargs: nowhere, knows=lambda *_, is_target: is_target)
-    assert _exit_code("translate", str(conf), "ordres", "0", "41") == 2
+    assert exit_code("translate", str(conf), "ordres", "0", "41") == 2
     assert "source partition ordres-0 was never mirrored" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2026-01-01T00:00:00"])
 def test_a_time_without_zone_is_wrong_usage(conf: Path, monkeypatch: pytest.MonkeyPatch, time: str) -> None:
     _put_map(monkeypatch)
-    assert _exit_code("translate", str(conf), "orders", "0", "41", "--as-of", time) == 2
+    assert exit_code("translate", str(conf), "orders", "0", "41", "--as-of", time) == 2
 
 
 def _report(**changes: Any) -> StatusReport:
@@ -230,13 +225,13 @@ def test_status_is_one_json_document_or_tables(
     conf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(status, "gather_status", lambda config, spark: _report(mirror=config.mirror))
-    assert _exit_code("status", str(conf), "--json") == 0
+    assert exit_code("status", str(conf), "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["partitions"] == [
         {"topic": "orders", "topic_id": "idA", "partition": 0, "position": 90, "end": 100, "lag_offsets": 10, "lag_ms": 700}
     ]
     assert (document["mirror"], document["waiting_for"], document["micro_batches"], document["run"]) == ("m", "brokers", [], None)
-    assert _exit_code("status", str(conf)) == 0
+    assert exit_code("status", str(conf)) == 0
     table = capsys.readouterr().out
     assert "lag_ms" in table
     assert "the mirror waits since 1970-01-01T00:00:00+00:00 for: brokers" in table
@@ -246,7 +241,7 @@ def test_status_is_one_json_document_or_tables(
 def test_reading_before_the_mirror_ever_ran_is_2_and_says_what_to_do(
     conf: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    assert _exit_code(command[0], str(conf), *command[1:]) == 2
+    assert exit_code(command[0], str(conf), *command[1:]) == 2
     captured = capsys.readouterr()
     assert "there is no offset map" in captured.err
     assert "run the mirror once" in captured.err
@@ -325,7 +320,7 @@ def test_a_report_names_the_topics_that_are_paused_and_those_that_were(conf: Pat
     )
     controls.add("pause", ["orders", "logs"])
     controls.add("resume", ["logs"])
-    assert _exit_code("report", str(conf), "--out", str(tmp_path / "page.html")) == 0
+    assert exit_code("report", str(conf), "--out", str(tmp_path / "page.html")) == 0
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Paused by an operator: orders since 1970-01-01 00:01:00." in text
     assert "<tr><td>orders</td><td>1970-01-01 00:01:00</td><td>still paused</td>" in text
@@ -334,12 +329,12 @@ def test_a_report_names_the_topics_that_are_paused_and_those_that_were(conf: Pat
 
 def test_demo_ends_with_the_code_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     _put(monkeypatch, "shallow_mirror.demo.run", run_demo=lambda keep: 1 if keep else 0)
-    assert (_exit_code("demo"), _exit_code("demo", "--keep")) == (0, 1)
+    assert (exit_code("demo"), exit_code("demo", "--keep")) == (0, 1)
 
 
 def test_local_kafka_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
     _put(monkeypatch, "shallow_mirror.local_kafka.command", run_local_kafka=lambda *args: asked.append(args))
-    assert _exit_code("local-kafka", "--clusters", "1", "--folder", str(tmp_path)) == 0
-    assert _exit_code("local-kafka", "--brokers", "3") == 0
+    assert exit_code("local-kafka", "--clusters", "1", "--folder", str(tmp_path)) == 0
+    assert exit_code("local-kafka", "--brokers", "3") == 0
     assert asked == [(1, "4.3.0", tmp_path, 1), (2, "4.3.0", None, 3)]

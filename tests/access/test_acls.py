@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.support.acl_stores import FakeStore
+from tests.support.exit_codes import exit_code
 
-from shallow_mirror import cli
 from shallow_mirror.access import acls as acl_copy
 from shallow_mirror.access import view
 from shallow_mirror.access.acls import AclReport, acl_rules, copy_between
@@ -145,12 +145,6 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> dict[str, FakeStore]:
     stores = {"source cluster east": FakeStore(ORDERS, OTHER), "target cluster west": FakeStore()}
     monkeypatch.setattr(acl_copy, "AclClient", lambda _client, where, *, timeout_s: stores[where])
     return stores
-
-
-def exit_code(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    return 0 if caught.value.code is None else int(caught.value.code)
 
 
 def test_the_exit_code_is_1_until_the_acls_are_created(

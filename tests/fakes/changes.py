@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.fakes.kafka_codec import framed
 
@@ -100,3 +101,10 @@ def hostile(dice: random.Random, start: int = 8) -> Change:
         return bytes(changed)
 
     return Change(reply=reply)
+
+
+def append_records(response: Any, more: bytes) -> None:
+    """Append bytes to the records of every partition of a decoded Fetch response."""
+    for topic in response.responses:
+        for partition in topic.partitions:
+            partition.records = bytes(partition.records or b"") + more

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.faults.results import END, NO_FAULT, Result, commands, replace_generated
+from tests.faults.results import END, NO_FAULT, Result, commands, outcomes, replace_generated
 from tests.faults.starts import STARTS_HEAD
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
@@ -103,14 +103,6 @@ def summary_table(results: Sequence[Result]) -> str:
 def kind_of(fault: str) -> str:
     """Return the fault without when it strikes: the kinds of a network fault differ in that alone."""
     return fault.removesuffix(" before it is applied").removesuffix(" after it was applied")
-
-
-def outcomes(results: Iterable[Result]) -> str:
-    """Return how the rounds ended; with counts where they did not all end alike, the most frequent first."""
-    endings = Counter(result.ending for result in results)
-    if len(endings) == 1:
-        return next(iter(endings))
-    return "; ".join(f"{ending} ({count})" for ending, count in endings.most_common())
 
 
 def sums(results: Sequence[Result]) -> tuple[int, int, int, int]:

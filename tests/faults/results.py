@@ -102,13 +102,14 @@ def table(results: Sequence[Result]) -> str:
     for result in results:
         groups[result.fault, result.step, result.engine].append(result)
     head = ("fault", "step", "runs on", "outcome", "runs", "records checked", "differences", "left behind")
-    rows = [(*key, _outcome(group), *_sums(group)) for key, group in sorted(groups.items())]
+    rows = [(*key, outcomes(group), *_sums(group)) for key, group in sorted(groups.items())]
     rows.append(("**all rounds**", "", "", "", *_sums([result for result in results if result.fault != NO_FAULT])))
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(str(cell) for cell in line)} |\n" for line in lines)
 
 
-def _outcome(results: Iterable[Result]) -> str:
+def outcomes(results: Iterable[Result]) -> str:
+    """Return how the rounds ended; with counts where they did not all end alike, the most frequent first."""
     endings = Counter(result.ending for result in results)
     if len(endings) == 1:
         return next(iter(endings))

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from tests.groups.group_runs import PATIENCE_S, member, streams_member
 from tests.support.console_entry import console
+from tests.support.exit_codes import exit_code
 from tests.support.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
-from shallow_mirror import cli
 from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
 from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.logs.controls import Controls
@@ -311,12 +311,6 @@ def test_a_sync_that_fails_is_reported_and_continues(mirrored: Mirrored, caplog:
 def without_source(m: Mirrored) -> MirrorConfig:
     away = {"alias": "east", "client": {"bootstrap.servers": "127.0.0.1:1", "request.timeout.ms": 50}}
     return MirrorConfig.from_document(json.loads(m.config.to_json()) | {"source": away}, folder=m.path.parent)
-
-
-def exit_code(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    return int(caught.value.code or 0)
 
 
 def looked() -> Any:

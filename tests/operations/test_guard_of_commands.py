@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.deadlines import deadline
 from tests.support.record_batches import batch, record
 from tests.verify.mirrored import TOPIC, Mirrored
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.migration import reverse_mirror
 from shallow_mirror.operations.quarantine import Selection
@@ -97,10 +96,6 @@ def mirrored(tmp_path: Path) -> Iterator[Mirrored]:
 def target(mirrored: Mirrored) -> Iterator[Cluster]:
     with closing(Cluster(mirrored.config.target.client)) as target:
         yield target
-
-
-def deadline() -> Deadline:
-    return Deadline.after_ms(10_000, time.monotonic)
 
 
 @COMMANDS

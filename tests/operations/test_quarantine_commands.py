@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.fakes.changes import AS_IT_SHOULD, error
 from tests.support.mirror_runs import CrashAt, CrashError
-from tests.support.record_batches import batch, record
+from tests.support.record_batches import numbered_batch
 from tests.verify.mirrored import TOPIC, Mirrored, flipped
 
 from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
@@ -34,17 +34,13 @@ pytestmark = pytest.mark.thorough
 ALL = Selection()
 
 
-def written(base_offset: int, count: int = 2) -> bytes:
-    return batch(base_offset, count, payload=b"".join(record(n, b"k", b"%d" % (base_offset + n)) for n in range(count)))
-
-
 @pytest.fixture
 def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirrored]:
     """Six batches of two records; the first, third, fourth and sixth are in quarantine, the last of them damaged."""
     monkeypatch.setattr(quarantine_retry, "START_MS", 10_000)
     with Mirrored(tmp_path) as made:
         made.poison = {0, 4, 6, 10}
-        made.mirror(*(written(n) for n in range(0, 10, 2)), flipped(written(10), 64))
+        made.mirror(*(numbered_batch(n) for n in range(0, 10, 2)), flipped(numbered_batch(10), 64))
         yield made
 
 
@@ -131,7 +127,7 @@ def test_an_export_names_what_the_table_has_lost_and_writes_the_rest(mirrored: M
         export(quarantine, quarantine.entries(), tmp_path / "out")
     lines = [json.loads(line) for line in (tmp_path / "out" / LINES_FILE).read_text().splitlines()]
     assert [line["source_start"] for line in lines] == [0, 6, 10]
-    assert (tmp_path / "out" / lines[1]["file"]).read_bytes() == written(6)
+    assert (tmp_path / "out" / lines[1]["file"]).read_bytes() == numbered_batch(6)
 
 
 def test_a_target_topic_that_was_created_again_gets_nothing(mirrored: Mirrored) -> None:

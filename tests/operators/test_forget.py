@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +20,7 @@ from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.verify.runner import verify_mirror
 
-
-@pytest.fixture(autouse=True)
-def _without_logging() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("without_logging")
 
 
 @pytest.fixture

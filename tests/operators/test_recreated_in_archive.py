@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,7 @@ from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import IncompleteRunError, TopicRecreatedError
 from shallow_mirror.streaming.runs.archive import Archive
 
-
-@pytest.fixture(autouse=True)
-def _without_logging() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("without_logging")
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,18 +30,13 @@ from tests.operators.scripts import CLASSES, perform, script_of, shortened
 from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.streaming.planning import planner_state
 
+pytestmark = pytest.mark.usefixtures("without_logging")
+
 SEEDS = range(100)
 
 UNCOMMITTED, COMMITTED = SetIsolation("read_uncommitted"), SetIsolation("read_committed")
 
 OLDER_TABLES = (Write(0, 0, 2), Run(), Write(0, 0, 3), Run(), PutBackTables(1), Run())
-
-
-@pytest.fixture(autouse=True)
-def _without_logging() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

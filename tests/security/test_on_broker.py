@@ -13,13 +13,13 @@ from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
 from tests.security.token_endpoint import TokenEndpoint
 from tests.support import mirror_runs as runs
+from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.connection import ReceiveBuffer
 from shallow_mirror.broker.net.requests import request_class
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync_once import sync_groups
@@ -27,10 +27,6 @@ from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers
-
-
-def deadline(ms: float = 10_000) -> Deadline:
-    return Deadline.after_ms(ms, time.monotonic)
 
 
 def client(properties: dict[str, Any]) -> ClientConfig:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import Clusters
 
@@ -22,3 +23,8 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clusters]:
         yield Clusters(source, target)
         for cluster in kept.values():
             cluster.close()
+
+
+@pytest.fixture
+def clock() -> SleepingClock:
+    return SleepingClock()

@@ -54,6 +54,11 @@ def archive_config(folder: Path, **settings: Any) -> ArchiveConfig:
     return ArchiveConfig.from_document(archive_document(**settings), folder=folder)
 
 
+def object_files(config: ArchiveConfig) -> list[Path]:
+    """Return the files of all objects of an archive in a folder, by name."""
+    return sorted(Path(config.objects).rglob("*.batches"))
+
+
 def take_over(tables: Tables, archive: str, now_ms: Callable[[], int], source_cluster_id: str = CLUSTER_ID) -> OffsetMapOwner:
     """Return the next owner of the table, or the first one of a new table."""
     owner = OffsetMapOwner.take_over(

@@ -84,3 +84,8 @@ def message(
 def view(*batches: bytes) -> memoryview:
     """Writable, as a receive buffer is."""
     return memoryview(bytearray(b"".join(batches)))
+
+
+def numbered_batch(base_offset: int, count: int = 2) -> bytes:
+    """Return a batch whose records have the key `k` and their offset as value."""
+    return batch(base_offset, count, payload=b"".join(record(n, b"k", b"%d" % (base_offset + n)) for n in range(count)))

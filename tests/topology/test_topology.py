@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.support import mirror_runs as runs
+from tests.support.exit_codes import exit_code
 
-from shallow_mirror import cli
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.topology.flows import Topology, example_topics
 from shallow_mirror.topology.folder_files import read_topology
@@ -35,12 +35,6 @@ def write(folder: Path, name: str, source: str, target: str, include: list[str],
 
 def rings(topology: Topology) -> list[set[str]]:
     return [{flow.name for flow in ring.flows} for ring in topology.rings]
-
-
-def exit_code(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    return int(caught.value.code or 0)
 
 
 def test_a_ring_and_a_topic_that_is_fed_twice_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 from tests.conftest import TwoClusters
+from tests.support.exit_codes import exit_code
 from tests.support.mirror_runs import (
     conf_file,
     create_topic,
@@ -31,7 +32,6 @@ from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 from tests.verify.mirrored import at, changed, flipped
 
-from shallow_mirror import cli
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.config import MirrorConfig
@@ -208,7 +208,7 @@ def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_
     for partition in range(3):
         write(source, topic_name, [f"a{partition}{i}" for i in range(10)], partition)
     settings, conf = mirrored(tmp_path, clusters, topic_name), tmp_path / "mirror.yaml"
-    assert _exit_code("verify", str(conf)) == 0
+    assert exit_code("verify", str(conf)) == 0
     assert capsys.readouterr().out.startswith("no difference\n30 records in 3 partitions of 1 topic found equal")
     # not always 0: a transaction that was aborted while the target topic came up has left a marker
     copies = [OffsetMap.open(settings.tables).translate(topic_name, partition, 0).target_offset for partition in range(3)]
@@ -220,18 +220,12 @@ def test_damage_in_the_map_and_records_of_others_are_found_and_the_command_says_
         updates={"target_start": "target_start + 2", "target_end": "target_end + 2"},
     )
     table.delete("source_partition = 2 and kind = 'data'")
-    assert _exit_code("verify", str(conf)) == 1
+    assert exit_code("verify", str(conf)) == 1
     output = capsys.readouterr().out
     assert f"not in map: target {topic_name}-0 offset {first + 11}: readers of the target see it" in output
     reordered = f"{topic_name}-1 offsets 0 to 9, target {topic_name}-1 offsets {second} to {second + 9}: the copy lies -2"
     assert f"reordered: source {reordered}" in output
     assert f"not in map: target {topic_name}-2 offsets {third} to {third + 9}" in output
-
-
-def _exit_code(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    return int(caught.value.code or 0)
 
 
 def test_deleted_records_on_both_sides_are_reported_and_the_rest_is_equal(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.support.record_batches import batch, record
+from tests.support.record_batches import numbered_batch
 from tests.verify.mirrored import Mirrored, changed, data_positions, flipped, replace
 
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
@@ -22,16 +22,12 @@ pytestmark = pytest.mark.thorough
 BASE_TIMESTAMP_POS = 27
 
 
-def written(base_offset: int, count: int = 2) -> bytes:
-    return batch(base_offset, count, payload=b"".join(record(n, b"k", b"%d" % (base_offset + n)) for n in range(count)))
-
-
 @pytest.fixture
 def mirrored(tmp_path: Path) -> Iterator[Mirrored]:
     """Five batches of two records; those at 2 and 6 are in quarantine, the first of them damaged."""
     with Mirrored(tmp_path) as made:
         made.poison = {2, 6}
-        made.mirror(written(0), flipped(written(2), 64), written(4), written(6), written(8))
+        made.mirror(numbered_batch(0), flipped(numbered_batch(2), 64), numbered_batch(4), numbered_batch(6), numbered_batch(8))
         yield made
 
 
@@ -41,7 +37,7 @@ def test_what_is_in_quarantine_is_counted_and_what_was_released_is_compared(mirr
     assert (report.is_equal, report.record_count, dict(report.unchecked)) == (True, 6, {Unchecked.QUARANTINED: 4})
     assert any(sentence.startswith("not copied: 4 source offsets in quarantine") for sentence in report.sentences())
     mirrored.release(6)
-    mirrored.mirror(written(10))
+    mirrored.mirror(numbered_batch(10))
     report = mirrored.verify(is_deep=is_deep)
     assert (report.is_equal, report.record_count, dict(report.unchecked)) == (True, 8, {Unchecked.QUARANTINED: 2})
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.security.token_endpoint import TokenEndpoint
+from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.oauth import CachedToken, Token, token_source
@@ -18,10 +19,6 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
 USUAL = {"bootstrap.servers": "x:1", "security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}
-
-
-def deadline(ms: float = 5_000) -> Deadline:
-    return Deadline.after_ms(ms, time.monotonic)
 
 
 def token(within_ms: float = 5_000, **properties: Any) -> Token:
@@ -42,7 +39,7 @@ def from_endpoint(endpoint: TokenEndpoint, **others: str) -> Token:
 
 def from_callable(name: str, config: str) -> Token:
     given = USUAL | {"oauth_cb": name, "sasl.oauthbearer.config": config}
-    return token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline())
+    return token_source(ClientConfig.from_properties(given, allows_literal_secrets=True)).token(deadline(5_000))
 
 
 def test_the_endpoint_is_asked_with_id_secret_and_scope(tmp_path: Path) -> None:
@@ -130,7 +127,7 @@ def test_a_token_is_kept_for_most_of_its_life() -> None:
 
     kept = CachedToken(fetch, lambda: now[0])
     for now[0] in (0.0, 79.0, 81.0, 160.0, 162.0):
-        kept.token(deadline())
+        kept.token(deadline(5_000))
     assert asked == [0.0, 81.0, 162.0]
 
 

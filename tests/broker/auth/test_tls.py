@@ -6,20 +6,19 @@ import contextlib
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.security.certificates import DAY, NOW, Authority, Identity
+from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.tls_settings import TlsSettings
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.tls_transport import TlsTransport
 from shallow_mirror.broker.net.transport import first_readable
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 
 HERE = ("127.0.0.1",)
@@ -39,10 +38,6 @@ class Certificates:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-def deadline(ms: float = 10_000) -> Deadline:
-    return Deadline.after_ms(ms, time.monotonic)
 
 
 def settings(**properties: Any) -> TlsSettings:
@@ -112,7 +107,7 @@ def test_many_parts_small_and_large_go_there_and_back(certificates: Certificates
 
 
 def test_responses_are_taken_while_the_broker_takes_no_requests(certificates: Certificates) -> None:
-    count, size = 2_000, 4_000
+    count, size = 500, 16_000  # in sum more than all buffers between the two hold
 
     def respond_to_each(peer: ssl.SSLSocket) -> None:
         with peer.makefile("rb") as requests:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fakes import changes
+from tests.fakes.changes import append_records
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, marker
 
@@ -205,18 +206,12 @@ def test_what_is_lost_is_said_after_the_good_batches_and_again_until_it_is_assig
 def test_batches_of_old_formats_are_refused_after_the_good_ones(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, 1))
     old = batch(1, 1, magic=1)
-    cluster.alter_responses("Fetch", lambda response: _append(response, old))
+    cluster.alter_responses("Fetch", lambda response: append_records(response, old))
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
         assert polled(consumer, 1) == [(P0, 0)]
         with pytest.raises(BatchRefusedError, match=r"older than Kafka 0\.11"):
             consumer.poll_batches(1 << 20, PATIENCE_MS)
-
-
-def _append(response: Any, more: bytes) -> None:
-    for topic in response.responses:
-        for partition in topic.partitions:
-            partition.records = bytes(partition.records or b"") + more
 
 
 def test_a_batch_of_an_unknown_codec_is_refused_after_the_good_ones(cluster: StrictCluster) -> None:

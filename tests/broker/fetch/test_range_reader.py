@@ -14,6 +14,7 @@ from tests.fakes.changes import (
     AS_IT_SHOULD,
     Change,
     after,
+    append_records,
     cut,
     dropped_after,
     dropped_before,
@@ -493,17 +494,11 @@ def test_what_is_no_batch_is_named_after_the_good_ones_in_front_of_it(
 ) -> None:
     fill(fake, A, [2, 2])
     good = stored(fake, A, 0, 4)
-    fake.alter_responses("Fetch", lambda response: _append(response, bad))
+    fake.alter_responses("Fetch", lambda response: append_records(response, bad))
     reading = Reading(client, clock, whole(A, 9))
     with pytest.raises(expected, match=expected_message):
         reading.run()
     assert reading.batches[A][: len(good)] == good
-
-
-def _append(response: Any, more: bytes) -> None:
-    for topic in response.responses:
-        for partition in topic.partitions:
-            partition.records = bytes(partition.records or b"") + more
 
 
 def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
@@ -511,7 +506,7 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
 ) -> None:
     fill(fake, A, [2])
     old = message(2, b"k", b"v", magic=0) + message(4, b"k", b"v", timestamp=77) + message(9)[:-1]
-    fake.alter_responses("Fetch", lambda response: _append(response, old))
+    fake.alter_responses("Fetch", lambda response: append_records(response, old))
     reading = Reading(client, clock, whole(A, 5))
     reading.run()
     ((_, first), (base, converted)) = reading.batches[A]

@@ -9,17 +9,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
 from shallow_mirror.broker.net.transport import Transport
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-
-
-def deadline(ms: float = 3_000) -> Deadline:
-    return Deadline.after_ms(ms, time.monotonic)
 
 
 class Server:
@@ -61,9 +57,9 @@ def asked(
 ) -> bytes:
     server = Server(response, closes=closes)
     servers.append(server)
-    connection = Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
+    connection = Connection(Transport("127.0.0.1", server.port, deadline(3_000)), "me", max_frame_bytes=1_000)
     try:
-        connection.send(1, [b"\x00\x00\x00\x01", memoryview(b"x")], deadline())
+        connection.send(1, [b"\x00\x00\x00\x01", memoryview(b"x")], deadline(3_000))
         return bytes(connection.receive(deadline(ms), buffer))
     finally:
         failed = connection.is_closed
@@ -132,15 +128,15 @@ def test_a_response_in_front_of_the_close_is_received_before_the_connection_coun
     correlation, body = (1).to_bytes(4, "big"), b"answer"
     server = Server((4 + len(body)).to_bytes(4, "big") + correlation + body, closes=True)
     servers.append(server)
-    connection = Connection(Transport("127.0.0.1", server.port, deadline()), "test", 1 << 20)
+    connection = Connection(Transport("127.0.0.1", server.port, deadline(3_000)), "test", 1 << 20)
     assert connection.check_open()
-    connection.send(connection.next_correlation_id(), [b"question"], deadline())
+    connection.send(connection.next_correlation_id(), [b"question"], deadline(3_000))
     server.thread.join()
-    patience = deadline()
+    patience = deadline(3_000)
     while not connection.transport.is_closed_by_peer():
         patience.require("the end of the connection")
     assert connection.check_open()
-    assert bytes(connection.receive(deadline())) == correlation + body
+    assert bytes(connection.receive(deadline(3_000))) == correlation + body
     assert not connection.check_open()
     assert connection.is_closed
 
@@ -150,7 +146,7 @@ def connection_to(servers: list[Server], responses: bytes) -> Iterator[Connectio
     """Yield a connection to a server that stays open behind its responses."""
     server = Server(responses, closes=False)
     servers.append(server)
-    connection = Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
+    connection = Connection(Transport("127.0.0.1", server.port, deadline(3_000)), "me", max_frame_bytes=1_000)
     with contextlib.closing(connection):
         yield connection
 
@@ -159,8 +155,8 @@ def test_responses_that_were_received_together_are_returned_together_and_count_o
     bodies = [bytes([n]) * 5 for n in range(1, 7)]
     responses = b"".join(frame(n, body) for n, body in enumerate(bodies, start=1)) + frame(7, b"longer than the others")
     with connection_to(servers, responses) as connection:
-        connection.send_several(range(1, 8), [b"seven requests"], deadline())
-        assert bytes(connection.receive(deadline())[4:]) == bodies[0]
+        connection.send_several(range(1, 8), [b"seven requests"], deadline(3_000))
+        assert bytes(connection.receive(deadline(3_000))[4:]) == bodies[0]
         assert [bytes(response[4:]) for response in connection.received_alike(9, most=3)] == bodies[1:4]
         alike = connection.received_alike(9, most=100)
         assert [bytes(response[4:]) for response in alike] == bodies[1:6]
@@ -168,26 +164,26 @@ def test_responses_that_were_received_together_are_returned_together_and_count_o
         connection.take_received(4, 9)
         assert connection.outstanding == 2
         assert not len(connection.received_alike(9, most=100)), "one alone is received as ever"
-        assert bytes(connection.receive(deadline())[4:]) == bodies[5]
-        assert len(connection.receive(deadline())) == 26
+        assert bytes(connection.receive(deadline(3_000))[4:]) == bodies[5]
+        assert len(connection.receive(deadline(3_000))) == 26
         assert not len(connection.received_alike(9, most=100))
 
 
 def test_a_response_that_answers_another_request_is_not_returned_with_those_before_it(servers: list[Server]) -> None:
     responses = b"".join(frame(n, b"body") for n in (1, 2, 3, 9, 5))
     with connection_to(servers, responses) as connection:
-        connection.send_several(range(1, 6), [b"five requests"], deadline())
-        connection.receive(deadline())
+        connection.send_several(range(1, 6), [b"five requests"], deadline(3_000))
+        connection.receive(deadline(3_000))
         alike = connection.received_alike(8, most=100)
         assert [int.from_bytes(response[:4], "big") for response in alike] == [2, 3]
         connection.take_received(2, 8)
         with pytest.raises(RetriableError, match="answered request 9"):
-            connection.receive(deadline())
+            connection.receive(deadline(3_000))
 
 
 def test_responses_to_more_requests_than_were_sent_are_not_returned(servers: list[Server]) -> None:
     responses = b"".join(frame(n, b"body") for n in range(1, 9))
     with connection_to(servers, responses) as connection:
-        connection.send_several((1, 2, 3), [b"three requests"], deadline())
-        connection.receive(deadline())
+        connection.send_several((1, 2, 3), [b"three requests"], deadline(3_000))
+        connection.receive(deadline(3_000))
         assert len(connection.received_alike(8, most=100)) == 2

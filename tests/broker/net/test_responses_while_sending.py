@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.net import connection as connections
 from shallow_mirror.broker.net.connection import READ_AHEAD_BYTES, Connection
@@ -18,10 +19,6 @@ from shallow_mirror.errors import RetriableError
 
 REQUESTS, REQUEST_BYTES, RESPONSE_BYTES = 4_000, 4_000, 2_000
 """The responses are more than the buffers of two sockets hold."""
-
-
-def deadline(ms: float = 20_000) -> Deadline:
-    return Deadline.after_ms(ms, time.monotonic)
 
 
 @contextmanager
@@ -38,7 +35,7 @@ def connected(serve: Callable[[socket.socket], None]) -> Iterator[Connection]:
 
     thread = threading.Thread(target=accept)
     thread.start()
-    connection = Connection(Transport("127.0.0.1", listener.getsockname()[1], deadline()), "test", 1 << 20)
+    connection = Connection(Transport("127.0.0.1", listener.getsockname()[1], deadline(20_000)), "test", 1 << 20)
     try:
         yield connection
     finally:
@@ -65,8 +62,8 @@ def send_all(connection: Connection, until: Deadline) -> list[int]:
 
 def test_responses_are_taken_while_the_broker_takes_no_requests() -> None:
     with connected(respond_to_each) as connection:
-        for number in send_all(connection, deadline()):
-            frame = connection.receive(deadline())
+        for number in send_all(connection, deadline(20_000)):
+            frame = connection.receive(deadline(20_000))
             assert (int.from_bytes(frame[:4], "big"), len(frame)) == (number, 4 + RESPONSE_BYTES)
         assert not connection.outstanding
         assert len(connection._ahead) <= 2 * READ_AHEAD_BYTES
@@ -93,4 +90,4 @@ def test_a_broker_that_closes_while_it_is_sent_to_is_an_error() -> None:
         time.sleep(0.2)
 
     with connected(leave) as connection, pytest.raises(RetriableError, match=r"closed the connection|reset"):
-        send_all(connection, deadline())
+        send_all(connection, deadline(20_000))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.security.certificates import Authority, Identity
+from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.net.tls_transport import TlsTransport
 from shallow_mirror.broker.net.transport import Transport, first_readable
@@ -22,10 +23,6 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 
 RECORD_BYTES = 16_384
-
-
-def deadline(ms: float = 10_000) -> Deadline:
-    return Deadline.after_ms(ms, time.monotonic)
 
 
 def body(size: int) -> bytes:

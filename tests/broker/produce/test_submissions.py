@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from tests.fakes.changes import AS_IT_SHOULD, dropped_after, error, held
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.strict_broker import StrictCluster
+from tests.support.deadlines import wait_until
 from tests.support.record_batches import batch
 
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -66,18 +66,6 @@ class Slot:
 
     def written(self, topic_partition: TopicPartition) -> list[bytes]:
         return [data[16:] for data in self.fake.log(topic_partition.topic, topic_partition.partition).data()]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
-@pytest.fixture
-def clock() -> SleepingClock:
-    return SleepingClock()
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from tests.checkpoints.map_rows import lose, once, run_of
 
 from shallow_mirror.checkpoints.ledger import commits
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, RunIdentity, is_settled, version_of
+from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, is_settled, version_of
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.checkpoints.rows.schema import (
@@ -42,10 +43,6 @@ SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 OTHER = SOURCE._replace(partition=1)
 TARGET = TargetPartition("orders", "tgttgttgttgttgttgttgtA", 0)
 TXN = SlotTxn("m-0", 1000, 3)
-
-
-def run_of(name: str) -> RunIdentity:
-    return RunIdentity(run_id=name, host="host", pid=7, started_at_ms=1_700_000_000_000)
 
 
 def take(tables: Path, name: str, **changes: Any) -> OffsetMapOwner:
@@ -112,23 +109,8 @@ class Faulty(DeltalakeWriter):
         super().compact(snapshot, metadata)
 
 
-def once(when: str, act: Callable[[], None]) -> Callable[[str], None]:
-    pending = [when]
-
-    def fault(now: str) -> None:
-        if pending and now == pending[0]:
-            pending.clear()
-            act()
-
-    return fault
-
-
 def do(_: object) -> None:
     """For a lambda whose value does not matter."""
-
-
-def lose() -> None:
-    raise DeltaCommitError("the reply was lost")
 
 
 # --- rows of somebody else

@@ -94,6 +94,7 @@ def test_problems_of_another_kind_error_text_or_place_are_others(other: Problem)
     assert len(rows.rows) == 2
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_is_unreachable_for_a_month_makes_a_thousand_rows_at_most_and_they_are_almost_up_to_date() -> None:
     log, rows, clock = log_of()
     for _ in range(30 * 24 * 120):

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.fakes.strict_broker import StrictCluster
 from tests.support import restore_runs
-from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, PAYMENTS, ArchiveOfTest, archive_config
+from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, PAYMENTS, ArchiveOfTest, archive_config, object_files
 from tests.support.record_batches import batch
 from typer.testing import CliRunner
 
@@ -58,10 +58,6 @@ def written(folder: Path) -> ArchiveOfTest:
 
 def new_tables(config: ArchiveConfig) -> ArchiveConfig:
     return config.model_copy(update={"tables": f"{config.tables}-new", "checkpoint": f"{config.tables}-new/_spark"})
-
-
-def objects(config: ArchiveConfig) -> list[Path]:
-    return sorted(Path(config.objects).rglob("*.batches"))
 
 
 def rows_of(config: ArchiveConfig) -> Sequence[ArchiveRow]:
@@ -108,7 +104,7 @@ def test_objects_that_were_never_committed_are_left_out_and_can_be_cleaned(tmp_p
 def test_a_missing_object_is_a_hole_that_must_be_accepted(tmp_path: Path) -> None:
     archive = written(tmp_path)
     config, new = archive.config, new_tables(archive.config)
-    objects(config)[1].unlink()
+    object_files(config)[1].unlink()
     with pytest.raises(ConfigError) as refused:
         rebuild(config, new.tables)
     assert "offsets 10 to 14 of orders-0 are in no object, before " in str(refused.value)
@@ -248,7 +244,7 @@ def test_the_former_table_is_fenced_once_a_rebuilt_one_is_adopted(tmp_path: Path
 
 def test_a_damaged_footer_is_named(tmp_path: Path) -> None:
     archive = written(tmp_path)
-    path = objects(archive.config)[2]
+    path = object_files(archive.config)[2]
     content = bytearray(path.read_bytes())
     content[-30] ^= 1
     path.write_bytes(content)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from deltalake import DeltaTable
-from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
+from tests.support.archives import ORDERS, ArchiveOfTest, archive_config, object_files
 from tests.support.record_batches import batch, marker
 from typer.testing import CliRunner
 
@@ -46,10 +46,6 @@ def written(folder: Path) -> ArchiveOfTest:
     return archive
 
 
-def objects(config: ArchiveConfig) -> list[Path]:
-    return sorted(Path(config.objects).rglob("*.batches"))
-
-
 def kinds(report: ArchiveVerification) -> dict[FindingKind, int]:
     return report.findings.counts
 
@@ -70,7 +66,7 @@ def test_an_archive_that_nothing_happened_to_is_equal(tmp_path: Path, is_deep: b
 @pytest.mark.parametrize("is_deep", [False, True])
 def test_a_missing_object_is_named_and_the_others_are_verified(tmp_path: Path, is_deep: bool) -> None:
     config = written(tmp_path).config
-    first, *_ = objects(config)
+    first, *_ = object_files(config)
     first.unlink()
     report = verify_archive(config, is_deep=is_deep)
     assert not report.is_equal
@@ -82,7 +78,7 @@ def test_a_missing_object_is_named_and_the_others_are_verified(tmp_path: Path, i
 
 def test_one_changed_byte_damages_the_row_that_has_it_and_no_other(tmp_path: Path) -> None:
     config = written(tmp_path).config
-    path = objects(config)[0]
+    path = object_files(config)[0]
     content = bytearray(path.read_bytes())
     content[70] ^= 1
     path.write_bytes(content)
@@ -94,7 +90,7 @@ def test_one_changed_byte_damages_the_row_that_has_it_and_no_other(tmp_path: Pat
 
 def test_a_cut_object_is_damaged(tmp_path: Path) -> None:
     config = written(tmp_path).config
-    path = objects(config)[1]
+    path = object_files(config)[1]
     path.write_bytes(path.read_bytes()[:50])
     (found,) = verify_archive(config).findings.named[FindingKind.DAMAGED]
     assert found.detail == f"offsets 11 to 19 of orders-0: the object has 50 bytes, the row ends at {len(batch(15, 5))}"
@@ -102,7 +98,7 @@ def test_a_cut_object_is_damaged(tmp_path: Path) -> None:
 
 def test_a_damaged_footer_is_found_by_deep_only(tmp_path: Path) -> None:
     config = written(tmp_path).config
-    path = objects(config)[0]
+    path = object_files(config)[0]
     content = bytearray(path.read_bytes())
     content[-30] ^= 1
     path.write_bytes(content)
@@ -113,7 +109,7 @@ def test_a_damaged_footer_is_found_by_deep_only(tmp_path: Path) -> None:
 
 def test_an_object_under_the_name_of_another_one_is_found(tmp_path: Path) -> None:
     config = written(tmp_path).config
-    first, second, _ = objects(config)
+    first, second, _ = object_files(config)
     first.write_bytes(second.read_bytes())
     assert kinds(verify_archive(config)) == {FindingKind.DAMAGED: 2}
     assert kinds(verify_archive(config, is_deep=True)) == {FindingKind.DAMAGED: 3}
@@ -121,7 +117,7 @@ def test_an_object_under_the_name_of_another_one_is_found(tmp_path: Path) -> Non
 
 def test_an_object_that_holds_more_than_its_rows_say_is_found_by_deep_only(tmp_path: Path) -> None:
     config = written(tmp_path).config
-    path = objects(config)[1]
+    path = object_files(config)[1]
     content, size = path.read_bytes(), len(batch(15, 5))
     path.write_bytes(content[:size] + b"more" + content[size:])
     assert verify_archive(config).is_equal
@@ -289,7 +285,7 @@ def test_objects_that_expire_while_they_are_verified_are_no_difference(tmp_path:
     monkeypatch.setattr(archive_verify, "OBJECTS_AT_ONCE", 1)
     report = verify_archive(archive.config)
     assert (report.is_equal, report.findings.counts) == (True, {})
-    assert (expired, len(objects(archive.config))) == ([], 2)
+    assert (expired, len(object_files(archive.config))) == ([], 2)
 
 
 def test_a_row_that_names_an_object_of_another_archive_is_named(tmp_path: Path) -> None:
@@ -305,7 +301,7 @@ def test_a_row_that_names_an_object_of_another_archive_is_named(tmp_path: Path) 
 
 def test_an_object_of_a_newer_release_needs_that_release(tmp_path: Path) -> None:
     config = written(tmp_path).config
-    path = objects(config)[0]
+    path = object_files(config)[0]
     content = bytearray(path.read_bytes())
     footer_bytes = int.from_bytes(content[-12:-8], "big")
     footer = bytes(content[-16 - footer_bytes : -16]).replace(b'"format":1', b'"format":2')
@@ -345,7 +341,7 @@ def test_the_commands_print_and_end_with_their_exit_codes(tmp_path: Path) -> Non
     result = CliRunner().invoke(app, ["archive", "verify", str(file), "--deep", "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["equal"] is True
-    objects(archive.config)[0].unlink()
+    object_files(archive.config)[0].unlink()
     result = CliRunner().invoke(app, ["archive", "verify", str(file)])
     assert result.exit_code == 1
     assert "missing: 1 (in the tables, and not in the store)" in result.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.changes import Change
 from tests.fakes.strict_broker import StrictCluster
+from tests.support.decided_ranges import decided_ranges
 from tests.support.mirror_runs import config
 from tests.support.record_batches import batch, marker, record
 
@@ -97,10 +98,6 @@ def logs(tmp_path: Path) -> Iterator[TwoLogs]:
         yield TwoLogs(source, target, tmp_path)
 
 
-def ranges(rows: Sequence[DecidedSegment]) -> list[tuple[SegmentKind, int, int, int | None]]:
-    return [(row.segment.kind, row.segment.source_start, row.segment.source_end, row.segment.target_start) for row in rows]
-
-
 def refusal(logs: TwoLogs) -> str:
     with pytest.raises(ConfigError) as raised:
         logs.rows()
@@ -114,7 +111,7 @@ DATA, GAP = SegmentKind.DATA, SegmentKind.GAP
 def test_a_log_that_equals_the_sources_is_continued_where_it_ends(logs: TwoLogs) -> None:
     logs.hold((*MIRRORED, written(8, 4)), ORIGINAL)
     rows = logs.rows()
-    assert ranges(rows) == [(DATA, 0, 8, 0)]
+    assert decided_ranges(rows) == [(DATA, 0, 8, 0)]
     assert rows[0].segment.record_count == 7
     assert logs.target.asked("Produce") == 0
 
@@ -123,7 +120,7 @@ def test_offsets_without_a_record_on_both_sides_have_rows_of_their_own(logs: Two
     """The other way round: the source has the marker, the target its filler."""
     logs.hold((*ORIGINAL, written(8, 4)), MIRRORED)
     rows = logs.rows()
-    assert ranges(rows) == [(DATA, 0, 5, 0), (GAP, 5, 6, None), (DATA, 6, 8, 6)]
+    assert decided_ranges(rows) == [(DATA, 0, 5, 0), (GAP, 5, 6, None), (DATA, 6, 8, 6)]
 
 
 def test_the_agreement_is_on_a_producer_id_that_no_batch_has(logs: TwoLogs) -> None:
@@ -204,7 +201,7 @@ def test_what_only_one_side_still_has_is_not_compared(
     logs.source.log(ORDERS, 0).log_start_offset = source_start
     logs.target.log(ORDERS, 0).log_start_offset = target_start
     rows = logs.rows()
-    assert ranges(rows) == expected
+    assert decided_ranges(rows) == expected
 
 
 @pytest.mark.parametrize(("source_start", "target_start"), [(8, 0), (0, 8), (9, 0)])
@@ -230,7 +227,7 @@ def test_a_batch_that_reaches_behind_the_end_is_compared_up_to_there(logs: TwoLo
     """The target lost the end of its log, within what is one batch at the source."""
     logs.hold((*MIRRORED[:3], written(6, 6)), (*ORIGINAL[:3], written(6, 2)))
     rows = logs.rows()
-    assert ranges(rows) == [(DATA, 0, 8, 0)]
+    assert decided_ranges(rows) == [(DATA, 0, 8, 0)]
 
 
 def test_every_log_that_cannot_be_continued_is_named(logs: TwoLogs) -> None:

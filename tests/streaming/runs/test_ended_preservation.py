@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.fakes.record_rules import RefusedError
 from tests.fakes.strict_broker import StrictCluster
+from tests.support.decided_ranges import decided_ranges
 from tests.support.mirror_runs import config
 from tests.support.record_batches import batch, marker, record
 
@@ -97,10 +98,6 @@ def log(tmp_path: Path) -> Iterator[EndedLog]:
         yield made
 
 
-def ranges(rows: Sequence[DecidedSegment]) -> list[tuple[SegmentKind, int, int, int | None]]:
-    return [(row.segment.kind, row.segment.source_start, row.segment.source_end, row.segment.target_start) for row in rows]
-
-
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
@@ -113,7 +110,7 @@ def ranges(rows: Sequence[DecidedSegment]) -> list[tuple[SegmentKind, int, int, 
 def test_what_was_written_and_not_decided_counts_as_copied(log: EndedLog, position: int, expected: list[object]) -> None:
     log.target.seed((ORDERS, 0), *PLACED)
     rows = log.rows(position)
-    assert ranges(rows) == expected
+    assert decided_ranges(rows) == expected
     assert sum(row.segment.record_count for row in rows) == 8 - position - (position <= 5)
     assert {(row.txn, row.shared_producer_id, row.is_continued) for row in rows} == {(None, SHARED, False)}
 
@@ -151,7 +148,7 @@ def test_a_start_that_is_repeated_changes_nothing(log: EndedLog) -> None:
 def test_a_foreign_batch_is_not_counted(log: EndedLog) -> None:
     """The remedy of a PreservedLogDamagedError: the rest is copied behind what is there."""
     log.target.seed((ORDERS, 0), *PLACED, written(8, 2, producer_id=APPLICATION))
-    assert ranges(log.rows(6)) == [(DATA, 6, 8, 6)]
+    assert decided_ranges(log.rows(6)) == [(DATA, 6, 8, 6)]
 
 
 def test_a_log_that_does_not_hold_what_the_source_has_is_refused(log: EndedLog) -> None:
@@ -169,7 +166,7 @@ def test_a_source_that_has_lost_what_was_copied_is_named(log: EndedLog) -> None:
 def test_what_the_source_no_longer_has_counts_by_its_producer(log: EndedLog) -> None:
     log.target.seed((ORDERS, 0), *PLACED)
     log.source.log(ORDERS, 0).log_start_offset = 6
-    assert ranges(log.rows(0)) == [(DATA, 0, 6, 0), (DATA, 6, 8, 6)]
+    assert decided_ranges(log.rows(0)) == [(DATA, 0, 6, 0), (DATA, 6, 8, 6)]
 
 
 @pytest.mark.parametrize("position", [0, 3])

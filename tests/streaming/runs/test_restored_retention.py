@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.archives import PAYMENTS
-from tests.support.inline_restores import PRESERVED, WEEK_MS, InlineRestores, inline_restores
+from tests.support.inline_restores import PRESERVED, WEEK_MS, InlineRestores
 from tests.support.record_batches import batch
 
 from shallow_mirror.cli import main
@@ -23,12 +21,6 @@ pytestmark = pytest.mark.thorough
 
 TRANSLATED: dict[str, Any] = {}
 OF_A_WEEK: dict[str, Any] = {"retention.ms": str(WEEK_MS), "message.timestamp.after.max.ms": str(NO_LIMIT_MS)}
-
-
-@pytest.fixture
-def restores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InlineRestores]:
-    with inline_restores(tmp_path, monkeypatch) as restores:
-        yield restores
 
 
 def lift(restores: InlineRestores, *, is_applied: bool = True, **settings: Any) -> RetentionLift:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from tests.support.archives import ORDERS, PAYMENTS
-from tests.support.inline_restores import PRESERVED, InlineRestores, inline_restores
+from tests.support.inline_restores import PRESERVED, InlineRestores
 from tests.support.mirror_runs import CrashError
 from tests.support.record_batches import batch
 
@@ -24,12 +23,6 @@ from shallow_mirror.streaming.runs import restore as restore_run
 from shallow_mirror.verify import verify_restore
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def restores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InlineRestores]:
-    with inline_restores(tmp_path, monkeypatch) as restores:
-        yield restores
 
 
 def test_topics_that_the_file_includes_later_are_restored_at_the_same_cut(restores: InlineRestores) -> None:

@@ -91,11 +91,6 @@ def test_another_writer_is_reported_where_the_leader_says_so_twice() -> None:
 
 
 @pytest.fixture
-def clock() -> SleepingClock:
-    return SleepingClock()
-
-
-@pytest.fixture
 def target(clusters: Clusters, clock: SleepingClock) -> Iterator[Cluster]:
     with closing(client_of(clusters.target, clock)) as cluster:
         yield cluster

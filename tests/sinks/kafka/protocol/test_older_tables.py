@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from tests.fakes.changes import error
 from tests.sinks.two_strict_clusters import A, Clusters, client_of, planned
+from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
@@ -128,10 +128,6 @@ class CopiedMirror:
                 for producer_id, first, last in aborted
             )
         ]
-
-
-def deadline() -> Deadline:
-    return Deadline.after_ms(10_000, time.monotonic)
 
 
 @pytest.fixture

@@ -11,11 +11,6 @@ TIMEOUT_MS = 300_000
 
 
 @pytest.fixture
-def clock() -> SleepingClock:
-    return SleepingClock()
-
-
-@pytest.fixture
 def watch(clock: SleepingClock) -> StallDetector:
     source, target = (ClientConfig.from_properties({"bootstrap.servers": where}) for where in ("east:1", "west:2,west:3"))
     return StallDetector(source, target, TIMEOUT_MS, clock)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from tests.fakes.changes import AS_IT_SHOULD, error, held
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, payloads, planned, route_to
+from tests.support.deadlines import wait_until
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker.cluster import worker_clients
@@ -31,13 +30,6 @@ def write_large(clusters: Clusters, count: int) -> list[bytes]:
     made = [batch(n, 1, payload=record(0, value=b"%05d" % n + bytes(VALUE_BYTES))) for n in range(count)]
     clusters.source.seed((A.topic, A.partition), *made)
     return made
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("in_flight", [NEAR_RESPONSES, FAR_RESPONSES])
