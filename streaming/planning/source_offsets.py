@@ -1,4 +1,4 @@
-"""Planner process, and the driver at start-up: partitions of the source, their log ends, and where their copy begins."""
+"""Planner process, and the driver at start-up: partitions of the source, their log ends, and their start offsets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LogEnds:
     def without_recreated(self, former: Offsets) -> LogEnds:
         """Return the listing with partitions of topics that were created again among the unanswered ones.
 
-        `former`: what was mirrored, or planned. A topic of which it has the current id is not one of them.
+        `former`: mirrored or planned partitions. A topic of which it has the current id is not one of them.
         """
         names = offset_planning.recreated_topics(former, self.topic_ids)
         if not names:
@@ -126,7 +126,7 @@ class _Partitions:
 
 
 class SourceOffsets:
-    """Offsets of the source cluster. Every method raises RetriableError where it does not answer until the deadline."""
+    """Offsets of the source cluster. Every method raises RetriableError if it does not answer until the deadline."""
 
     def __init__(self, config: PlannerConfig, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -138,9 +138,9 @@ class SourceOffsets:
         self._discovered_at: float | None = None
 
     def log_ends(self, deadline: Deadline) -> LogEnds:
-        """Return the log ends of included partitions. Raises RetriableError where no leader answers.
+        """Return the log ends of included partitions. Raises RetriableError if no leader answers.
 
-        All topics are listed once in `discovery_s`; in between only those that were included so far, where that is cheaper.
+        All topics are listed once in `discovery_s`; in between only those that were included so far if that is cheaper.
         """
         names = self._names_to_request()
         listed = self._cluster.metadata(names, deadline)
@@ -184,7 +184,7 @@ class SourceOffsets:
     def start_offsets(
         self, positions: Mapping[SourcePartition, HasOffset], deadline: Deadline, *, is_start: bool = True
     ) -> dict[SourcePartition, int]:
-        """Return where partitions that are not in `positions` begin. Raises DataLossError for a recreated topic, ConfigError.
+        """Return the start offsets of partitions not in `positions`. Raises DataLossError for a recreated topic, ConfigError.
 
         Partitions of topics without any position begin by `topics.start`; while there is no position at all by the configured
         start, aligned to a batch's base offset; all others at their log start. `is_start`: the mirror starts; while it runs,
@@ -207,7 +207,7 @@ class SourceOffsets:
     def starts_at_mirror_start(
         self, new: Sequence[SourcePartition], mirrored: Collection[str], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """Return where `new` partitions begin. Raises ConfigError.
+        """Return the start offsets of `new` partitions. Raises ConfigError.
 
         `mirrored`: topics of which the map has positions; their new partitions begin at the log start.
         """
@@ -264,7 +264,7 @@ class SourceOffsets:
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
     ) -> dict[SourcePartition, int]:
-        """Return where partitions begin: by the configured start on the first run, at their log start later."""
+        """Return the start offsets of partitions: by the configured start on the first run, at their log start later."""
         chosen = list(sources)
         if not is_first_run:
             return self._list_offsets(chosen, EARLIEST_TIMESTAMP, deadline)

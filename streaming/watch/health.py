@@ -1,4 +1,4 @@
-"""Driver: whether a run is alive and whether it is ready, for probes. What each means: docs/how-to/monitoring.md#probes."""
+"""Driver: liveness and readiness of a run, for probes. Their meaning: docs/how-to/monitoring.md#probes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RunHealth:
         self._moved_at = self._clock()
 
     def on_idle_loop(self, *, is_progress: bool) -> None:
-        """Record a turn of the loop beside the query. It counts for nothing while a micro-batch runs, which may be what is stuck.
+        """Record a turn of the loop beside the query. It counts for nothing while a micro-batch runs, which may be stuck.
 
         `is_progress`: whether a turn without a micro-batch counts as a plan, because the planner's state cannot be read.
         """
@@ -79,7 +79,7 @@ class RunHealth:
         self._waits_for = step
 
     def on_wait(self, waits_for: str) -> None:
-        """Record what the planner or the micro-batch waits for. The run is not ready until it plans or decides."""
+        """Record the wait of the planner or the micro-batch. The run is not ready until it plans or decides."""
         self._waits_for = waits_for
 
     def on_take_over(self) -> None:
@@ -119,7 +119,7 @@ class RunHealth:
         return Verdict(False, f"not live: the run has not moved for {stood_s:.0f} s, the limit is {limit_s:.0f} s: {where}")
 
     def ready(self) -> Verdict:
-        """Return whether the run owns its tables and copies what there is to copy."""
+        """Return whether the run owns its tables and copies everything new."""
         waits_for = self._waits_for
         if waits_for is not None:
             return Verdict(False, f"not ready: waits for: {waits_for}")

@@ -1,7 +1,7 @@
-"""Driver: the Prometheus metrics of a running mirror. What each means: docs/reference/metrics.md.
+"""Driver: the Prometheus metrics of a running mirror. Their meaning: docs/reference/metrics.md.
 
 A new metric also needs a row in docs/reference/metrics.md and, where it helps operators, a panel in conf/grafana-dashboard.json.
-Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
+Imported only if `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DROPPED = (SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED, SegmentK
 
 
 class PartitionLag(Protocol):
-    """Lag of one partition; both numbers are None where the source does not answer."""
+    """Lag of one partition; both numbers are None if the source does not answer."""
 
     @property
     def source(self) -> SourcePartition: ...

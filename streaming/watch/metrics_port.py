@@ -1,6 +1,6 @@
 """Driver: the ports of this process that serve metrics and probes. Runs with the same `metrics.port` share one.
 
-Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
+Imported only if `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RunRegistries(Collector):
         self._by_name: dict[str, CollectorRegistry] = {}
 
     def add(self, name: str, registry: CollectorRegistry) -> None:
-        """Serve the metrics of a run. Raises ConfigError where a run of this name is served."""
+        """Serve the metrics of a run. Raises ConfigError if a run of this name is served."""
         if name in self._by_name:
             raise ConfigError(f"metrics.port: this process already serves the metrics of a run with the name {name}")
         self._by_name = {**self._by_name, name: registry}  # replaced as a whole: a scrape may be reading the other one
@@ -101,7 +101,7 @@ class _Port:
 
     @classmethod
     def listen(cls, host: str, port: int) -> _Port:
-        """Raise ConfigError where the port is not available."""
+        """Raise ConfigError if the port is not available."""
         registries, healths = RunRegistries(), RunHealths()
         application = with_probes(make_wsgi_app(registries), healths.live, healths.ready)
         try:
@@ -128,7 +128,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def serving(name: str, registry: CollectorRegistry, health: RunHealth, settings: MetricsSettings) -> Iterator[None]:
-    """Serve metrics and probes of a run while the block runs. Raises ConfigError where the port is not available."""
+    """Serve metrics and probes of a run while the block runs. Raises ConfigError if the port is not available."""
     assert settings.port is not None
     address = settings.host, settings.port
     with _lock:

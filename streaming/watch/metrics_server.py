@@ -45,7 +45,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing where a client left early or sent nothing: standard error is the log of the run."""
+        """Print nothing if a client left early or sent nothing: standard error is the log of the run."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

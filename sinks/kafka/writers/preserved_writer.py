@@ -1,4 +1,4 @@
-"""Executor: what one try of a slot writes to target partitions with preserved offsets: no transaction, visible at once.
+"""Executor: writes of one try of a slot to target partitions with preserved offsets: no transaction, visible at once.
 
 Every batch is sent with the shared producer id and the sequence of its offset (docs/design/preserved-offsets.md). The broker
 appends it there, or answers that it would be out of order: then another client has written, and the next try asks where the log
@@ -57,7 +57,7 @@ class _SentPart:
 
 @dataclass(frozen=True, slots=True)
 class _Response:
-    """What was sent of one response of the source. `queues`: by target partition, empty ones included.
+    """Batches sent of one response of the source. `queues`: by target partition, empty ones included.
 
     `first_alone`: the first batches of some of them, acknowledged before the rest, `submission`, was sent. `in_place`: how many
     batches of each queue are known to be at their offsets.
@@ -70,7 +70,7 @@ class _Response:
     in_place: dict[TopicPartition, int] = field(default_factory=dict)
 
     def base_offsets(self, target: TopicPartition) -> list[int]:
-        """Return where batches of a queue were appended, as far as acknowledged."""
+        """Return the offsets at which batches of a queue were appended, as far as acknowledged."""
         return self.first_alone.base_offsets.get(target, []) + self.submission.base_offsets.get(target, [])
 
     @property
@@ -79,7 +79,7 @@ class _Response:
         return self.first_alone.is_cut_short or self.submission.is_cut_short
 
     def number_of(self, refused: ProduceRefusedError, failed: Submission | None) -> int | None:
-        """Return the number in its queue of a batch that was refused; None where it is of another response."""
+        """Return the number in its queue of a batch that was refused; None if it is of another response."""
         if failed is self.first_alone:
             return refused.index_in_queue
         if failed is self.submission:
@@ -126,13 +126,16 @@ class PreservedWriter:
         return self._sending.until
 
     def expect(self, sources: Iterable[SourcePartition]) -> None:
-        """Ask where the logs of these partitions end. What speaks against writing to one is raised where it is written to."""
+        """Ask for the log ends of these partitions. A reason against a partition is raised when it is written to."""
         self._logs.learn(self._job.routes[source.topic].target_of(source) for source in sources)
 
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Send what the target lacks of one response. Raises BatchRefusedError, PreservedLogDamagedError, RetriableError."""
+        """Send the batches of one response that the target lacks.
+
+        Raises BatchRefusedError, PreservedLogDamagedError, RetriableError.
+        """
         assert not self._sending.has_stopped, "a slot that has stopped sends nothing more"
         placed = [self._place(part, builder_of) for part in parts if len(part.index) or part.fills_log]
         if placed:
@@ -261,7 +264,7 @@ class PreservedWriter:
         pipeline.submit({target: queue.batches() for target, queue in queues.items() if len(queue)}, response.submission)
 
     def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> None:
-        """Hand the oldest responses to the segments, until so many are left; none where the slot has stopped."""
+        """Hand the oldest responses to the segments, until so many are left; none if the slot has stopped."""
         while len(self._responses) > (0 if self._sending.has_stopped else left):
             response = self._responses[0]
             with self._errors_explained():
@@ -279,7 +282,7 @@ class PreservedWriter:
             self._job.observer("task.produced")
 
     def _require_in_place(self, response: _Response) -> None:
-        """Raise PreservedLogDamagedError where a batch was appended at another offset than its own."""
+        """Raise PreservedLogDamagedError if a batch was appended at another offset than its own."""
         for target, queue in response.queues.items():
             base_offsets = response.base_offsets(target)
             misplaced = queue.first_misplaced(base_offsets, response.in_place.get(target, 0))
@@ -290,7 +293,7 @@ class PreservedWriter:
             response.in_place[target] = len(base_offsets)
 
     def _require_settings(self, topics: Collection[str]) -> None:
-        """Raise TopicSettingsError where target topics are no longer fit: somebody has changed them while the mirror runs."""
+        """Raise TopicSettingsError if target topics are no longer fit: somebody has changed them while the mirror runs."""
         settings = self._target.topic_configs(sorted(topics), self._deadline, keys=target_topic_policy.OF_PRESERVED)
         for route in self._job.routes.values():
             of_topic = settings.get(route.target_topic)
@@ -299,7 +302,7 @@ class PreservedWriter:
                 raise _changed_settings(route.target_topic, f"target topic {route.target_topic} {problem}")
 
     def _require_own_times(self) -> None:
-        """Raise TopicSettingsError where a response says that a topic gives records its own times.
+        """Raise TopicSettingsError if a response says that a topic gives records its own times.
 
         The response to a batch that another run has appended names a time as well, so the setting is asked for.
         """
@@ -310,7 +313,7 @@ class PreservedWriter:
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
-        """Raise errors in the source's terms. What was acknowledged before an error is checked as well."""
+        """Raise errors in the source's terms. Acknowledgements before an error are checked as well."""
         try:
             yield
         except ProducerEpochFencedError as error:

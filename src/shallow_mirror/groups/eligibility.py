@@ -25,7 +25,7 @@ class SourceCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clusters:
-    """Hold the first offset of each log on the origin, where it is known, and both ends on the other cluster.
+    """Hold the first offset of each log on the origin if it is known, and both ends on the other cluster.
 
     `other_ids`: topic ids there. `unsettled`: by partition of the origin, where rows begin that may still be removed.
     """

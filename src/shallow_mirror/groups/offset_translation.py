@@ -53,7 +53,7 @@ class Line:
     """What the map says of one source partition: rows cover [start, position); copies of it lie below `target_end`.
 
     `target_end` and `source_end` are 0 as long as nothing was copied. `first_micro_batch` orders incarnations of a topic.
-    `is_preserved`: every offset of the source leads to itself, also where no row says so yet.
+    `is_preserved`: every offset of the source leads to itself, also if no row says so yet.
     """
 
     target: TargetPartition
@@ -85,7 +85,7 @@ class Released(NamedTuple):
     target_start: int
 
     def offset_of(self, commit: int, side: Side) -> int | None:
-        """Return the offset of the copy of its first record at or above the commit; None where there is none."""
+        """Return the offset of the copy of its first record at or above the commit; None if there is none."""
         start, leads_to = self.source_start, self.target_start
         if side == "target":
             start, leads_to = leads_to, start

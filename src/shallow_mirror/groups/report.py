@@ -44,7 +44,7 @@ class GroupPartition:
     """One committed offset of a group, the offset it leads to on the other cluster, and what the group has there.
 
     `offset` None: not known before a transaction ends. `to_offset` None: it leads nowhere; of WAITS and LOST it is the best there
-    is. `repeats`: records that would be read twice, None where that is unknown. `waits_for`: offsets that have to be mirrored
+    is. `repeats`: records that would be read twice, None if that is unknown. `waits_for`: offsets that have to be mirrored
     first. `withheld`: records in quarantine that the group does not read there. `has`: the offset the group has there.
     """
 
@@ -129,7 +129,7 @@ class GroupsReport:
 
     @property
     def is_done(self) -> bool:
-        """Return whether every group is where it should be, as far as its topics are mirrored; False where all may be hidden."""
+        """Return whether every group is where it should be, as far as its topics are mirrored; False if all may be hidden."""
         if not self.groups and self.may_hide_groups:
             return False
         return not any(partition.is_left for partition in self.partitions)

@@ -1,4 +1,4 @@
-"""Driver: commit, where a restore went, the offsets that an archive noted of the source's groups: those at the cut."""
+"""Driver: commit to the target of a restore the offsets that an archive noted of the source's groups: those at the cut."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class GroupOffsets(GroupCommits):
         self.target.close()
 
     def require(self, view: GroupClient, offset_map: OffsetMap) -> None:
-        """Raise RetriableError where the cluster does not answer, ConfigError where the map is not of this cluster."""
+        """Raise RetriableError if the cluster does not answer, ConfigError if the map is not of this cluster."""
         if view is self.source:
             offset_map.require_clusters(source=view.cluster_id())
         else:

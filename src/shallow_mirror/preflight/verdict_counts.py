@@ -1,4 +1,4 @@
-"""Pure: the batches of a topic, counted by what a mirror would do with each. Only headers are read."""
+"""Pure: batches of a topic, counted by the verdict of a mirror. Only headers are read."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class _Part:
 
 
 def _target_rules(part: _Part, limits: BatchLimits, times: TimeLimits) -> Iterator[tuple[Bools, str, str]]:
-    """Count what the target's broker refuses whatever is done to the batch: which batches, the rule, the remedy."""
+    """Count batches that the target's broker refuses in any form, with the rule and the remedy."""
     most = limits.max_message_bytes
     is_one = (part.sizes > most) & (part.records == 1)
     yield (

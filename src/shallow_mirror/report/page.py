@@ -180,7 +180,7 @@ def _plots(content: ReportContent) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _TimeFrame:
-    """What charts over time share: the axis, its sentence, and the pauses that are shaded (`suffix` and `legend` name them)."""
+    """Common parts of charts over time: the axis, its sentence, and shaded pauses (`suffix` and `legend` name them)."""
 
     edges_s: Sequence[float]
     x: charts.Axis

@@ -1,4 +1,4 @@
-"""Pure: rows of `micro_batches` as arrays, and what a plot of a few hundred points shows of any number of them."""
+"""Pure: rows of `micro_batches` as arrays, and plots of a few hundred points of any number of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCHES = ("raw", "rebuilt", "dropped", "quarantined")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """In order of time; every array has an element for each micro-batch. `lag_offsets` is NaN where it is not known.
+    """In order of time; every array has an element for each micro-batch. `lag_offsets` is NaN if it is not known.
 
     `began_s` and `visible_s` are seconds since 1970. `step_ms` has a column for each of STEPS, `batches` one for each of BATCHES.
     """
@@ -109,7 +109,7 @@ def _grouped(duration_ms: Mapping[str, float]) -> list[float]:
 
 
 def rates(history: History, points: int = POINTS) -> Rates:
-    """Spread what a micro-batch copied over its own time: a plot of narrow stretches has no peaks that never were."""
+    """Spread the amount of a micro-batch over its own time: a plot of narrow stretches has no peaks that never were."""
     edges = np.linspace(history.began_s.min(), history.visible_s.max(), min(points, 2 * len(history)) + 1)
     knots = np.maximum.accumulate(np.column_stack([history.began_s, history.visible_s]).ravel())
     width_s = edges[1] - edges[0]
@@ -124,7 +124,7 @@ def rates(history: History, points: int = POINTS) -> Rates:
 
 
 def lag_points(history: History, points: int = POINTS) -> tuple[Floats, Floats]:
-    """(seconds, offsets): of every stretch of time its highest lag, where one is known."""
+    """(seconds, offsets): the highest known lag of every stretch of time."""
     is_known = ~np.isnan(history.lag_offsets)
     at_s, lag = history.visible_s[is_known], history.lag_offsets[is_known]
     if len(lag) <= points:
