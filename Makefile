@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 UNIT := not brokers and not spark and not long
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test long unit faults model fuzz readers check quick lint types contracts docs release bench clean
+.PHONY: help setup java links demo test sparks long unit faults model fuzz readers check quick lint types contracts docs release bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -19,6 +19,9 @@ demo: setup java ## two real clusters, mixed traffic, a mirror, kill, resume, an
 test: setup java unit ## all tests except long ones, with real brokers and Spark, in two processes
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25 -m "(brokers or spark) and not alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
 	$(BIN)/pytest -m "(brokers or spark) and alone and not long" $(PYTEST_ARGS) $(NONE_CHOSEN)
+
+sparks: setup java ## mirrors and archives on other releases of PySpark, in .venvs; SPARKS="4.0.5 4.3.0" for fewer
+	PYTEST_ARGS="$(PYTEST_ARGS)" .ci/sparks $(or $(SPARKS),4.0.5 4.1.4 4.3.0)
 
 long: setup java ## tests of many variants on brokers and Spark that `make test` omits
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
@@ -67,7 +70,7 @@ bench: setup java ## benchmark against other tools; ARGS="--corpora zstd-big --p
 	PYTHONPATH=. $(BIN)/python -m benchmarks.run $(ARGS)
 
 clean: ## remove the virtual environment and build files (downloaded jars stay in the cache folder)
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db
+	rm -rf .venv .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db
 	rm -rf *.egg-info src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import typer
 
-from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.local_kafka.jars import DELTA_FOR_SPARK, delta_jars
 from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
 from shallow_mirror.streaming.spark import temp_dirs
 
@@ -121,6 +121,7 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
 
     In a JVM of its own: one that another test began, perhaps without Delta's jars, keeps the class path it began with.
     """
+    import pyspark
     from pyspark.sql import SparkSession
 
     from shallow_mirror.streaming.spark import spark_session
@@ -130,7 +131,8 @@ def spark(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFacto
         return running
     _stop_spark()
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    return spark_session.local_session("tests", cores=2, delta_jars=delta_jars(), log_file=log_file)
+    jars = delta_jars() if pyspark.__version__.startswith(DELTA_FOR_SPARK) else ()
+    return spark_session.local_session("tests", cores=2, delta_jars=jars, log_file=log_file)
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_ca
     """`tables` lie below a file. The clusters of the mirror answer, the others do not."""
     (tmp_path / "file").touch()
     source, target = ({"alias": name, "client": {"bootstrap.servers": "127.0.0.1:1"}} for name in ("east", "west"))
-    places = {"tables": "file/tables", "objects": "file/objects"}
+    folders = {"tables": "file/tables", "objects": "file/objects"}
     asked = {"alias": "east", "client": {"bootstrap.servers": reachable.bootstrap}}
     documents = {
         "m": {
@@ -157,8 +157,8 @@ def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_ca
             "topics": {"include": [".*"]},
             "tables": "file/tables",
         },
-        "a": {"archive": "a", "source": source, "topics": {"include": [".*"]}, **places},
-        "r": {"restore": "r", "archive": places, "target": target, "tables": "file/restored"},
+        "a": {"archive": "a", "source": source, "topics": {"include": [".*"]}, **folders},
+        "r": {"restore": "r", "archive": folders, "target": target, "tables": "file/restored"},
     }
     for name, document in documents.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")

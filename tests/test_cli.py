@@ -180,9 +180,9 @@ def test_translate_answers_in_json_with_exactly_the_documented_keys(
         "target_offset",
         "as_of",
     ]
-    answer = json.loads(capsys.readouterr().out)
-    assert list(answer) == keys
-    assert answer["target_offset"] == 42
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == keys
+    assert document["target_offset"] == 42
     assert asked == [(("orders", 0, 41), {"as_of": datetime(2026, 1, 1, tzinfo=UTC), "topic_id": None})]
 
 
@@ -299,7 +299,7 @@ def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "answer"),
+    ("arguments", "document"),
     [
         (["translate", "CONF", "orders", "0", "41", "--as-of", "2026-01-01T00:00:00Z"], "offset 51 (exact)"),
         pytest.param(["translate", "CONF", "orders", "0", "51", "--reverse"], "offset 41 (exact)", marks=pytest.mark.thorough),
@@ -307,13 +307,13 @@ def test_status_watch_reports_again_and_again_and_ends_with_0_on_ctrl_c(
         pytest.param(["report", "CONF", "--out", "OUT"], "page.html", marks=pytest.mark.thorough),
     ],
 )
-def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, arguments: list[str], answer: str) -> None:
+def test_reading_commands_import_neither_pyspark_nor_pandas(conf: Path, arguments: list[str], document: str) -> None:
     _let_clusters_be_given_up_soon(conf)
     _make_map(conf)
     given = {"CONF": str(conf), "OUT": str(conf.with_name("page.html"))}
     ended = console(*(given.get(argument, argument) for argument in arguments))
     assert (ended.code, ended.slow_imports) == (0, "[]"), ended.stderr
-    assert answer in "\n".join(ended.lines)
+    assert document in "\n".join(ended.lines)
 
 
 def test_a_report_names_the_topics_that_are_paused_and_those_that_were(conf: Path, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_tables_in_a_schema_need_a_checkpoint_of_their_own_and_the_writer_that_r
 
 
 @pytest.mark.parametrize("tables", [{"schema": "mirrors"}, {"scheme": "a.b"}, {"schema": "a.b.c"}, {"schema": 7}, {}, "", 7])
-def test_any_other_place_of_tables_is_refused(tables: Any) -> None:
+def test_any_other_folder_of_tables_is_refused(tables: Any) -> None:
     (problem,) = _problems(tables=tables, checkpoint="/c")
     assert problem.startswith("tables: ")
 
@@ -266,7 +266,7 @@ def test_a_file_that_is_no_yaml_and_values_in_the_wrong_place_are_reported_witho
 @pytest.mark.parametrize(
     "text", ["mirror: a\nmirror: b\n", "topics:\n  include: [a]\n  include: [b]\n", "read: {start: a, 'start': b}"]
 )
-def test_a_key_that_stands_there_twice_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
+def test_a_key_that_stands_there_twice_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mirror.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"is not YAML: the same key for the second time in line \d, column \d+"):

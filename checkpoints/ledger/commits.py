@@ -14,7 +14,7 @@ from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, RunIdent
 from shallow_mirror.checkpoints.rows.schema import PROPERTY_MAP_ID, properties_of_new_map
 from shallow_mirror.checkpoints.rows.table_layout import TableLayout
 from shallow_mirror.checkpoints.tables.table_protocol import DeltaCommitError, TableSnapshot, TableWriter
-from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError
+from shallow_mirror.errors import ConfigError, FencedError, OffsetMapConflictError, OutcomeUnknownError
 
 ATTEMPTS = 20
 """How often a commit that surely lost its table version to compaction is tried again."""
@@ -94,7 +94,12 @@ def claim(
     for _ in range(ATTEMPTS):
         before = read_snapshot(writer, layout.title)
         if before is None:
-            before_creation()
+            try:
+                before_creation()
+            except ConfigError:
+                if read_snapshot(writer, layout.title) is None:
+                    raise
+                continue  # another run of this mirror has created the table meanwhile, and what was found is its own
             writer.create(properties_of_new_map(expected))
             continue
         check_table(before, expected, layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any, Literal
 
 from shallow_mirror.config.values import MicroBatchKind
@@ -10,10 +9,9 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runs.micro_batch_loop import loop_micro_batches
 from shallow_mirror.streaming.runs.micro_batch_stream import stream_micro_batches
 from shallow_mirror.streaming.runs.query import MicroBatches
+from shallow_mirror.streaming.sources import admission_control
+from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.streaming.spark.spark_session import is_connect
-
-ADMISSION_CONTROL = "pyspark.sql.streaming.datasource"
-"""The module with which a Python data source is told where its stream is, and how much to read."""
 
 
 def choose_micro_batches(
@@ -42,6 +40,6 @@ def _lacking_for_stream(spark: Any) -> str | None:
     """Return what the session lacks for a stream; None where it can run one."""
     if is_connect(spark):
         return "a session of Spark Connect runs the function of foreachBatch in another process than the driver"
-    if importlib.util.find_spec(ADMISSION_CONTROL) is None:
-        return f"PySpark {spark.version} has no admission control for Python data sources ({ADMISSION_CONTROL})"
+    if not has_admission_control():
+        return f"PySpark {spark.version} has no admission control for Python data sources ({admission_control.MODULE})"
     return None

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.log_context import log_name
@@ -20,8 +19,17 @@ from shallow_mirror.sinks.slots.planned_rows import ranges_by_slot
 from shallow_mirror.streaming.planning.error_transport import serialize_errors
 from shallow_mirror.streaming.planning.offset_codec import OffsetCodec
 from shallow_mirror.streaming.planning.offset_planning import Offsets
+from shallow_mirror.streaming.planning.stopped_planner import end_quietly_when_stopped
+from shallow_mirror.streaming.sources.admission_control import MODULE, has_admission_control
 from shallow_mirror.streaming.sources.planner_options import LOG_NAME, MAP_ID, PlannerOptions, initial_of
 from shallow_mirror.types import PlannedRange
+
+if not has_admission_control():
+    raise ConfigError(
+        f"this PySpark has no admission control for Python data sources ({MODULE}): `kafka-batches` needs PySpark 4.2 or newer. "
+        "Mirrors and archives do without it (micro_batches: auto or loop)"
+    )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
@@ -49,6 +57,7 @@ class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self.options = dict(options)
         self._planner: MicroBatchPlanner | None = None
         self._codec = OffsetCodec()
+        end_quietly_when_stopped()
 
     def make_planner(self) -> MicroBatchPlanner:
         options = PlannerOptions.of_spark(self.options)

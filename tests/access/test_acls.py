@@ -162,8 +162,8 @@ def test_the_exit_code_is_1_until_the_acls_are_created(
     assert "the topic is not mirrored" in shown
     assert clusters["target cluster west"].existing == set()
     assert exit_code("acls", str(conf), "--apply", "--json") == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["created"] == [
+    document = json.loads(capsys.readouterr().out)
+    assert document["created"] == [
         {
             "resource_type": "topic",
             "resource_name": "orders",
@@ -174,7 +174,7 @@ def test_the_exit_code_is_1_until_the_acls_are_created(
             "permission": "Allow",
         }
     ]
-    assert answer["not_copied"][0]["reason"] == "the topic is not mirrored"
+    assert document["not_copied"][0]["reason"] == "the topic is not mirrored"
     assert exit_code("acls", str(conf)) == 0
 
 

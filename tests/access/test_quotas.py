@@ -86,8 +86,8 @@ def test_the_exit_code_is_1_until_the_quotas_are_created(clusters: Clusters, tmp
     assert clusters.target.asked("AlterClientQuotas") == 0
     assert console("quotas", path, "--apply").code == 0
     assert clusters.target.quotas == {APP: {RATE: 7.0}, ANNA: {RATE: 100.0, PERCENT: 20.0}}
-    answer = json.loads(console("quotas", path, "--apply", "--update", "--json").out)
-    assert answer["updated"] == [{"entity": {"client-id": "app"}, "key": RATE, "value": 5.0}]
+    document = json.loads(console("quotas", path, "--apply", "--update", "--json").out)
+    assert document["updated"] == [{"entity": {"client-id": "app"}, "key": RATE, "value": 5.0}]
     assert clusters.target.quotas[APP] == {RATE: 5.0}
     assert console("quotas", path).code == 0
     assert clusters.source.asked("AlterClientQuotas") == 0
@@ -125,7 +125,7 @@ def test_missing_permissions_are_named(clusters: Clusters) -> None:
         client.set([Quota(QuotaEntity(ANNA), RATE, 1.0)])
 
 
-def test_an_answer_of_a_moment_is_retried_and_one_that_stays_is_retriable(clusters: Clusters) -> None:
+def test_a_response_of_a_moment_is_retried_and_one_that_stays_is_retriable(clusters: Clusters) -> None:
     properties = {"bootstrap.servers": clusters.target.bootstrap, "request.timeout.ms": 1000}
     client = QuotaClient(ClientConfig.from_properties(properties), "target cluster west")
     clusters.target.change("AlterClientQuotas", error(41))

@@ -168,8 +168,8 @@ OLD: Read = {("orders", ORDERS.topic_id, 0), ("orders", ORDERS.topic_id, 1), ("p
 
 def scanned(archive: ArchiveOfTest, bounds: ReadBounds, **options: Any) -> Read:
     """Return the partitions that a query with options of `kafka-archive` reads."""
-    places = {"tables": archive.config.tables, "objects": archive.config.objects}
-    reader = ArchiveSourceReader(parse_archive_options(places | options))
+    locations = {"tables": archive.config.tables, "objects": archive.config.objects}
+    reader = ArchiveSourceReader(parse_archive_options(locations | options))
     reader.bounds = bounds
     parts = [partition.part for partition in reader.partitions() if isinstance(partition, ArchivePartition)]
     return {(*part.source,) for scan in parts for part in read_part(archive.store, scan)}

@@ -190,5 +190,5 @@ def test_random_cuts_are_the_highest_that_tear_no_transaction(seed: int) -> None
         for source, start in txn.starts.items():
             assert not start < ends[source] < txn.ends[source]
         # What is archived of a transaction with an epoch of its own is whole in all partitions or in none.
-        places = [(start, source) for source, start in txn.starts.items() if start < model.logs[source].archived_end]
-        assert not txn.has_own_epoch or len({start < ends[source] for start, source in places}) <= 1
+        archived_starts = [(start, source) for source, start in txn.starts.items() if start < model.logs[source].archived_end]
+        assert not txn.has_own_epoch or len({start < ends[source] for start, source in archived_starts}) <= 1

@@ -1,4 +1,4 @@
-"""What is refused as a place for an offset map in a catalog."""
+"""Folders that are refused for an offset map in a catalog."""
 
 from __future__ import annotations
 

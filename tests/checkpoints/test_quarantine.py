@@ -40,7 +40,7 @@ def row(kind: SegmentKind, start: int, end: int, target_start: int | None = None
 
 
 @dataclass
-class Place:
+class Storage:
     tables: str
 
     def owner(self, run: str = "one") -> OffsetMapOwner:
@@ -59,8 +59,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(str(tmp_path))
+def storage(tmp_path: Path) -> Storage:
+    return Storage(str(tmp_path))
 
 
 def decide(owner: OffsetMapOwner, *rows: DecidedSegment) -> None:
@@ -68,16 +68,16 @@ def decide(owner: OffsetMapOwner, *rows: DecidedSegment) -> None:
     owner.decide(rows, highest_slot=0)
 
 
-def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(place: Place) -> None:
-    owner = place.owner()
-    assert place.read().entries() == ()
-    place.table.add([kept(0, 3, rule="of a decision that was never made"), kept(9, 12)], decision=2)
-    assert place.read().entries() == ()
-    place.table.add([kept(0, 3), kept(3, 6, b"\xff" * 70)], decision=4)
+def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(storage: Storage) -> None:
+    owner = storage.owner()
+    assert storage.read().entries() == ()
+    storage.table.add([kept(0, 3, rule="of a decision that was never made"), kept(9, 12)], decision=2)
+    assert storage.read().entries() == ()
+    storage.table.add([kept(0, 3), kept(3, 6, b"\xff" * 70)], decision=4)
     decide(owner, row(SegmentKind.QUARANTINED, 0, 3), row(SegmentKind.QUARANTINED, 3, 6), data(6, 8))
-    assert place.read().entries() == ()
+    assert storage.read().entries() == ()
     owner.settle()
-    quarantine = place.read()
+    quarantine = storage.read()
     first, second = quarantine.entries()
     assert (first.key, second.key) == (kept(0, 3).key, kept(3, 6).key)
     assert [entry.is_released for entry in (first, second)] == [False, False]
@@ -91,52 +91,52 @@ def test_a_batch_is_in_quarantine_once_it_is_settled_and_until_it_is_released(pl
     }
     assert "batch" not in first.described
     decide(owner, row(SegmentKind.RELEASED, 0, 1, 300, NEWER), row(SegmentKind.RELEASED, 2, 3, 301, NEWER))
-    assert not place.read().entries()[0].is_released
+    assert not storage.read().entries()[0].is_released
     owner.settle()
-    first, second = place.read().entries()
+    first, second = storage.read().entries()
     assert [(segment.source_start, segment.target_start) for segment in first.released] == [(0, 300), (2, 301)]
     assert not second.is_released
-    assert place.read().entries((Comparison("source_topic", "=", "others"),)) == ()
+    assert storage.read().entries((Comparison("source_topic", "=", "others"),)) == ()
 
 
-def test_a_release_that_is_removed_again_leaves_everything_as_it_was(place: Place) -> None:
-    owner = place.owner()
-    place.table.add([kept(0, 3)], decision=2)
+def test_a_release_that_is_removed_again_leaves_everything_as_it_was(storage: Storage) -> None:
+    owner = storage.owner()
+    storage.table.add([kept(0, 3)], decision=2)
     decide(owner, row(SegmentKind.QUARANTINED, 0, 3), data(3, 5))
     owner.settle()
     before = owner.positions()
     decide(owner, row(SegmentKind.RELEASED, 0, 3, 300, NEWER))
     assert owner.positions() == {source: replace(position, target_end=303) for source, position in before.items()}
     owner.settle()
-    later = place.owner("two")
+    later = storage.owner("two")
     assert later.positions() == owner.positions()
     later.settle([Removal(NEWER)])
     assert later.positions() == before
-    assert [entry.is_released for entry in place.read().entries()] == [False]
+    assert [entry.is_released for entry in storage.read().entries()] == [False]
 
 
 @pytest.mark.parametrize(
     "wrong", [row(SegmentKind.RELEASED, 3, 6, 300), row(SegmentKind.RELEASED, 0, 3), row(SegmentKind.QUARANTINED, 3, 6, 300)]
 )
-def test_what_was_never_accounted_for_is_not_released_and_what_is_quarantined_has_no_place(
-    place: Place, wrong: DecidedSegment
+def test_what_was_never_accounted_for_is_not_released_and_what_is_quarantined_has_no_target_offset(
+    storage: Storage, wrong: DecidedSegment
 ) -> None:
-    owner = place.owner()
+    owner = storage.owner()
     decide(owner, row(SegmentKind.QUARANTINED, 0, 3))
     owner.settle()
     with pytest.raises(OffsetMapConflictError):
         decide(owner, wrong)
 
 
-def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(place: Place) -> None:
-    owner = place.owner()
-    place.table.add([kept(0, 3), kept(3, 6)], decision=2)
+def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(storage: Storage) -> None:
+    owner = storage.owner()
+    storage.table.add([kept(0, 3), kept(3, 6)], decision=2)
     decide(owner, row(SegmentKind.QUARANTINED, 0, 3), row(SegmentKind.QUARANTINED, 3, 6))
     owner.settle()
-    table = DeltaTable(table_uri(place.tables, QUARANTINE_TABLE))
+    table = DeltaTable(table_uri(storage.tables, QUARANTINE_TABLE))
     table.delete("source_start = 0")
     table.update(updates={"batch_crc32c": "1"}, predicate="source_start = 3")
-    quarantine = place.read()
+    quarantine = storage.read()
     lost, changed = quarantine.entries()
     assert (lost.described, changed.described is None) == (None, False)
     with pytest.raises(OffsetMapConflictError, match=r"^orders-0, offsets 0 to 2: .* row was deleted"):
@@ -151,12 +151,12 @@ def test_in_a_catalog_the_table_is_made_by_the_first_batch_and_holds_its_bytes(s
     schema = "spark_catalog.kept"
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schema'")
     table = QuarantineTable.open(MirrorStorage(f"catalog:{schema}", spark))
-    place = (Comparison("source_topic", "=", SOURCE.topic), Comparison("source_start", "=", 3))
-    assert table.described(place) == []
+    storage = (Comparison("source_topic", "=", SOURCE.topic), Comparison("source_start", "=", 3))
+    assert table.described(storage) == []
     table.add([kept(0, 3), kept(3, 6, b"\xff" * 70)], decision=2)
-    (described,) = table.described(place)
+    (described,) = table.described(storage)
     assert (described["decision"], described["size_bytes"], "batch" in described) == (2, 70, False)
-    (whole,) = table.whole(place)
+    (whole,) = table.whole(storage)
     assert is_whole(whole)
     assert batch_of(whole) == kept(3, 6, b"\xff" * 70)
     spark.sql(f"DROP SCHEMA {schema} CASCADE")

@@ -29,8 +29,8 @@ from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition,
 pytestmark = pytest.mark.spark
 
 RUN = RunIdentity(run_id="r", host="h", pid=7, started_at_ms=1_700_000_000_000)
-PLACES = [SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", partition) for partition in range(4)]
-PLACES.append(SourcePartition("orders.returns", "retretretretretretretA", 0))
+SOURCES = [SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", partition) for partition in range(4)]
+SOURCES.append(SourcePartition("orders.returns", "retretretretretretretA", 0))
 README_OFFSET = 123456
 SPARK_TYPES = {
     pa.string(): "string",
@@ -58,9 +58,9 @@ class Mirrored:
             self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=RUN, now_ms=lambda: self.clock_ms
         )
         self.owner.settle()
-        self.reached = {place: (120_000 if place.partition == 3 else 0) for place in PLACES}
-        self.appended = dict.fromkeys(PLACES, 0)
-        self.decide(DecidedSegment(self._segment(place, SegmentKind.GAP, 0), None) for place in PLACES)
+        self.reached = {source: (120_000 if source.partition == 3 else 0) for source in SOURCES}
+        self.appended = dict.fromkeys(SOURCES, 0)
+        self.decide(DecidedSegment(self._segment(source, SegmentKind.GAP, 0), None) for source in SOURCES)
         self.owner.settle()
 
     def decide(self, rows: Any) -> None:
@@ -80,14 +80,14 @@ class Mirrored:
         rows = list(self._rows(epoch))
         self.decide(rows)
         self.owner.settle([Removal(SlotTxn("m-1", 1001, epoch))])
-        for place in PLACES[1::2]:
-            self.reached[place], self.appended[place] = before[0][place], before[1][place]
+        for source in SOURCES[1::2]:
+            self.reached[source], self.appended[source] = before[0][source], before[1][source]
 
     def unsettled_micro_batch(self, epoch: int) -> None:
         self.decide(self._rows(epoch))
 
     def _rows(self, epoch: int) -> Iterator[DecidedSegment]:
-        for number, place in enumerate(PLACES):
+        for number, source in enumerate(SOURCES):
             txn = SlotTxn(f"m-{number % 2}", 1000 + number % 2, epoch)
             for kind, length in (
                 (SegmentKind.DATA, 1_000 + 7 * number),
@@ -97,21 +97,21 @@ class Mirrored:
                 (SegmentKind.DATA, 300),
                 (SegmentKind.COMMIT, 1),
             ):
-                yield DecidedSegment(self._segment(place, kind, length), txn)
-            self.appended[place] += 1  # the target's own marker
+                yield DecidedSegment(self._segment(source, kind, length), txn)
+            self.appended[source] += 1  # the target's own marker
 
-    def _segment(self, place: SourcePartition, kind: SegmentKind, length: int) -> Segment:
-        start, at = self.reached[place], self.appended[place]
-        self.reached[place] += length
-        target = TargetPartition(f"east.{place.topic}", "tgttgttgttgttgttgttgtA", place.partition)
-        segment = Segment(source=place, source_start=start, source_end=start + length, kind=kind, target=target)
+    def _segment(self, source: SourcePartition, kind: SegmentKind, length: int) -> Segment:
+        start, at = self.reached[source], self.appended[source]
+        self.reached[source] += length
+        target = TargetPartition(f"east.{source.topic}", "tgttgttgttgttgttgttgtA", source.partition)
+        segment = Segment(source=source, source_start=start, source_end=start + length, kind=kind, target=target)
         if kind is SegmentKind.GAP:
             return segment
         segment = replace(
             segment, batch_count=1, size_bytes=61 + length, max_timestamp_ms=1_700_000_000_000 + start, source_leader_epoch=4
         )
         if kind is SegmentKind.DATA:
-            self.appended[place] += length
+            self.appended[source] += length
             return replace(segment, target_start=at, target_end=at + length, record_count=length)
         segment = replace(
             segment, source_producer_id=9, source_producer_epoch=2, record_count=length if kind is SegmentKind.ABORTED else 0

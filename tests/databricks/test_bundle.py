@@ -27,7 +27,8 @@ def text(repository: Path) -> str:
 
 @pytest.fixture(scope="module")
 def bundle(text: str) -> Any:
-    return yaml.safe_load(text)
+    runtime = yaml.safe_load(text)["variables"]["spark_version"]["default"]
+    return yaml.safe_load(text.replace("${var.spark_version}", runtime))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_tasks_run_on_a_cluster_of_their_job_with_the_wheel(bundle: Any, tasks: 
 def test_the_session_of_its_clusters_is_one_that_the_mirror_accepts(clusters: list[Any]) -> None:
     for cluster in clusters:
         assert all(cluster["spark_conf"].get(name, value) == value for name, (value, _) in spark_session.REQUIRED.items())
-        assert int(cluster["spark_version"].split(".")[0]) >= 19  # the first runtime with Spark 4.2
+        assert float(cluster["spark_version"].removesuffix(".x-scala2.13")) >= 17.3  # the first LTS runtime with Spark 4.0
 
 
 def test_the_mirror_file_of_the_jobs_fits_the_bundle(

@@ -75,13 +75,13 @@ def test_a_topic_without_a_copy_is_all_lost(two_clusters: Any, topic_name: str) 
 def test_an_open_transaction_is_seen_and_is_a_difference(two_clusters: Any, topic_name: str) -> None:
     source = two_clusters.source.bootstrap
     admin = create(source, topic_name)
-    places = partitions_of(admin, [topic_name])
-    assert len(places) == 2
+    topic_partitions = partitions_of(admin, [topic_name])
+    assert len(topic_partitions) == 2
     write(source, topic_name, "abc")
-    assert open_partitions(admin, places) == []
+    assert open_partitions(admin, topic_partitions) == []
     producer = write(source, topic_name, "de", f"{topic_name}-txn")
-    assert open_partitions(admin, places) == [TopicPartition(topic_name, 0)]
-    assert end_offsets(admin, places, IsolationLevel.READ_COMMITTED)[TopicPartition(topic_name, 0)] == 3
+    assert open_partitions(admin, topic_partitions) == [TopicPartition(topic_name, 0)]
+    assert end_offsets(admin, topic_partitions, IsolationLevel.READ_COMMITTED)[TopicPartition(topic_name, 0)] == 3
     assert compare(source, source, {topic_name: topic_name}).counts == {DifferenceKind.OPEN_TXN: 1}
     producer.abort_transaction(30)
     assert compare(source, source, {topic_name: topic_name}).differences == ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shallow_mirror.demo.history import DifferenceKind, History, compare_histories, mistranslated, record_digest
 from shallow_mirror.types import TopicPartition
 
-PLACE = TopicPartition("orders", 3)
+ORDERS_0 = TopicPartition("orders", 3)
 K = DifferenceKind
 
 
@@ -21,7 +21,9 @@ def history(records: str | list[int], step: int = 1) -> History:
 
 def kinds(source: str | list[int], target: str | list[int], aborted: str = "") -> Counter[DifferenceKind]:
     bad = {ord(letter).to_bytes(16, "big") for letter in aborted}
-    return Counter(difference.kind for difference in compare_histories(PLACE, history(source), history(target), bad).differences)
+    return Counter(
+        difference.kind for difference in compare_histories(ORDERS_0, history(source), history(target), bad).differences
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,19 +55,19 @@ def test_a_planted_fault_is_found_and_named(source: str, target: str, aborted: s
 
 
 def test_a_difference_names_both_offsets() -> None:
-    changed = compare_histories(PLACE, history("abc"), history("aXc", step=2)).differences
+    changed = compare_histories(ORDERS_0, history("abc"), history("aXc", step=2)).differences
     assert [(difference.source_offset, difference.target_offset) for difference in changed] == [(1, 2)]
     assert str(changed[0]) == "changed: orders-3: source offset 1, target offset 2"
 
 
 def test_other_offsets_alone_are_no_difference_and_are_paired() -> None:
-    compared = compare_histories(PLACE, history("abc", step=3), history("abc"))
+    compared = compare_histories(ORDERS_0, history("abc", step=3), history("abc"))
     assert compared.differences == ()
     assert compared.pairs.tolist() == [[0, 0], [3, 1], [6, 2]]
 
 
 def test_records_around_a_fault_are_still_paired() -> None:
-    assert compare_histories(PLACE, history("abcd"), history("acd")).pairs.tolist() == [[0, 0], [2, 1], [3, 2]]
+    assert compare_histories(ORDERS_0, history("abcd"), history("acd")).pairs.tolist() == [[0, 0], [2, 1], [3, 2]]
 
 
 numbers = st.lists(st.integers(0, 30), max_size=40)
@@ -125,8 +127,8 @@ def test_the_order_of_headers_counts() -> None:
 
 
 def test_a_translation_that_misses_its_record_is_a_difference() -> None:
-    answers = {0: ("data", True, 0), 1: ("data", True, 2), 2: ("aborted", False, None), 3: ("data", False, 3)}
-    pairs = compare_histories(PLACE, history("abcd"), history("abcd")).pairs
-    wrong = mistranslated(PLACE, pairs, lambda topic, partition, offset: answers[offset])
+    results = {0: ("data", True, 0), 1: ("data", True, 2), 2: ("aborted", False, None), 3: ("data", False, 3)}
+    pairs = compare_histories(ORDERS_0, history("abcd"), history("abcd")).pairs
+    wrong = mistranslated(ORDERS_0, pairs, lambda topic, partition, offset: results[offset])
     assert [difference.source_offset for difference in wrong] == [1, 2, 3]
     assert {difference.kind for difference in wrong} == {K.MISTRANSLATED}

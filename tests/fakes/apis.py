@@ -1,4 +1,4 @@
-"""From a decoded request to an answer: one function an API, `txn_apis` included. The caller holds the cluster's lock."""
+"""From a decoded request to a response: one function an API, `txn_apis` included. The caller holds the cluster's lock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.fakes import txn_apis
 from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
 from tests.fakes.cluster_state import ClusterState
-from tests.fakes.coordinators import Place
-from tests.fakes.kafka_codec import API_KEYS, NEWER_VERSIONS, VERSIONS, Request, UnreadableRequestError, answer_type
+from tests.fakes.coordinators import PartitionKey
+from tests.fakes.kafka_codec import API_KEYS, NEWER_VERSIONS, VERSIONS, Request, UnreadableRequestError, response_type
 from tests.fakes.partition_log import FIRST_VERSION_WITH_RACK, Appended, Read
 from tests.fakes.record_rules import HEADER_BYTES, Header, RefusedError, header_of, one_batch
 
@@ -26,14 +26,14 @@ _QUOTA_KEYS = {"producer_byte_rate", "consumer_byte_rate", "request_percentage",
 _ILLEGAL_SASL_STATE = 34
 
 
-def answer(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
+def respond(state: ClusterState, node_id: int, request: Request, change: Change) -> Any:
     if request.api in state.not_offered:
         raise UnreadableRequestError(f"{request.api} is not offered")
     return _HANDLERS[request.api](state, node_id, request.body, change)
 
 
 def api_versions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    entry = answer_type("ApiVersions").ApiVersion
+    entry = response_type("ApiVersions").ApiVersion
     highest = {api: max(version, *newer) for api, version in VERSIONS.items() if (newer := NEWER_VERSIONS.get(api))}
     newest = VERSIONS | (highest if state.is_newest else {})
     ranges = [
@@ -41,18 +41,18 @@ def api_versions(state: ClusterState, node_id: int, body: Any, change: Change) -
         for api, key in sorted(API_KEYS.items())
         if api not in state.not_offered
     ]
-    return answer_type("ApiVersions")(
+    return response_type("ApiVersions")(
         error_code=change.code_of(None), api_keys=ranges, throttle_time_ms=0, supported_features=[], finalized_features_epoch=-1
     )
 
 
 def _sasl_handshake(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """As a listener without SASL."""
-    return answer_type("SaslHandshake")(error_code=change.code_of(None) or _ILLEGAL_SASL_STATE, mechanisms=[])
+    return response_type("SaslHandshake")(error_code=change.code_of(None) or _ILLEGAL_SASL_STATE, mechanisms=[])
 
 
 def _metadata(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("Metadata")
+    response = response_type("Metadata")
     names = sorted(state.topic_ids) if body.topics is None else [topic.name for topic in body.topics]
     for name in names:
         if name not in state.topic_ids and body.allow_auto_topic_creation:
@@ -71,7 +71,7 @@ def _metadata(state: ClusterState, node_id: int, body: Any, change: Change) -> A
 
 
 def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
-    topic = answer_type("Metadata").MetadataResponseTopic
+    topic = response_type("Metadata").MetadataResponseTopic
     forced = change.code_of((name, -1)) or change.code_of(None)
     code = forced or (0 if name in state.topic_ids else 3)
     partitions = []
@@ -95,22 +95,22 @@ def _topic_metadata(state: ClusterState, name: str, change: Change) -> Any:
 
 
 def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("ListOffsets", body.version)
+    response = response_type("ListOffsets", body.version)
     topic, partition = response.ListOffsetsTopicResponse, response.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
     asked = [(topic.name, part.partition_index) for topic in body.topics for part in topic.partitions]
 
-    def listed(place: Place, part: Any) -> tuple[int, int, int]:
-        if asked.count(place) > 1:
+    def listed(topic_partition: PartitionKey, part: Any) -> tuple[int, int, int]:
+        if asked.count(topic_partition) > 1:
             raise RefusedError(42)
         if part.timestamp == _EARLIEST_LOCAL and body.version == VERSIONS["ListOffsets"]:
             raise RefusedError(35)
-        log = state.log_of(place)
+        log = state.log_of(topic_partition)
         log.check_leader(node_id, part.current_leader_epoch)
         return *log.offset_at(part.timestamp, body.isolation_level), log.leader_epoch
 
     def answered(name: str, part: Any) -> Any:
-        place = (name, part.partition_index)
-        code, listed_offset, _ = attempt(change, lambda: listed(place, part), place)
+        topic_partition = (name, part.partition_index)
+        code, listed_offset, _ = attempt(change, lambda: listed(topic_partition, part), topic_partition)
         offset, timestamp, epoch = (-1, -1, -1) if listed_offset is None or code else listed_offset
         return partition(
             partition_index=part.partition_index, error_code=code, timestamp=timestamp, offset=offset, leader_epoch=epoch
@@ -124,17 +124,17 @@ def _list_offsets(state: ClusterState, node_id: int, body: Any, change: Change) 
 
 
 def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("OffsetForLeaderEpoch")
+    response = response_type("OffsetForLeaderEpoch")
     topic, partition = response.OffsetForLeaderTopicResult, response.OffsetForLeaderTopicResult.EpochEndOffset
 
-    def end_of_epoch(place: Place, part: Any) -> tuple[int, int]:
-        log = state.log_of(place)
+    def end_of_epoch(topic_partition: PartitionKey, part: Any) -> tuple[int, int]:
+        log = state.log_of(topic_partition)
         log.check_leader(node_id, part.current_leader_epoch)
         return log.end_of_epoch(part.leader_epoch)
 
     def answered(name: str, part: Any) -> Any:
-        place = (name, part.partition)
-        code, end, _ = attempt(change, lambda: end_of_epoch(place, part), place)
+        topic_partition = (name, part.partition)
+        code, end, _ = attempt(change, lambda: end_of_epoch(topic_partition, part), topic_partition)
         epoch, offset = (-1, -1) if end is None or code else end
         return partition(partition=part.partition, error_code=code, leader_epoch=epoch, end_offset=offset)
 
@@ -147,12 +147,12 @@ def _offset_for_leader_epoch(state: ClusterState, node_id: int, body: Any, chang
 
 def _fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Wait, as a broker does, until there is enough or the time is over."""
-    response = answer_type("Fetch", body.version)
+    response = response_type("Fetch", body.version)
     if (body.session_id, body.session_epoch) != (0, -1):
         return response(throttle_time_ms=0, error_code=70, session_id=0, responses=[])
     if change.throttle_ms or (change.error_code and change.only is None):
         return response(throttle_time_ms=change.throttle_ms, error_code=change.error_code, session_id=0, responses=[])
-    answered: list[tuple[Place, int, Read | None]] = []
+    answered: list[tuple[PartitionKey, int, Read | None]] = []
 
     def is_enough() -> bool:
         answered[:] = _read_all(state, node_id, body, change)
@@ -189,14 +189,14 @@ def _name_of(state: ClusterState, body: Any, topic: Any) -> str:
     return next((name for name, known_id in state.topic_ids.items() if known_id == topic.topic_id), str(topic.topic_id))
 
 
-def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> list[tuple[Place, int, Read | None]]:
-    answered: list[tuple[Place, int, Read | None]] = []
+def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> list[tuple[PartitionKey, int, Read | None]]:
+    answered: list[tuple[PartitionKey, int, Read | None]] = []
     left = body.max_bytes
 
-    def read(place: Place, part: Any) -> Read:
-        if place[0] not in state.topic_ids and body.version > VERSIONS["Fetch"]:
+    def read(topic_partition: PartitionKey, part: Any) -> Read:
+        if topic_partition[0] not in state.topic_ids and body.version > VERSIONS["Fetch"]:
             raise RefusedError(100)
-        log = state.log_of(place)
+        log = state.log_of(topic_partition)
         log.check_replica(node_id, part.current_leader_epoch, body.version)
         rack = body.rack_id if body.version >= FIRST_VERSION_WITH_RACK else ""
         preferred = log.preferred_replica(node_id, rack, part.fetch_offset, body.version)
@@ -213,19 +213,25 @@ def _read_all(state: ClusterState, node_id: int, body: Any, change: Change) -> l
 
     for topic in body.topics:
         for part in topic.partitions:
-            place = (_name_of(state, body, topic), part.partition)
-            code, done, _ = attempt(change, partial(read, place, part), place)
+            topic_partition = (_name_of(state, body, topic), part.partition)
+            code, done, _ = attempt(change, partial(read, topic_partition, part), topic_partition)
             left -= 0 if done is None else len(done.records)
-            answered.append((place, code, done))
+            answered.append((topic_partition, code, done))
     return answered
 
 
 def _fetched(
-    state: ClusterState, node_id: int, part: Any, place: Place, code: int, read: Read | None, isolation_level: int
+    state: ClusterState,
+    node_id: int,
+    part: Any,
+    topic_partition: PartitionKey,
+    code: int,
+    read: Read | None,
+    isolation_level: int,
 ) -> Any:
     if code or read is None:
         return part(
-            partition_index=place[1],
+            partition_index=topic_partition[1],
             error_code=code,
             high_watermark=-1,
             last_stable_offset=-1,
@@ -234,7 +240,7 @@ def _fetched(
             preferred_read_replica=-1,
             records=b"",
         )
-    log = state.logs[place]
+    log = state.logs[topic_partition]
     aborted = [
         part.AbortedTransaction(producer_id=aborted_txn.producer_id, first_offset=aborted_txn.first_offset)
         for aborted_txn in read.aborted
@@ -243,7 +249,7 @@ def _fetched(
     if read.diverging is not None:
         tagged["diverging_epoch"] = part.EpochEndOffset(epoch=read.diverging[0], end_offset=read.diverging[1])
     return part(
-        partition_index=place[1],
+        partition_index=topic_partition[1],
         error_code=0,
         high_watermark=log.high_watermark_at(node_id),
         last_stable_offset=log.last_stable_offset_at(node_id),
@@ -262,34 +268,34 @@ def _produce(state: ClusterState, node_id: int, body: Any, change: Change) -> An
         raise UnreadableRequestError("Produce without records: real brokers never answer it")
     whole = _whole_request_code(body, batches)
 
-    def appended(place: Place) -> Appended:
+    def appended(topic_partition: PartitionKey) -> Appended:
         if whole:
             raise RefusedError(whole)
-        log = state.log_of(place)
-        batch = one_batch(batches[place])
+        log = state.log_of(topic_partition)
+        batch = one_batch(batches[topic_partition])
         if body.acks not in (-1, 0, 1):
             raise RefusedError(21)
         if len(batch) < HEADER_BYTES:
             raise RefusedError(2, "shorter than a header")
         header = header_of(batch)
         if body.transactional_id is not None and header.is_transactional:
-            state.verify_partition(body.transactional_id, header, place)
+            state.verify_partition(body.transactional_id, header, topic_partition)
         log.check_leader(node_id, -1)
         return log.append(batch, state.now_ms())
 
     topics: dict[str, list[Any]] = {}
-    for place in batches:
-        code, done, refused = attempt(change, partial(appended, place), place)
-        topics.setdefault(place[0], []).append(_produced(place[1], code, done, refused))
+    for topic_partition in batches:
+        code, done, refused = attempt(change, partial(appended, topic_partition), topic_partition)
+        topics.setdefault(topic_partition[0], []).append(_produced(topic_partition[1], code, done, refused))
     state.lock.notify_all()
-    response = answer_type("Produce")
+    response = response_type("Produce")
     return response(
         responses=[response.TopicProduceResponse(name=name, partition_responses=members) for name, members in topics.items()],
         throttle_time_ms=change.throttle_ms,
     )
 
 
-def _whole_request_code(body: Any, batches: dict[Place, Any]) -> int:
+def _whole_request_code(body: Any, batches: dict[PartitionKey, Any]) -> int:
     headers = [header for records in batches.values() if (header := _header_of_first(records)) is not None]
     transactional = {(header.producer_id, header.producer_epoch) for header in headers if header.is_transactional}
     if transactional and body.transactional_id is None:
@@ -306,7 +312,7 @@ def _header_of_first(records: bytes | None) -> Header | None:
 
 
 def _produced(index: int, code: int, done: Appended | None, refused: RefusedError | None) -> Any:
-    part = answer_type("Produce").TopicProduceResponse.PartitionProduceResponse
+    part = response_type("Produce").TopicProduceResponse.PartitionProduceResponse
     blamed = [] if refused is None else refused.record_errors
     offsets = done if done is not None and not code else Appended(-1, -1, -1)
     return part(
@@ -324,7 +330,7 @@ def _produced(index: int, code: int, done: Appended | None, refused: RefusedErro
 
 
 def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("DescribeConfigs")
+    response = response_type("DescribeConfigs")
     result = response.DescribeConfigsResult
 
     def settings(resource: Any) -> dict[str, str]:
@@ -363,11 +369,11 @@ def _describe_configs(state: ClusterState, node_id: int, body: Any, change: Chan
 
 
 def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("DescribeProducers")
+    response = response_type("DescribeProducers")
     topic, part = response.TopicResponse, response.TopicResponse.PartitionResponse
 
-    def described(place: Place) -> list[Any]:
-        log = state.log_of(place)
+    def described(topic_partition: PartitionKey) -> list[Any]:
+        log = state.log_of(topic_partition)
         log.check_leader(node_id, -1)
         return [
             part.ProducerState(
@@ -381,9 +387,9 @@ def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Ch
             for producer_id, entry in log.producers.items()
         ]
 
-    def answered(place: Place) -> Any:
-        code, producers, _ = attempt(change, lambda: described(place), place)
-        return part(partition_index=place[1], error_code=code, error_message=None, active_producers=producers or [])
+    def answered(topic_partition: PartitionKey) -> Any:
+        code, producers, _ = attempt(change, lambda: described(topic_partition), topic_partition)
+        return part(partition_index=topic_partition[1], error_code=code, error_message=None, active_producers=producers or [])
 
     topics = [
         topic(name=requested.name, partitions=[answered((requested.name, index)) for index in requested.partition_indexes])
@@ -394,7 +400,7 @@ def _describe_producers(state: ClusterState, node_id: int, body: Any, change: Ch
 
 def _describe_acls(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Of one kind of resources at a time; without an authorizer there are none to describe."""
-    response = answer_type("DescribeAcls")
+    response = response_type("DescribeAcls")
     code = change.code_of(None) or (_SECURITY_DISABLED if state.acls is None else 0)
     resources = [
         response.DescribeAclsResource(
@@ -411,7 +417,7 @@ def _describe_acls(state: ClusterState, node_id: int, body: Any, change: Change)
 
 def _describe_client_quotas(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """All of them: no filter is modelled."""
-    response = answer_type("DescribeClientQuotas")
+    response = response_type("DescribeClientQuotas")
     entry = response.EntryData
     code = change.code_of(None) or (_INVALID_REQUEST if body.components else 0)
     entries = [
@@ -426,7 +432,7 @@ def _describe_client_quotas(state: ClusterState, node_id: int, body: Any, change
 
 def _alter_client_quotas(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Refuse what ClientQuotaControlManager refuses: an entity twice, unknown types and keys, values that are not above zero."""
-    response = answer_type("AlterClientQuotas")
+    response = response_type("AlterClientQuotas")
     answered = response.EntryData
     seen: set[Any] = set()
     entries = []
@@ -455,7 +461,7 @@ def _code_of_quota(entity: tuple[tuple[str, str | None], ...], ops: Any, *, is_t
 
 def _delete_topics(state: ClusterState, _node_id: int, body: Any, change: Change) -> Any:
     """Delete topics by id."""
-    response = answer_type("DeleteTopics")
+    response = response_type("DeleteTopics")
 
     def deleted(topic_id: Any) -> None:
         name = next((name for name, known in state.topic_ids.items() if known == topic_id), None)

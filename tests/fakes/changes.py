@@ -1,4 +1,4 @@
-"""What a test may do to single answers: the faults that real brokers do not show on demand."""
+"""What a test may do to single responses: the faults that real brokers do not show on demand."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from tests.fakes.kafka_codec import framed
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Of one answer. Nothing set: the broker answers as it should.
+    """Of one response. Nothing set: the broker answers as it should.
 
     `error_code` is answered instead of the effect, or in spite of it where `is_performed`; `only` narrows it to one
     topic-partition. `drops_before`: the connection is closed without reading further; `drops_after`: when the effect has
@@ -23,7 +23,7 @@ class Change:
 
     error_code: int = 0
     is_performed: bool = False
-    only: Place | None = None
+    only: PartitionKey | None = None
     throttle_ms: int = 0
     first: Callable[[], object] | None = None
     hold: threading.Event | None = None
@@ -32,14 +32,14 @@ class Change:
     reply: Callable[[bytes], bytes] | None = None
     closes: bool = False
 
-    def code_of(self, place: Place | None) -> int:
-        return self.error_code if self.only is None or self.only == place else 0
+    def code_of(self, topic_partition: PartitionKey | None) -> int:
+        return self.error_code if self.only is None or self.only == topic_partition else 0
 
 
 AS_IT_SHOULD = Change()
 
 
-def error(code: int, only: Place | None = None, *, is_performed: bool = False) -> Change:
+def error(code: int, only: PartitionKey | None = None, *, is_performed: bool = False) -> Change:
     return Change(error_code=code, only=only, is_performed=is_performed)
 
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, Place, Transactions
+from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Groups, PartitionKey, Transactions
 from tests.fakes.partition_log import PartitionLog
 from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, RefusedError
 
@@ -23,7 +23,7 @@ class ClusterState:
         self.nodes: dict[int, Address] = {}
         self.broker_configs = {"transaction.max.timeout.ms": str(MAX_TIMEOUT_MS), "default.replication.factor": "1"}
         self.topic_ids: dict[str, uuid.UUID] = {}
-        self.logs: dict[Place, PartitionLog] = {}
+        self.logs: dict[PartitionKey, PartitionLog] = {}
         self.groups = Groups()
         self.transactions = Transactions(
             self.logs, self.groups, now_ms, lambda: int(self.broker_configs["transaction.max.timeout.ms"])
@@ -54,20 +54,20 @@ class ClusterState:
     def delete_topic(self, name: str) -> None:
         with self.lock:
             del self.topic_ids[name]
-            for place in [place for place in self.logs if place[0] == name]:
-                del self.logs[place]
+            for topic_partition in [topic_partition for topic_partition in self.logs if topic_partition[0] == name]:
+                del self.logs[topic_partition]
 
     def log(self, topic: str, partition: int = 0) -> PartitionLog:
         return self.logs[topic, partition]
 
-    def seed(self, place: Place, *batches: bytes) -> None:
+    def seed(self, topic_partition: PartitionKey, *batches: bytes) -> None:
         with self.lock:
-            self.logs[place].seed(*batches)
+            self.logs[topic_partition].seed(*batches)
             self.lock.notify_all()
 
-    def move_leader(self, place: Place, node_id: int) -> None:
+    def move_leader(self, topic_partition: PartitionKey, node_id: int) -> None:
         with self.lock:
-            self.logs[place].move(node_id)
+            self.logs[topic_partition].move(node_id)
 
     def move_coordinator(self, kind: int, node_id: int) -> None:
         with self.lock:
@@ -99,25 +99,25 @@ class ClusterState:
         if not self.coordinators_exist or self.coordinator_nodes[kind] != node_id:
             raise RefusedError(16)
 
-    def log_of(self, place: Place) -> PartitionLog:
-        if place not in self.logs:
+    def log_of(self, topic_partition: PartitionKey) -> PartitionLog:
+        if topic_partition not in self.logs:
             raise RefusedError(3)
-        return self.logs[place]
+        return self.logs[topic_partition]
 
     def verify_offsets_txn(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
         if not self.groups.has_open_txn(producer_id, producer_epoch):
             self._verify(transactional_id, producer_id, producer_epoch, OFFSETS_PLACE)
 
-    def verify_partition(self, transactional_id: str, header: Header, place: Place) -> None:
+    def verify_partition(self, transactional_id: str, header: Header, topic_partition: PartitionKey) -> None:
         """Ask the coordinator, as leaders do before the first batch of a transaction."""
-        log = self.logs[place]
+        log = self.logs[topic_partition]
         if not log.has_open_txn(header.producer_id, header.producer_epoch):
             log.begin_verification(header)
-            self._verify(transactional_id, header.producer_id, header.producer_epoch, place)
+            self._verify(transactional_id, header.producer_id, header.producer_epoch, topic_partition)
 
-    def _verify(self, transactional_id: str, producer_id: int, producer_epoch: int, place: Place) -> None:
+    def _verify(self, transactional_id: str, producer_id: int, producer_epoch: int, topic_partition: PartitionKey) -> None:
         """As leaders tell producers before KIP-890 part 2."""
         try:
-            self.transactions.verify(transactional_id, producer_id, producer_epoch, place)
+            self.transactions.verify(transactional_id, producer_id, producer_epoch, topic_partition)
         except RefusedError as refused:
             raise RefusedError({120: 48, 90: 47, 51: 19}.get(refused.code, refused.code)) from refused

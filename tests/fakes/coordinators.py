@@ -16,8 +16,8 @@ MAX_METADATA_BYTES = 4096
 MAX_TIMEOUT_MS = 900_000
 _LAST_EPOCH = 32766
 
-Place = tuple[str, int]
-OFFSETS_PLACE: Place = (OFFSETS_TOPIC, 0)
+PartitionKey = tuple[str, int]
+OFFSETS_PLACE: PartitionKey = (OFFSETS_TOPIC, 0)
 
 
 class TxnState(enum.Enum):
@@ -39,7 +39,7 @@ class Txn:
     producer_epoch: int
     last_epoch: int = -1
     state: TxnState = TxnState.EMPTY
-    places: set[Place] = field(default_factory=set)
+    topic_partitions: set[PartitionKey] = field(default_factory=set)
 
 
 class Committed(NamedTuple):
@@ -51,27 +51,29 @@ class Groups:
     """Offsets of simple groups; those of an open transaction wait for its marker."""
 
     def __init__(self) -> None:
-        self.offsets: dict[tuple[str, Place], Committed] = {}
-        self._pending: dict[tuple[int, int], dict[tuple[str, Place], Committed]] = {}
+        self.offsets: dict[tuple[str, PartitionKey], Committed] = {}
+        self._pending: dict[tuple[int, int], dict[tuple[str, PartitionKey], Committed]] = {}
 
     def has_open_txn(self, producer_id: int, producer_epoch: int) -> bool:
         return (producer_id, producer_epoch) in self._pending
 
-    def commit(self, group: str, place: Place, committed: Committed, producer_id: int, producer_epoch: int) -> None:
+    def commit(
+        self, group: str, topic_partition: PartitionKey, committed: Committed, producer_id: int, producer_epoch: int
+    ) -> None:
         self._require_short(committed)
-        self._pending.setdefault((producer_id, producer_epoch), {})[group, place] = committed
+        self._pending.setdefault((producer_id, producer_epoch), {})[group, topic_partition] = committed
 
-    def commit_now(self, group: str, place: Place, committed: Committed) -> None:
+    def commit_now(self, group: str, topic_partition: PartitionKey, committed: Committed) -> None:
         """Commit without a transaction, as a group without members may."""
         self._require_short(committed)
-        self.offsets[group, place] = committed
+        self.offsets[group, topic_partition] = committed
 
     def _require_short(self, committed: Committed) -> None:
         if len((committed.metadata or "").encode()) > MAX_METADATA_BYTES:
             raise RefusedError(12)
 
-    def is_unstable(self, group: str, place: Place) -> bool:
-        return any((group, place) in offsets for offsets in self._pending.values())
+    def is_unstable(self, group: str, topic_partition: PartitionKey) -> bool:
+        return any((group, topic_partition) in offsets for offsets in self._pending.values())
 
     def end(self, producer_id: int, *, is_commit: bool) -> None:
         for key in [key for key in self._pending if key[0] == producer_id]:
@@ -88,7 +90,7 @@ class Transactions:
 
     def __init__(
         self,
-        logs: Mapping[Place, PartitionLog],
+        logs: Mapping[PartitionKey, PartitionLog],
         groups: Groups,
         now_ms: Callable[[], int],
         max_timeout_ms: Callable[[], int],
@@ -156,21 +158,21 @@ class Transactions:
             raise RefusedError(90)
         return txn
 
-    def add(self, transactional_id: str, producer_id: int, producer_epoch: int, places: Iterable[Place]) -> None:
+    def add(self, transactional_id: str, producer_id: int, producer_epoch: int, topic_partitions: Iterable[PartitionKey]) -> None:
         txn = self._known(transactional_id, producer_id, producer_epoch)
         if txn.state in _COMPLETE:
             raise RefusedError(51)
         if txn.state is not TxnState.ONGOING:
             txn.state = TxnState.ONGOING
-            txn.places.clear()
-        txn.places |= set(places)
+            txn.topic_partitions.clear()
+        txn.topic_partitions |= set(topic_partitions)
 
-    def verify(self, transactional_id: str, producer_id: int, producer_epoch: int, place: Place) -> None:
+    def verify(self, transactional_id: str, producer_id: int, producer_epoch: int, topic_partition: PartitionKey) -> None:
         """As the partition's leader asks before it appends: codes are those of the coordinator."""
         txn = self._known(transactional_id, producer_id, producer_epoch)
         if txn.state in _COMPLETE:
             raise RefusedError(51)
-        if txn.state is not TxnState.ONGOING or place not in txn.places:
+        if txn.state is not TxnState.ONGOING or topic_partition not in txn.topic_partitions:
             raise RefusedError(120)
 
     def end(self, transactional_id: str, producer_id: int, producer_epoch: int, *, is_commit: bool) -> None:
@@ -197,14 +199,17 @@ class Transactions:
 
     def _complete(self, txn: Txn) -> None:
         """Not before each partition can take its marker: until then the transaction stays prepared."""
-        if any(place in self._logs and not self._logs[place].takes_appends for place in txn.places):
+        if any(
+            topic_partition in self._logs and not self._logs[topic_partition].takes_appends
+            for topic_partition in txn.topic_partitions
+        ):
             return
         is_commit = txn.state is TxnState.PREPARE_COMMIT
-        for place in sorted(txn.places):
-            if place == OFFSETS_PLACE:
+        for topic_partition in sorted(txn.topic_partitions):
+            if topic_partition == OFFSETS_PLACE:
                 self._groups.end(txn.producer_id, is_commit=is_commit)
-            elif place in self._logs:
-                self._logs[place].append_marker(
+            elif topic_partition in self._logs:
+                self._logs[topic_partition].append_marker(
                     txn.producer_id,
                     txn.producer_epoch,
                     is_commit=is_commit,
@@ -212,4 +217,4 @@ class Transactions:
                     now_ms=self._now_ms(),
                 )
         txn.state = _COMPLETE[txn.state]
-        txn.places.clear()
+        txn.topic_partitions.clear()

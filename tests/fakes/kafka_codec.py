@@ -1,4 +1,4 @@
-"""Requests and answers by kafka-python's protocol classes, in the versions that the package under test uses. No own wire code."""
+"""Requests and responses by kafka-python's protocol classes, in the versions that the package under test uses. No own wire code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def request_type(api: str, version: int | None = None) -> Any:
     return getattr(module, f"{api}Request")[usual if version is None else version]
 
 
-def answer_type(api: str, version: int | None = None) -> Any:
+def response_type(api: str, version: int | None = None) -> Any:
     module, usual = _MODULES[api]
     return getattr(module, f"{api}Response")[usual if version is None else version]
 
@@ -105,11 +105,11 @@ def read_request(frame: bytes) -> Request:
     return Request(api, correlation_id, client_id, body, len(frame))
 
 
-def answer_frame(request: Request, answer: Any) -> bytes:
+def response_frame(request: Request, response: Any) -> bytes:
     """Return a whole frame, length included."""
     has_tags = request.api not in _WITHOUT_TAGS and request.body.version not in OLDER_VERSIONS.get(request.api, ())
     header = request.correlation_id.to_bytes(4, "big") + (_NO_TAGS if has_tags else b"")
-    return framed(header + bytes(answer.encode()))
+    return framed(header + bytes(response.encode()))
 
 
 def framed(body: bytes) -> bytes:

@@ -17,7 +17,7 @@ EPOCH_POS = 12
 
 
 class Stored(NamedTuple):
-    """`segment` counts the log segments: one Fetch answer never goes beyond one."""
+    """`segment` counts the log segments: one Fetch response never goes beyond one."""
 
     header: Header
     data: bytes
@@ -88,8 +88,8 @@ class PartitionLog:
         self._segment_time: int | None = None
         self.log_start_offset = self.end_offset = 0
         self.local_start_offset = 0
-        """What lies in front of it is in remote storage, and comes with every `remote_answers`-th answer."""
-        self.remote_answers = 1
+        """What lies in front of it is in remote storage, and comes with every `remote_responses`-th answer."""
+        self.remote_responses = 1
         self._remote_reads = 0
         self.replicas = self.in_sync = 1
         """How many there are, the leader among them."""
@@ -354,7 +354,7 @@ class PartitionLog:
             raise RefusedError(1)
         if offset < self.local_start_offset:
             self._remote_reads += 1
-            if self._remote_reads % self.remote_answers:
+            if self._remote_reads % self.remote_responses:
                 return Read(b"", [])
         end = self.last_stable_offset_at(node_id) if isolation_level else self.high_watermark_at(node_id)
         readable = [batch for batch in self.batches if batch.header.last_offset >= offset and batch.header.last_offset < end]

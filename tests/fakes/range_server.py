@@ -23,7 +23,7 @@ TARGET = f"{PATH}?X-Amz-Expires=60&{SIGNATURE}"
 
 
 class Fault(enum.Enum):
-    """What happens to one request instead of its answer."""
+    """What happens to one request instead of its response."""
 
     ANSWER_500 = 500
     ANSWER_503 = 503

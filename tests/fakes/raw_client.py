@@ -1,4 +1,4 @@
-"""A client that sends what it is told, sense or nonsense, and returns decoded answers: to compare brokers by."""
+"""A client that sends what it is told, sense or nonsense, and returns decoded responses: to compare brokers by."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from tests.fakes.kafka_codec import answer_type, request_type
+from tests.fakes.kafka_codec import request_type, response_type
 
 TIMEOUT_S = 30.0
 _PASSING = frozenset({14, 15, 16, 51})
@@ -39,7 +39,7 @@ class RawClient:
     def receive(self, api: str, correlation_id: int) -> Any:
         frame = self._exactly(int.from_bytes(self._exactly(4), "big"))
         assert int.from_bytes(frame[:4], "big") == correlation_id
-        return answer_type(api).decode(frame[4:] if api in ("ApiVersions", "SaslHandshake") else frame[5:])
+        return response_type(api).decode(frame[4:] if api in ("ApiVersions", "SaslHandshake") else frame[5:])
 
     def ask(self, api: str, **fields: Any) -> Any:
         return self.receive(api, self.send(api, **fields))
@@ -79,14 +79,14 @@ class RawClient:
         """Return (producer id, epoch), after whatever there is to wait for."""
         assert self.find(transactional_id, 1) == 0
         assert self.find(transactional_id, 0) == 0
-        answers: list[Any] = []
+        responses: list[Any] = []
 
         def init() -> int:
-            answers.append(self.init(transactional_id))
-            return int(answers[-1].error_code)
+            responses.append(self.init(transactional_id))
+            return int(responses[-1].error_code)
 
         assert self.settled(init) == 0
-        return answers[-1].producer_id, answers[-1].producer_epoch
+        return responses[-1].producer_id, responses[-1].producer_epoch
 
     def produce(
         self,
@@ -99,8 +99,8 @@ class RawClient:
         twice: bool = False,
     ) -> Any:
         """Return the partition's response."""
-        answers = self.produce_many([(topic, partition, records)] * (2 if twice else 1), txn=txn, acks=acks)
-        return answers[topic, partition]
+        responses = self.produce_many([(topic, partition, records)] * (2 if twice else 1), txn=txn, acks=acks)
+        return responses[topic, partition]
 
     def produce_many(
         self, members: Sequence[tuple[str, int, bytes | None]], *, txn: str | None = None, acks: int = -1
@@ -109,31 +109,31 @@ class RawClient:
         by_topic: dict[str, list[Any]] = {}
         for name, partition, records in members:
             by_topic.setdefault(name, []).append(topic.PartitionProduceData(index=partition, records=records))
-        answer = self.ask(
+        response = self.ask(
             "Produce",
             transactional_id=txn,
             acks=acks,
             timeout_ms=10_000,
             topic_data=[topic(name=name, partition_data=parts) for name, parts in by_topic.items()],
         )
-        return {(response.name, part.index): part for response in answer.responses for part in response.partition_responses}
+        return {(entry.name, part.index): part for entry in response.responses for part in entry.partition_responses}
 
-    def add(self, txn: str, producer_id: int, epoch: int, *places: tuple[str, int]) -> list[int]:
-        """One try; the codes in the order of `places`."""
+    def add(self, txn: str, producer_id: int, epoch: int, *topic_partitions: tuple[str, int]) -> list[int]:
+        """One try; the codes in the order of `topic_partitions`."""
         topic = request_type("AddPartitionsToTxn").AddPartitionsToTxnTopic
-        answer = self.ask(
+        response = self.ask(
             "AddPartitionsToTxn",
             v3_and_below_transactional_id=txn,
             v3_and_below_producer_id=producer_id,
             v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=[topic(name=name, partitions=[partition]) for name, partition in places],
+            v3_and_below_topics=[topic(name=name, partitions=[partition]) for name, partition in topic_partitions],
         )
         codes = {
             (result.name, part.partition_index): part.partition_error_code
-            for result in answer.results_by_topic_v3_and_below
+            for result in response.results_by_topic_v3_and_below
             for part in result.results_by_partition
         }
-        return [codes[place] for place in places]
+        return [codes[topic_partition] for topic_partition in topic_partitions]
 
     def added(self, txn: str, producer_id: int, epoch: int, topic: str, partition: int = 0) -> int:
         return self.settled(lambda: self.add(txn, producer_id, epoch, (topic, partition))[0])
@@ -164,8 +164,8 @@ class RawClient:
             topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
             coordinator_epoch=coordinator_epoch,
         )
-        answer = self.ask("WriteTxnMarkers", markers=[marker])
-        return int(answer.markers[0].topics[0].partitions[0].error_code)
+        response = self.ask("WriteTxnMarkers", markers=[marker])
+        return int(response.markers[0].topics[0].partitions[0].error_code)
 
     def commit_offset(self, txn: str, producer_id: int, epoch: int, topic: str, offset: int, metadata: str = "") -> int:
         kind = request_type("TxnOffsetCommit").TxnOffsetCommitRequestTopic
@@ -174,7 +174,7 @@ class RawClient:
         )
 
         def once() -> int:
-            answer = self.ask(
+            response = self.ask(
                 "TxnOffsetCommit",
                 transactional_id=txn,
                 group_id=txn,
@@ -185,22 +185,22 @@ class RawClient:
                 group_instance_id=None,
                 topics=[kind(name=topic, partitions=[part])],
             )
-            return int(answer.topics[0].partitions[0].error_code)
+            return int(response.topics[0].partitions[0].error_code)
 
         return self.settled(once)
 
     def group_offset(self, group: str, topic: str) -> tuple[int, int]:
         """(error code, offset), one try."""
         kind = request_type("OffsetFetch").OffsetFetchRequestTopic
-        answers: list[Any] = []
+        responses: list[Any] = []
 
         def once() -> int:
             asked = [kind(name=topic, partition_indexes=[0])]
-            answers.append(self.ask("OffsetFetch", group_id=group, topics=asked, require_stable=True))
-            return int(answers[-1].error_code)
+            responses.append(self.ask("OffsetFetch", group_id=group, topics=asked, require_stable=True))
+            return int(responses[-1].error_code)
 
         assert self.settled(once) == 0
-        part = answers[-1].topics[0].partitions[0]
+        part = responses[-1].topics[0].partitions[0]
         return part.error_code, part.committed_offset
 
     def list_offsets(
@@ -209,20 +209,20 @@ class RawClient:
         kind = request_type("ListOffsets").ListOffsetsTopic
         part = kind.ListOffsetsPartition(partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp)
         asked = [kind(name=topic, partitions=[part] * times)]
-        answer = self.ask("ListOffsets", replica_id=-1, isolation_level=isolation, topics=asked)
-        return answer.topics[0].partitions[0]
+        response = self.ask("ListOffsets", replica_id=-1, isolation_level=isolation, topics=asked)
+        return response.topics[0].partitions[0]
 
     def epoch_end(self, topic: str, leader_epoch: int, *, epoch: int = -1) -> Any:
         kind = request_type("OffsetForLeaderEpoch").OffsetForLeaderTopic
         part = kind.OffsetForLeaderPartition(partition=0, current_leader_epoch=epoch, leader_epoch=leader_epoch)
-        answer = self.ask("OffsetForLeaderEpoch", replica_id=-1, topics=[kind(topic=topic, partitions=[part])])
-        return answer.topics[0].partitions[0]
+        response = self.ask("OffsetForLeaderEpoch", replica_id=-1, topics=[kind(topic=topic, partitions=[part])])
+        return response.topics[0].partitions[0]
 
     def producers(self, topic: str) -> list[Any]:
         """Return what the leader of partition 0 remembers of producers."""
         kind = request_type("DescribeProducers").TopicRequest
-        answer = self.ask("DescribeProducers", topics=[kind(name=topic, partition_indexes=[0])])
-        return list(answer.topics[0].partitions[0].active_producers)
+        response = self.ask("DescribeProducers", topics=[kind(name=topic, partition_indexes=[0])])
+        return list(response.topics[0].partitions[0].active_producers)
 
     def fetch(
         self,
@@ -249,7 +249,7 @@ class RawClient:
             )
             for partition in partitions
         ]
-        answer = self.ask(
+        response = self.ask(
             "Fetch",
             replica_id=-1,
             max_wait_ms=0,
@@ -262,8 +262,8 @@ class RawClient:
             forgotten_topics_data=[],
             rack_id="",
         )
-        assert answer.error_code == 0
-        answered = answer.responses[0].partitions
+        assert response.error_code == 0
+        answered = response.responses[0].partitions
         return answered[0] if len(partitions) == 1 else answered
 
     def metadata(self, *names: str) -> Any:

@@ -17,7 +17,7 @@ from tests.fakes.schema_registry import Refusal, RegistryRules
 
 @dataclass
 class RegistryFault:
-    """A status instead of the answer, for the next `times` requests of `method` whose path begins with `path`."""
+    """A status instead of the response, for the next `times` requests of `method` whose path begins with `path`."""
 
     method: str
     path: str
@@ -65,7 +65,7 @@ def _handler_of(server: RegistryServer) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
-        def _answer(self) -> None:
+        def _respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             server.requests.append((self.command, self.path))
             try:
@@ -81,7 +81,7 @@ def _handler_of(server: RegistryServer) -> type[BaseHTTPRequestHandler]:
             else:
                 self._send(*_result(server.rules, self.command, self.path, body, server.page_items))
 
-        do_GET = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - names of http.server
+        do_GET = do_PUT = do_POST = do_DELETE = _respond  # noqa: N815 - names of http.server
 
         def _send(self, status: int, payload: bytes) -> None:
             self.send_response(status)

@@ -42,6 +42,6 @@ def replayed_connection(received: bytes) -> Connection:
     return Connection(ReplayedTransport(received), "replayed", 1 << 20)  # type: ignore[arg-type]
 
 
-def answer_frame(correlation_id: int, body: bytes) -> bytes:
+def response_frame(correlation_id: int, body: bytes) -> bytes:
     """`body` behind the correlation id."""
     return (len(body) + 4).to_bytes(4, "big") + correlation_id.to_bytes(4, "big") + body

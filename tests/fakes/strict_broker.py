@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from tests.fakes.apis import answer
+from tests.fakes.apis import respond
 from tests.fakes.changes import AS_IT_SHOULD, Change
 from tests.fakes.cluster_state import ClusterState
-from tests.fakes.kafka_codec import OtherVersionError, Request, UnreadableRequestError, answer_frame, read_request
+from tests.fakes.kafka_codec import OtherVersionError, Request, UnreadableRequestError, read_request, response_frame
 
 HOST = "127.0.0.1"
 MAX_REQUEST_BYTES = 104_857_600
@@ -51,8 +51,8 @@ class _Node:
 class StrictCluster(ClusterState):
     """Context manager. Leaving it stops every thread, and fails the test where a request could not be read.
 
-    `look_ahead_s`: before each answer, read what else comes within that time: then `most_in_flight` and
-    `most_in_flight_bytes` say how much a client sends without waiting. `await_in_flight`: an API's first answer waits
+    `look_ahead_s`: before each response, read what else comes within that time: then `most_in_flight` and
+    `most_in_flight_bytes` say how much a client sends without waiting. `await_in_flight`: an API's first response waits
     until so many of its requests have come.
     """
 
@@ -63,7 +63,7 @@ class StrictCluster(ClusterState):
         self._changes: dict[tuple[str, int | None], deque[Change]] = {}
         self._always: dict[str, Change] = {}
         self._holds: list[threading.Event] = []
-        self._alter_answer: dict[str, Callable[[Any], None]] = {}
+        self._alter_response: dict[str, Callable[[Any], None]] = {}
         self.received: list[Received] = []
         self.connections = 0
         self.unreadable: list[str] = []
@@ -92,21 +92,21 @@ class StrictCluster(ClusterState):
     # --- what a test changes ---
 
     def change(self, api: str, *changes: Change, node_id: int | None = None) -> None:
-        """Of the next answers of an API, in turn, by any node or by one; `AS_IT_SHOULD` leaves one alone."""
+        """Of the next responses of an API, in turn, by any node or by one; `AS_IT_SHOULD` leaves one alone."""
         with self.lock:
             self._changes.setdefault((api, node_id), deque()).extend(changes)
 
     def change_always(self, api: str, change: Change | None) -> None:
-        """Of every answer that `change` does not name; None ends it."""
+        """Of every response that `change` does not name; None ends it."""
         with self.lock:
             self._always.pop(api, None)
             if change is not None:
                 self._always[api] = change
 
-    def alter_answers(self, api: str, alter: Callable[[Any], None]) -> None:
-        """Let `alter` edit every decoded answer of an API before it is sent."""
+    def alter_responses(self, api: str, alter: Callable[[Any], None]) -> None:
+        """Let `alter` edit every decoded response of an API before it is sent."""
         with self.lock:
-            self._alter_answer[api] = alter
+            self._alter_response[api] = alter
 
     def bodies(self, api: str) -> list[Any]:
         with self.lock:
@@ -181,7 +181,7 @@ class StrictCluster(ClusterState):
     def _serve(self, node: _Node, peer: socket.socket, number: int) -> None:
         try:
             with peer:
-                self._answer_in_turn(node, peer, number)
+                self._respond_in_turn(node, peer, number)
         except OSError:
             pass  # the client went away
         except UnreadableRequestError as error:
@@ -190,7 +190,7 @@ class StrictCluster(ClusterState):
             with self.lock:
                 node.peers.discard(peer)
 
-    def _answer_in_turn(self, node: _Node, peer: socket.socket, number: int) -> None:
+    def _respond_in_turn(self, node: _Node, peer: socket.socket, number: int) -> None:
         waiting: deque[Request] = deque()
         while waiting or self._receive(node, peer, number, waiting):
             wanted = self.await_in_flight.pop(waiting[0].api, 0)
@@ -201,7 +201,7 @@ class StrictCluster(ClusterState):
                 if not self._receive(node, peer, number, waiting):
                     break
             self._note(waiting)
-            if not self._answer(node, peer, waiting.popleft()):
+            if not self._respond(node, peer, waiting.popleft()):
                 return
 
     def _receive(self, node: _Node, peer: socket.socket, number: int, waiting: deque[Request]) -> bool:
@@ -228,7 +228,7 @@ class StrictCluster(ClusterState):
                 self.most_in_flight[api] = max(self.most_in_flight.get(api, 0), len(sizes))
                 self.most_in_flight_bytes[api] = max(self.most_in_flight_bytes.get(api, 0), sum(sizes))
 
-    def _answer(self, node: _Node, peer: socket.socket, request: Request) -> bool:
+    def _respond(self, node: _Node, peer: socket.socket, request: Request) -> bool:
         """Whether the connection goes on."""
         with self.lock:
             queue = self._changes.get((request.api, node.node_id)) or self._changes.get((request.api, None))
@@ -242,12 +242,12 @@ class StrictCluster(ClusterState):
         if change.first is not None:
             change.first()
         with self.lock:
-            answered = answer(self, node.node_id, request, change)
-            if request.api in self._alter_answer:
-                self._alter_answer[request.api](answered)
+            answered = respond(self, node.node_id, request, change)
+            if request.api in self._alter_response:
+                self._alter_response[request.api](answered)
         if change.drops_after or not node.is_up:
             return False
-        frame = answer_frame(request, answered)
+        frame = response_frame(request, answered)
         peer.sendall(frame if change.reply is None else change.reply(frame))
         return not change.closes
 

@@ -1,4 +1,4 @@
-"""A change of an answer does what it says; what no broker could read fails the test; nothing outlives the cluster."""
+"""A change of a response does what it says; what no broker could read fails the test; nothing outlives the cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def second_produce(cluster: StrictCluster, change: Change) -> int:
         (after(lambda: None), 0, 2),
     ],
 )
-def test_the_nth_answer_is_changed_and_the_effect_happens_or_not(
+def test_the_nth_response_is_changed_and_the_effect_happens_or_not(
     cluster: StrictCluster, change: Change, code: int, appended: int
 ) -> None:
     assert second_produce(cluster, change) == code
@@ -74,7 +74,7 @@ def test_the_nth_answer_is_changed_and_the_effect_happens_or_not(
         (wrong_correlation_id(), 2),
     ],
 )
-def test_an_answer_that_is_lost_or_broken_cannot_be_read(cluster: StrictCluster, change: Change, appended: int) -> None:
+def test_a_response_that_is_lost_or_broken_cannot_be_read(cluster: StrictCluster, change: Change, appended: int) -> None:
     with pytest.raises((ConnectionError, AssertionError, ValueError, IndexError, TypeError, struct.error)):
         second_produce(cluster, change)
     assert cluster.log("t").end_offset == appended
@@ -126,8 +126,8 @@ def exchange(sent: bytes) -> bytes:
     """All that comes back until the broker closes the connection."""
     with StrictCluster() as cluster, socket.create_connection(cluster.nodes[1], timeout=10) as peer:
         peer.sendall(framed(sent))
-        with peer.makefile("rb") as answer:
-            received.append(answer.read())
+        with peer.makefile("rb") as response:
+            received.append(response.read())
     return received[-1]
 
 

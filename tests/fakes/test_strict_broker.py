@@ -116,8 +116,8 @@ def test_every_kind_of_batch_is_taken_or_refused(peer: Peer, configs: dict[str, 
 
 def test_record_errors_name_the_records_to_blame(peer: Peer) -> None:
     peer.create(**{"cleanup.policy": "compact"})
-    answer = peer.client.produce(peer.topic, batch(0, 3, payload=record(0, b"k") + record(1) + record(2)))
-    assert (answer.error_code, [record_error.batch_index for record_error in answer.record_errors]) == (87, [1, 2])
+    response = peer.client.produce(peer.topic, batch(0, 3, payload=record(0, b"k") + record(1) + record(2)))
+    assert (response.error_code, [record_error.batch_index for record_error in response.record_errors]) == (87, [1, 2])
 
 
 def test_acks_2_and_unknown_topics_are_refused(peer: Peer) -> None:
@@ -158,11 +158,11 @@ def test_a_wrong_max_timestamp_and_append_times_are_put_right_with_the_crc(peer:
 
 def test_a_topic_of_append_times_stamps_the_batch_and_says_so(peer: Peer) -> None:
     peer.create(**{"message.timestamp.type": "LogAppendTime"})
-    answer = peer.client.produce(peer.topic, batch(0, 2))
+    response = peer.client.produce(peer.topic, batch(0, 2))
     (stored,) = split_batches(bytes(peer.client.fetch(peer.topic, 0).records))
     assert stored[22] == 0x08
-    assert struct.unpack_from(">qq", stored, 27) == (1_000, answer.log_append_time_ms)
-    assert answer.log_append_time_ms > NOW_MS
+    assert struct.unpack_from(">qq", stored, 27) == (1_000, response.log_append_time_ms)
+    assert response.log_append_time_ms > NOW_MS
     assert crc32c.crc32c(stored[21:]) == int.from_bytes(stored[17:21], "big")
 
 
@@ -171,8 +171,8 @@ def test_requests_on_one_connection_are_answered_in_turn(peer: Peer) -> None:
     kind = request_type("Produce").TopicProduceData
     data = [kind(name=peer.topic, partition_data=[kind.PartitionProduceData(index=0, records=batch(0, 2))])]
     sent = [peer.client.send("Produce", transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=data) for _ in range(5)]
-    answers = [peer.client.receive("Produce", correlation_id).responses[0].partition_responses[0] for correlation_id in sent]
-    assert [answer.base_offset for answer in answers] == [0, 2, 4, 6, 8]
+    responses = [peer.client.receive("Produce", correlation_id).responses[0].partition_responses[0] for correlation_id in sent]
+    assert [response.base_offset for response in responses] == [0, 2, 4, 6, 8]
 
 
 def test_sequences_have_their_rules(peer: Peer) -> None:
@@ -372,8 +372,8 @@ def test_what_the_leader_remembers_of_a_producer(peer: Peer) -> None:
     assert peer.client.end(peer.txn, *txn, commit=True) == 0
     peer.client.initialised(peer.txn)
     assert described() == [(*txn, 2, -1)]
-    answer = peer.client.ask("DescribeProducers", topics=[kind(name=f"{peer.topic}-missing", partition_indexes=[0])])
-    assert answer.topics[0].partitions[0].error_code == 3
+    response = peer.client.ask("DescribeProducers", topics=[kind(name=f"{peer.topic}-missing", partition_indexes=[0])])
+    assert response.topics[0].partitions[0].error_code == 3
 
 
 def test_settings_of_a_topic_and_of_none(peer: Peer) -> None:

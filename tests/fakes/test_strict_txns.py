@@ -32,8 +32,8 @@ def test_two_epochs_in_one_request_are_refused_as_a_whole(peer: Peer) -> None:
     peer.create(2)
     txn = peer.begun()
     members = [(peer.topic, 0, transactional(0, txn)), (peer.topic, 1, transactional(0, (txn[0], txn[1] + 1)))]
-    answers = peer.client.produce_many(members, txn=peer.txn)
-    assert {answer.error_code for answer in answers.values()} == {49}
+    responses = peer.client.produce_many(members, txn=peer.txn)
+    assert {response.error_code for response in responses.values()} == {49}
 
 
 def test_add_partitions_is_all_or_nothing_and_idempotent(peer: Peer) -> None:

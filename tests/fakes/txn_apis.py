@@ -1,4 +1,4 @@
-"""From a decoded request to a coordinator to its answer: one function an API. The caller holds the cluster's lock."""
+"""From a decoded request to a coordinator to its response: one function an API. The caller holds the cluster's lock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
 from tests.fakes.cluster_state import GROUP, TXN, ClusterState
-from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Committed, Place, Txn
-from tests.fakes.kafka_codec import answer_type
+from tests.fakes.coordinators import MAX_TIMEOUT_MS, OFFSETS_PLACE, Committed, PartitionKey, Txn
+from tests.fakes.kafka_codec import response_type
 from tests.fakes.record_rules import RefusedError
 
 
@@ -24,7 +24,7 @@ def find_coordinator(state: ClusterState, node_id: int, body: Any, change: Chang
 
     code, node, _ = attempt(change, coordinator)
     host, port = state.nodes[node] if node is not None else ("", -1)
-    return answer_type("FindCoordinator")(
+    return response_type("FindCoordinator")(
         throttle_time_ms=change.throttle_ms,
         error_code=code,
         error_message=None,
@@ -44,30 +44,30 @@ def init_producer_id(state: ClusterState, node_id: int, body: Any, change: Chang
 
     code, pair, _ = attempt(change, initialised)
     producer_id, producer_epoch = pair if pair is not None and not code else (-1, -1)
-    return answer_type("InitProducerId")(
+    return response_type("InitProducerId")(
         throttle_time_ms=change.throttle_ms, error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
     )
 
 
 def add_partitions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("AddPartitionsToTxn")
+    response = response_type("AddPartitionsToTxn")
     topic = response.AddPartitionsToTxnTopicResult
-    places = [(requested.name, index) for requested in body.v3_and_below_topics for index in requested.partitions]
-    missing = {place: 3 for place in places if place not in state.logs}
-    forced = {place: change.error_code for place in places if change.only == place}
+    topic_partitions = [(requested.name, index) for requested in body.v3_and_below_topics for index in requested.partitions]
+    missing = {topic_partition: 3 for topic_partition in topic_partitions if topic_partition not in state.logs}
+    forced = {topic_partition: change.error_code for topic_partition in topic_partitions if change.only == topic_partition}
     refused = {**missing, **forced}
 
     def added() -> None:
         state.require_coordinator(TXN, node_id)
         state.transactions.add(
-            body.v3_and_below_transactional_id, body.v3_and_below_producer_id, body.v3_and_below_producer_epoch, places
+            body.v3_and_below_transactional_id, body.v3_and_below_producer_id, body.v3_and_below_producer_epoch, topic_partitions
         )
 
     if refused:
-        codes = {place: refused.get(place, 55) for place in places}
+        codes = {topic_partition: refused.get(topic_partition, 55) for topic_partition in topic_partitions}
     else:
         code, _, _ = attempt(change, added)
-        codes = dict.fromkeys(places, code)
+        codes = dict.fromkeys(topic_partitions, code)
     results: dict[str, list[Any]] = {}
     for (name, index), code in codes.items():
         result = topic.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
@@ -84,23 +84,23 @@ def add_offsets(state: ClusterState, node_id: int, body: Any, change: Change) ->
         state.transactions.add(body.transactional_id, body.producer_id, body.producer_epoch, [OFFSETS_PLACE])
 
     code, _, _ = attempt(change, added)
-    return answer_type("AddOffsetsToTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
+    return response_type("AddOffsetsToTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
 
 
 def txn_offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("TxnOffsetCommit")
+    response = response_type("TxnOffsetCommit")
     topic = response.TxnOffsetCommitResponseTopic
 
-    def committed(place: Place, part: Any) -> None:
-        state.log_of(place)
+    def committed(topic_partition: PartitionKey, part: Any) -> None:
+        state.log_of(topic_partition)
         state.require_coordinator(GROUP, node_id)
         state.verify_offsets_txn(body.transactional_id, body.producer_id, body.producer_epoch)
         value = Committed(part.committed_offset, part.committed_metadata)
-        state.groups.commit(body.group_id, place, value, body.producer_id, body.producer_epoch)
+        state.groups.commit(body.group_id, topic_partition, value, body.producer_id, body.producer_epoch)
 
     def answered(name: str, part: Any) -> Any:
-        place = (name, part.partition_index)
-        code, _, _ = attempt(change, lambda: committed(place, part), place)
+        topic_partition = (name, part.partition_index)
+        code, _, _ = attempt(change, lambda: committed(topic_partition, part), topic_partition)
         return topic.TxnOffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
 
     topics = [
@@ -117,17 +117,17 @@ def end_txn(state: ClusterState, node_id: int, body: Any, change: Change) -> Any
         state.lock.notify_all()
 
     code, _, _ = attempt(change, ended)
-    return answer_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
+    return response_type("EndTxn")(throttle_time_ms=change.throttle_ms, error_code=code)
 
 
 def write_txn_markers(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """As a leader is asked by a coordinator, or by an operator: nothing compares it with what coordinators know."""
-    response = answer_type("WriteTxnMarkers")
+    response = response_type("WriteTxnMarkers")
     result = response.WritableTxnMarkerResult
     topic = result.WritableTxnMarkerTopicResult
 
-    def written(place: Place, marker: Any) -> None:
-        log = state.log_of(place)
+    def written(topic_partition: PartitionKey, marker: Any) -> None:
+        log = state.log_of(topic_partition)
         log.check_leader(node_id, -1)
         log.check_marker(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
         log.append_marker(
@@ -162,7 +162,7 @@ def write_txn_markers(state: ClusterState, node_id: int, body: Any, change: Chan
 
 def describe_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Describe groups without members."""
-    response = answer_type("DescribeGroups")
+    response = response_type("DescribeGroups")
 
     def described(name: str) -> Any:
         code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id))
@@ -182,7 +182,7 @@ def describe_groups(state: ClusterState, node_id: int, body: Any, change: Change
 
 def delete_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Delete nothing: no test has a group that may be deleted."""
-    response = answer_type("DeleteGroups")
+    response = response_type("DeleteGroups")
 
     def refused() -> None:
         state.require_coordinator(GROUP, node_id)
@@ -203,10 +203,10 @@ def heartbeat(state: ClusterState, node_id: int, body: Any, change: Change) -> A
         raise RefusedError(25)
 
     code, _, _ = attempt(change, refused)
-    return answer_type("Heartbeat")(throttle_time_ms=change.throttle_ms, error_code=code)
+    return response_type("Heartbeat")(throttle_time_ms=change.throttle_ms, error_code=code)
 
 
-def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
+def _asked_partitions(state: ClusterState, body: Any) -> dict[str, list[int]]:
     """Partitions by topic; all that the group has an offset of where no topics are named."""
     if body.topics is not None:
         return {topic.name: list(topic.partition_indexes) for topic in body.topics}
@@ -218,21 +218,21 @@ def _asked_places(state: ClusterState, body: Any) -> dict[str, list[int]]:
 
 
 def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("OffsetFetch")
+    response = response_type("OffsetFetch")
     topic = response.OffsetFetchResponseTopic
     none = Committed(-1, "")
 
-    def offset_of(place: Place) -> Committed:
-        if body.require_stable and state.groups.is_unstable(body.group_id, place):
+    def offset_of(topic_partition: PartitionKey) -> Committed:
+        if body.require_stable and state.groups.is_unstable(body.group_id, topic_partition):
             raise RefusedError(88)
-        return state.groups.offsets.get((body.group_id, place), none)
+        return state.groups.offsets.get((body.group_id, topic_partition), none)
 
-    def answered(place: Place) -> Any:
+    def answered(topic_partition: PartitionKey) -> Any:
         forced = change if change.only is not None else Change()
-        code, committed, _ = attempt(forced, lambda: offset_of(place), place)
+        code, committed, _ = attempt(forced, lambda: offset_of(topic_partition), topic_partition)
         committed = none if committed is None or code else committed
         return topic.OffsetFetchResponsePartition(
-            partition_index=place[1],
+            partition_index=topic_partition[1],
             committed_offset=committed.offset,
             committed_leader_epoch=-1,
             metadata=committed.metadata,
@@ -240,7 +240,7 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
         )
 
     code, _, _ = attempt(change, lambda: state.require_coordinator(GROUP, node_id))
-    asked = {} if code else _asked_places(state, body)
+    asked = {} if code else _asked_partitions(state, body)
     return response(
         throttle_time_ms=change.throttle_ms,
         topics=[topic(name=name, partitions=[answered((name, index)) for index in indexes]) for name, indexes in asked.items()],
@@ -250,19 +250,21 @@ def offset_fetch(state: ClusterState, node_id: int, body: Any, change: Change) -
 
 def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Of groups without members: any generation is refused."""
-    response = answer_type("OffsetCommit")
+    response = response_type("OffsetCommit")
     topic = response.OffsetCommitResponseTopic
 
-    def code_of(place: Place, requested: Any) -> int:
+    def code_of(topic_partition: PartitionKey, requested: Any) -> int:
         def commit() -> None:
             state.require_coordinator(GROUP, node_id)
             if body.generation_id_or_member_epoch >= 0 or body.member_id:
                 raise RefusedError(25)
-            if place not in state.logs:
+            if topic_partition not in state.logs:
                 raise RefusedError(3)
-            state.groups.commit_now(body.group_id, place, Committed(requested.committed_offset, requested.committed_metadata))
+            state.groups.commit_now(
+                body.group_id, topic_partition, Committed(requested.committed_offset, requested.committed_metadata)
+            )
 
-        return attempt(change, commit, place)[0]
+        return attempt(change, commit, topic_partition)[0]
 
     topics = [
         topic(
@@ -281,7 +283,7 @@ def offset_commit(state: ClusterState, node_id: int, body: Any, change: Change) 
 
 
 def describe_transactions(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    response = answer_type("DescribeTransactions")
+    response = response_type("DescribeTransactions")
 
     def described(name: str) -> Any:
         def look() -> Txn:
@@ -307,7 +309,7 @@ def describe_transactions(state: ClusterState, node_id: int, body: Any, change: 
 
 def list_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
     """Only the coordinator of the groups has any."""
-    response = answer_type("ListGroups")
+    response = response_type("ListGroups")
     is_here = state.coordinator_nodes[GROUP] == node_id
     names = sorted({group for group, _ in state.groups.offsets}) if is_here and not change.code_of(None) else []
     groups = [response.ListedGroup(group_id=name, protocol_type="", group_state="Empty") for name in names]

@@ -73,23 +73,23 @@ class SourceLog:
         self._batches: defaultdict[TopicPartition, list[Batch]] = defaultdict(list)
         self._former: defaultdict[TopicPartition, list[Sequence[Batch]]] = defaultdict(list)
 
-    def before_truncation(self, place: TopicPartition) -> None:
+    def before_truncation(self, topic_partition: TopicPartition) -> None:
         """Read the log once more and keep it: what the files hold from now on is another one."""
-        self._former[place].append(tuple(self.batches(place)))
-        self._batches[place] = []
-        self._read_bytes[place] = 0
+        self._former[topic_partition].append(tuple(self.batches(topic_partition)))
+        self._batches[topic_partition] = []
+        self._read_bytes[topic_partition] = 0
 
-    def logs(self, place: TopicPartition) -> list[Sequence[Batch]]:
+    def logs(self, topic_partition: TopicPartition) -> list[Sequence[Batch]]:
         """Return the logs that were truncated, in order, and the one that the partition has now."""
-        return [*self._former[place], self.batches(place)]
+        return [*self._former[topic_partition], self.batches(topic_partition)]
 
-    def batches(self, place: TopicPartition) -> Sequence[Batch]:
+    def batches(self, topic_partition: TopicPartition) -> Sequence[Batch]:
         """Return what the log of a partition holds now. Nothing of it may have been deleted since the last call."""
-        segments = sorted((self._folder / f"{place.topic}-{place.partition}").glob("*.log"))
-        new = batches_of(b"".join(segment.read_bytes() for segment in segments), self._read_bytes.get(place, 0))
-        self._read_bytes[place] = self._read_bytes.get(place, 0) + sum(len(batch.data) for batch in new)
-        self._batches[place] += new
-        return self._batches[place]
+        segments = sorted((self._folder / f"{topic_partition.topic}-{topic_partition.partition}").glob("*.log"))
+        new = batches_of(b"".join(segment.read_bytes() for segment in segments), self._read_bytes.get(topic_partition, 0))
+        self._read_bytes[topic_partition] = self._read_bytes.get(topic_partition, 0) + sum(len(batch.data) for batch in new)
+        self._batches[topic_partition] += new
+        return self._batches[topic_partition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class ArchivedRow:
     `lineage`: 0, and one more behind each truncation of the source's log.
     """
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     start: int
     end: int
     kind: str
@@ -118,7 +118,7 @@ class ArchivedRow:
         return self.kind == "data" and self.state == VISIBLE
 
     def __str__(self) -> str:
-        return f"{self.place} [{self.start}, {self.end}){f' of lineage {self.lineage}' if self.lineage else ''}"
+        return f"{self.topic_partition} [{self.start}, {self.end}){f' of lineage {self.lineage}' if self.lineage else ''}"
 
 
 def load_archived_rows(tables: Path) -> list[ArchivedRow]:
@@ -126,12 +126,12 @@ def load_archived_rows(tables: Path) -> list[ArchivedRow]:
     if not DeltaTable.is_deltatable(str(tables / "archive_segments")):
         return []
     rows = DeltaTable(str(tables / "archive_segments")).to_pyarrow_table().to_pylist()
-    return sorted(map(_row_of, rows), key=lambda row: (row.place, row.lineage, row.start, row.end))
+    return sorted(map(_row_of, rows), key=lambda row: (row.topic_partition, row.lineage, row.start, row.end))
 
 
 def _row_of(row: Mapping[str, Any]) -> ArchivedRow:
     return ArchivedRow(
-        place=TopicPartition(row["source_topic"], row["source_partition"]),
+        topic_partition=TopicPartition(row["source_topic"], row["source_partition"]),
         start=row["source_start"],
         end=row["source_end"],
         kind=row["kind"],
@@ -163,7 +163,7 @@ def lineage_differences(rows: Sequence[ArchivedRow], files: Mapping[str, bytes],
     if not rows:
         return []
     if sorted(by_lineage) != list(range(len(logs))):
-        return [f"lineage: {rows[0].place}: lineages {sorted(by_lineage)} of {len(logs)} logs"]
+        return [f"lineage: {rows[0].topic_partition}: lineages {sorted(by_lineage)} of {len(logs)} logs"]
     differences = differences_of(by_lineage[0], files, logs[0])
     for number in range(1, len(logs)):
         own, former = by_lineage[number], by_lineage[number - 1]
@@ -171,11 +171,13 @@ def lineage_differences(rows: Sequence[ArchivedRow], files: Mapping[str, bytes],
         start = own[0].start
         if start > former[-1].end:
             differences.append(
-                f"hole: {own[0].place}: lineage {number} begins at {start}, the one before it ends at {former[-1].end}"
+                f"hole: {own[0].topic_partition}: lineage {number} begins at {start}, the one before it ends at {former[-1].end}"
             )
         before = [[batch.data for batch in logs[each] if batch.base_offset < start] for each in (number - 1, number)]
         if before[0] != before[1]:
-            differences.append(f"lost: {own[0].place}: lineage {number} begins at {start}, its log differs in front of that")
+            differences.append(
+                f"lost: {own[0].topic_partition}: lineage {number} begins at {start}, its log differs in front of that"
+            )
     return differences
 
 
@@ -197,11 +199,11 @@ def differences_of(rows: Sequence[ArchivedRow], files: Mapping[str, bytes], sour
 def _holes(rows: Sequence[ArchivedRow]) -> Iterable[str]:
     for before, row in itertools.pairwise(rows):
         if row.start > before.end:
-            yield f"hole: {row.place}: no row for offsets [{before.end}, {row.start})"
+            yield f"hole: {row.topic_partition}: no row for offsets [{before.end}, {row.start})"
         elif row.start < before.end:
-            yield f"twice: {row.place}: two rows for offsets [{row.start}, {min(row.end, before.end)})"
+            yield f"twice: {row.topic_partition}: two rows for offsets [{row.start}, {min(row.end, before.end)})"
     if rows and rows[0].start != 0 and rows[0].lineage == 0:
-        yield f"hole: {rows[0].place}: no row for offsets [0, {rows[0].start})"
+        yield f"hole: {rows[0].topic_partition}: no row for offsets [0, {rows[0].start})"
 
 
 def _row_differences(row: ArchivedRow, files: Mapping[str, bytes], expected: Sequence[Batch]) -> Iterable[str]:
@@ -316,9 +318,9 @@ def retention_differences(rows: Iterable[ArchivedRow], keep_bytes: Mapping[str, 
     expired: set[str] = set()
     for row in rows:
         if row.is_visible:
-            visible[row.place.topic] += row.size_bytes
+            visible[row.topic_partition.topic] += row.size_bytes
         elif row.kind == "data":
-            expired.add(row.place.topic)
+            expired.add(row.topic_partition.topic)
     return [
         f"lost: {topic}: expired to {visible[topic]} bytes, {keep_bytes.get(topic)} are to be kept"
         for topic in sorted(expired)
@@ -334,7 +336,7 @@ def unkept_promises(rows: Sequence[ArchivedRow], written: Iterable[Written]) -> 
         if record.outcome is Outcome.OK and record.offset is not None:
             candidates = [(data, bisect.bisect_right(data, record.offset, key=lambda row: row.start) - 1) for data in lineages]
             if not any(at >= 0 and record.offset < data[at].end for data, at in candidates):
-                differences.append(f"lost: {record.place}: offset {record.offset} was acknowledged, and no row has it")
+                differences.append(f"lost: {record.topic_partition}: offset {record.offset} was acknowledged, and no row has it")
     return differences
 
 
@@ -362,18 +364,21 @@ class ArchiveChecker:
         an archive that has ended and caught up has no such object.
         """
         rows, files = load_archived_rows(self._tables), load_files(self._objects)
-        by_place = {place: list(group) for place, group in itertools.groupby(rows, key=lambda row: row.place)}
-        known = self._written_below({place: group[-1].end for place, group in by_place.items()})
+        by_partition = {
+            topic_partition: list(group)
+            for topic_partition, group in itertools.groupby(rows, key=lambda row: row.topic_partition)
+        }
+        known = self._written_below({topic_partition: group[-1].end for topic_partition, group in by_partition.items()})
         differences = [
             *object_differences(rows),
             *orphans(rows, files.keys() - (set() if run_epoch is None else set(kept)), run_epoch),
             *retention_differences(rows, self._keep_bytes),
         ]
-        for place, group in by_place.items():
-            differences += lineage_differences(group, files, self._log.logs(place))
-            differences += unkept_promises(group, (record for record in known if record.place == place))
+        for topic_partition, group in by_partition.items():
+            differences += lineage_differences(group, files, self._log.logs(topic_partition))
+            differences += unkept_promises(group, (record for record in known if record.topic_partition == topic_partition))
         before = sum(self._records.values())
-        self._records |= {(row.place, row.lineage, row.start): row.record_count for row in rows if row.is_visible}
+        self._records |= {(row.topic_partition, row.lineage, row.start): row.record_count for row in rows if row.is_visible}
         outcomes = [record.outcome for record in known]
         return Checked(
             records=sum(self._records.values()) - before,
@@ -391,7 +396,7 @@ class ArchiveChecker:
         below: list[Written] = []
         later: list[Written] = []
         for record in (*self._later, *self._take_written()):
-            is_later = record.offset is not None and record.offset >= ends.get(record.place, 0)
+            is_later = record.offset is not None and record.offset >= ends.get(record.topic_partition, 0)
             (later if is_later else below).append(record)
         self._later = later
         return below

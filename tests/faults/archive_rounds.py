@@ -1,4 +1,4 @@
-"""Rounds of an archive: scenes whose process is `archive run` in the place of a mirror."""
+"""Rounds of an archive: scenes whose process is `archive run` instead of a mirror."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class ArchiveScene(Scene):
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             reached = ends_of(load_archived_rows(self.tables))
-            if all(reached.get(place, 0) >= end for place, end in ends.items()):
+            if all(reached.get(topic_partition, 0) >= end for topic_partition, end in ends.items()):
                 return
             if archive.exit_code is not None or time.monotonic() > give_up_at:
                 raise RoundFailedError(f"the archive did not catch up: {reached}, not {ends}:\n{archive.log()[-4000:]}")
@@ -168,7 +168,7 @@ class ArchiveScene(Scene):
 
 def ends_of(rows: list[ArchivedRow]) -> dict[TopicPartition, int]:
     """Return the ends of the newest lineages. `rows` as they are loaded."""
-    return {row.place: row.end for row in rows}
+    return {row.topic_partition: row.end for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tests.faults.mirror_process import WITHOUT_SPARK
 from tests.faults.process_faults import KillAll, KillDriver
 from tests.faults.rounds import Scene
 from tests.faults.steps import Step
-from tests.faults.store_faults import ENVIRONMENT, HarmedRequests, KilledWithLostAnswer, StoreOfScene, StoreStopped
+from tests.faults.store_faults import ENVIRONMENT, HarmedRequests, KilledWithLostResponse, StoreOfScene, StoreStopped
 from tests.object_store.servers import BUCKET
 from tests.object_store.store_proxy import Harm, StoreFault
 
@@ -52,28 +52,28 @@ def _put(harm: Harm, count: int | None = 1) -> StoreFault:
     return StoreFault(harm=harm, method="PUT", count=count)
 
 
-CASES: list[tuple[HarmedRequests | StoreStopped | KilledWithLostAnswer | KillAll | KillDriver, Step]] = [
+CASES: list[tuple[HarmedRequests | StoreStopped | KilledWithLostResponse | KillAll | KillDriver, Step]] = [
     (HarmedRequests(_put(Harm.ANSWER_503, 3)), BETWEEN),
     (HarmedRequests(_put(Harm.ANSWER_503, None), 5.0), BETWEEN),
     (HarmedRequests(_put(Harm.ANSWER_500)), BETWEEN),
     (HarmedRequests(_put(Harm.CUT)), BETWEEN),
     (HarmedRequests(_put(Harm.CUT, 6)), BETWEEN),
-    (HarmedRequests(_put(Harm.LOSE_ANSWER)), BETWEEN),
-    (HarmedRequests(_put(Harm.LOSE_ANSWER, 6)), BETWEEN),
-    (HarmedRequests(_put(Harm.HIDE_ANSWER)), BETWEEN),
-    (HarmedRequests(_put(Harm.HIDE_ANSWER, 6)), BETWEEN),
+    (HarmedRequests(_put(Harm.LOSE_RESPONSE)), BETWEEN),
+    (HarmedRequests(_put(Harm.LOSE_RESPONSE, 6)), BETWEEN),
+    (HarmedRequests(_put(Harm.HIDE_RESPONSE)), BETWEEN),
+    (HarmedRequests(_put(Harm.HIDE_RESPONSE, 6)), BETWEEN),
     (HarmedRequests(_put(Harm.HANG, None), 3.0), BETWEEN),
     (HarmedRequests(_put(Harm.FORGET)), BETWEEN),
     (HarmedRequests(_put(Harm.FORGET, None), 3.0), BETWEEN),
     (HarmedRequests(_put(Harm.SHORTEN)), BETWEEN),
     (HarmedRequests(_put(Harm.ANSWER_403, None), 3.0), BETWEEN),
     (HarmedRequests(StoreFault(harm=Harm.ANSWER_503, method="POST", path="delete", count=4)), IN_DELETION[0]),
-    (HarmedRequests(StoreFault(harm=Harm.LOSE_ANSWER, method="POST", path="delete", count=4)), IN_DELETION[0]),
+    (HarmedRequests(StoreFault(harm=Harm.LOSE_RESPONSE, method="POST", path="delete", count=4)), IN_DELETION[0]),
     (StoreStopped(4.0), BETWEEN),
     (StoreStopped(4.0), PRODUCED),
     (StoreStopped(4.0), STORED),
     (StoreStopped(4.0), IN_DELETION[0]),
-    (KilledWithLostAnswer(), BETWEEN),
+    (KilledWithLostResponse(), BETWEEN),
     *((KillAll(), step) for step in (PRODUCED, STORED, LAST_STORED, ANSWERED, DECIDED, *IN_DELETION)),
     *((KillDriver(), step) for step in (PRODUCED, STORED, ANSWERED)),
 ]

@@ -63,7 +63,7 @@ class OnlyBroker:
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         _strike(self._node(scene), self.blow)
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         _raise_up(self._node(scene), self.blow)
 
     def _node(self, scene: Scene) -> LocalKafka:
@@ -88,7 +88,7 @@ class OneOfThree:
         self.struck = network.rng.randrange(len(network.clusters[self.side].nodes))
         _strike(network.clusters[self.side].nodes[self.struck], self.blow)
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         wait_for_progress(scene)
         _raise_up(Network.of(scene).clusters[self.side].nodes[self.struck], self.blow)
 
@@ -109,7 +109,7 @@ class Away:
         for proxy in Network.of(scene).proxies[self.side]:
             (proxy.refuse if self.wall is Wall.REFUSE else proxy.stall)()
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         since = time.monotonic()
         wait_for_word(scene, Network.of(scene).clusters[self.side].proxied_bootstrap)
         while time.monotonic() < since + self.seconds:

@@ -36,7 +36,7 @@ class Piece:
     to be at its own offset on the target.
     """
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     start: int
     end: int
     source: History
@@ -50,14 +50,14 @@ def differences_of(piece: Piece) -> list[str]:
     """Pure. Each begins with its kind and a colon."""
     aborted = {written_record.digest for written_record in piece.written if written_record.outcome is Outcome.FAILED}
     translate = RowTranslation(piece.rows)
-    compared = compare_histories(piece.place, piece.source, piece.target, aborted)
+    compared = compare_histories(piece.topic_partition, piece.source, piece.target, aborted)
     differences = [
         *compared.differences,
-        *mistranslated(piece.place, compared.pairs, translate),
+        *mistranslated(piece.topic_partition, compared.pairs, translate),
         *_broken_promises(piece),
     ]
     moved = [pair for pair in compared.pairs.tolist() if pair[0] != pair[1]] if piece.keeps_offsets else []
-    shifts = [f"offset: {piece.place}: the record of offset {before} is at {after}" for before, after in moved]
+    shifts = [f"offset: {piece.topic_partition}: the record of offset {before} is at {after}" for before, after in moved]
     return [*dict.fromkeys(str(difference) for difference in differences), *shifts, *_holes(piece, translate)]
 
 
@@ -78,14 +78,14 @@ def lost_write(record: Written) -> Difference:
 
 def _broken_promise(kind: DifferenceKind, record: Written) -> Difference:
     detail = f"its writer was told {record.outcome}"
-    return Difference(kind=kind, topic_partition=record.place, source_offset=record.offset, detail=detail)
+    return Difference(kind=kind, topic_partition=record.topic_partition, source_offset=record.offset, detail=detail)
 
 
 def _holes(piece: Piece, translate: RowTranslation) -> Iterable[str]:
     rows = [row for row in piece.rows if row.source_start < row.source_end]
     reached = (min(row.source_start for row in rows), max(row.source_end for row in rows)) if rows else (piece.start,) * 2
     if reached != (piece.start, piece.end):
-        yield f"map: {piece.place}: rows of [{piece.start}, {piece.end}) cover [{reached[0]}, {reached[1]})"
+        yield f"map: {piece.topic_partition}: rows of [{piece.start}, {piece.end}) cover [{reached[0]}, {reached[1]})"
     yield from (f"map: {problem}" for problem in translate.overlaps())
 
 
@@ -144,23 +144,27 @@ class Checker:
             row = MapRow(**{name: document[name] for name in _MAP_COLUMNS})
             rows.setdefault(TopicPartition(row.source_topic, row.source_partition), []).append(row)
         admin = AdminClient({"bootstrap.servers": self._target, "log_level": 0})
-        places = partitions_of(admin, self._topics)
-        stable = settled_end_offsets(admin, places, IsolationLevel.READ_COMMITTED)
-        ends = settled_end_offsets(admin, places, IsolationLevel.READ_UNCOMMITTED)
+        topic_partitions = partitions_of(admin, self._topics)
+        stable = settled_end_offsets(admin, topic_partitions, IsolationLevel.READ_COMMITTED)
+        ends = settled_end_offsets(admin, topic_partitions, IsolationLevel.READ_UNCOMMITTED)
         return Moment(
             rows=rows,
             micro_batch=max((document["micro_batch"] for document in listed), default=self._micro_batch),
             target_ends=stable,
-            still_open=[place for place in places if stable[place] < ends[place]],
+            still_open=[
+                topic_partition for topic_partition in topic_partitions if stable[topic_partition] < ends[topic_partition]
+            ],
         )
 
     def check(self, moment: Moment) -> Checked:
         """Check what came up to `moment`. The mirror may continue meanwhile; moments are checked in their order."""
         pieces = self._pieces(moment)
-        differences = [f"{DifferenceKind.OPEN_TXN}: {place}: its LSO is below its end" for place in moment.still_open]
+        differences = [
+            f"{DifferenceKind.OPEN_TXN}: {topic_partition}: its LSO is below its end" for topic_partition in moment.still_open
+        ]
         for piece in pieces:
             differences += differences_of(piece)
-            self._source_until[piece.place] = piece.end
+            self._source_until[piece.topic_partition] = piece.end
         if self._audit is not None:
             differences += self._audit.differences(self._source_until)
         self._target_until.update(self._source_until if self._keeps_offsets else moment.target_ends)
@@ -175,10 +179,13 @@ class Checker:
 
     def _pieces(self, moment: Moment) -> list[Piece]:
         committed = IsolationLevel.READ_COMMITTED
-        places = self._source_until.keys() | moment.rows.keys() | moment.target_ends.keys()
+        topic_partitions = self._source_until.keys() | moment.rows.keys() | moment.target_ends.keys()
         ends = {
-            place: max((row.source_end for row in moment.rows.get(place, ())), default=self._source_until.get(place, 0))
-            for place in places
+            topic_partition: max(
+                (row.source_end for row in moment.rows.get(topic_partition, ())),
+                default=self._source_until.get(topic_partition, 0),
+            )
+            for topic_partition in topic_partitions
         }
         source = read_histories(self._source, self._topics, committed, _ignore, starts=self._source_until, ends=ends)
         target_ends = ends if self._keeps_offsets else moment.target_ends
@@ -187,16 +194,16 @@ class Checker:
         written = self._written_below(ends, target)
         return [
             Piece(
-                place=place,
-                start=self._source_until.get(place, 0),
+                topic_partition=topic_partition,
+                start=self._source_until.get(topic_partition, 0),
                 end=end,
-                source=source.get(place, _NOTHING),
-                target=target.get(place, _NOTHING),
-                rows=moment.rows.get(place, ()),
-                written=written.get(place, ()),
+                source=source.get(topic_partition, _NOTHING),
+                target=target.get(topic_partition, _NOTHING),
+                rows=moment.rows.get(topic_partition, ()),
+                written=written.get(topic_partition, ()),
                 keeps_offsets=self._keeps_offsets,
             )
-            for place, end in sorted(ends.items())
+            for topic_partition, end in sorted(ends.items())
         ]
 
     def audit_everything(self) -> list[str]:
@@ -215,18 +222,20 @@ class Checker:
         So does a record that was acknowledged without an offset, while it is not in what the target shows: a leader that was
         elected meanwhile answers a repeated request so, and the record may lie behind `ends`.
         """
-        visible = {place: {digest.tobytes() for digest in history.digests} for place, history in target.items()}
+        visible = {
+            topic_partition: {digest.tobytes() for digest in history.digests} for topic_partition, history in target.items()
+        }
         written_below: dict[TopicPartition, list[Written]] = {}
         later: list[Written] = []
         for record in (*self._later, *self._take_written()):
             if record.offset is None:
-                is_later = record.outcome is Outcome.OK and record.digest not in visible.get(record.place, ())
+                is_later = record.outcome is Outcome.OK and record.digest not in visible.get(record.topic_partition, ())
             else:
-                is_later = record.offset >= ends.get(record.place, 0)
+                is_later = record.offset >= ends.get(record.topic_partition, 0)
             if is_later:
                 later.append(record)
             else:
-                written_below.setdefault(record.place, []).append(record)
+                written_below.setdefault(record.topic_partition, []).append(record)
         self._later = later
         return written_below
 

@@ -81,11 +81,11 @@ class Gate:
                 return
             line = connection.makefile().readline()
             if line:
-                self._answer(connection, *line.split())
+                self._respond(connection, *line.split())
             else:
                 connection.close()
 
-    def _answer(self, connection: socket.socket, pid: str, point: str) -> None:
+    def _respond(self, connection: socket.socket, pid: str, point: str) -> None:
         with self._changed:
             self.passed[point] += 1
             if self._awaited is not None and self._awaited.is_reached_by(point):

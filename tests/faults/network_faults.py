@@ -141,11 +141,11 @@ class NetworkFault:
 
     def beforehand(self) -> Sequence[Fault]:
         """Return the faults that make the mirror send the request at all."""
-        if self.api == "FindCoordinator":  # looked for when its place is not known, or wrong
+        if self.api == "FindCoordinator":  # looked for when its partition is not known, or wrong
             return [Fault(api="InitProducerId", harm=Harm.CUT, moment=Moment.ARRIVING)]
         return []
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         """Wait until the request has been harmed."""
         plan = Network.of(scene).plans[self.side]
         if not plan.wait_until_met(PATIENCE_S):

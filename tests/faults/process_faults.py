@@ -16,7 +16,7 @@ from tests.faults.rounds import Scene
 class EndsByItself:
     """A fault that needs no end."""
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         return None
 
 

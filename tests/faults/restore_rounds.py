@@ -1,4 +1,4 @@
-"""Rounds of restores of one archive: scenes whose process is `restore` in the place of a mirror."""
+"""Rounds of restores of one archive: scenes whose process is `restore` instead of a mirror."""
 
 from __future__ import annotations
 
@@ -118,10 +118,13 @@ class RestoreScene(Scene):
         if self.keeps_offsets and self._rng.random() < 0.5:
             ends = self._decisions[-1][1]
             whole = self._rng.choice(sorted(ends))  # so that there are several micro-batches, as some steps need
-            self._ends = {place: end if place == whole else self._rng.randint(0, end) for place, end in ends.items()}
-            until = {"offsets": {place.topic: {} for place in self._ends}}
-            for place, end in self._ends.items():
-                until["offsets"][place.topic][place.partition] = end
+            self._ends = {
+                topic_partition: end if topic_partition == whole else self._rng.randint(0, end)
+                for topic_partition, end in ends.items()
+            }
+            until = {"offsets": {topic_partition.topic: {} for topic_partition in self._ends}}
+            for topic_partition, end in self._ends.items():
+                until["offsets"][topic_partition.topic][topic_partition.partition] = end
         self.conf.write_text(yaml.safe_dump(self._restore_document(until)), encoding="utf-8")
 
     def _ending_after_recovery(self, harmed: MirrorProcess) -> str:
@@ -146,14 +149,17 @@ class RestoreScene(Scene):
         """Compare the target with what a read_committed consumer finds at the source up to the cut."""
         of_target = {self._target_name(topic): topic for topic in self.archive.topics}
         admin = AdminClient({"bootstrap.servers": self.target, "log_level": 0})
-        places = partitions_of(admin, of_target)
-        differences = [f"open transaction: {place}" for place in open_partitions(admin, places)]
+        topic_partitions = partitions_of(admin, of_target)
+        differences = [f"open transaction: {topic_partition}" for topic_partition in open_partitions(admin, topic_partitions)]
         differences += self._log_differences(admin, of_target) if self.keeps_offsets else []
         levels = [IsolationLevel.READ_COMMITTED, *([IsolationLevel.READ_UNCOMMITTED] if self.keeps_offsets else [])]
         restored: dict[TopicPartition, History] = {}
         for level in levels:
             histories = read_histories(self.target, list(of_target), level, _ignore)
-            restored = {TopicPartition(of_target[place.topic], place.partition): found for place, found in histories.items()}
+            restored = {
+                TopicPartition(of_target[topic_partition.topic], topic_partition.partition): found
+                for topic_partition, found in histories.items()
+            }
             differences += self._differences_of(restored)
         return Checked(
             records=sum(len(records) for records in restored.values()), acknowledged=0, unknown=0, differences=tuple(differences)
@@ -162,15 +168,15 @@ class RestoreScene(Scene):
     def _differences_of(self, restored: Mapping[TopicPartition, History]) -> list[str]:
         differences: list[str] = []
         rows = load_rows(self.tables)
-        for place, end in sorted(self._ends.items()):
+        for topic_partition, end in sorted(self._ends.items()):
             differences += differences_of(
                 Piece(
-                    place=place,
+                    topic_partition=topic_partition,
                     start=0,
                     end=end,
-                    source=_up_to(end, self._histories[place]),
-                    target=restored.get(place, History.of(())),
-                    rows=[row for row in rows if (row.source_topic, row.source_partition) == place],
+                    source=_up_to(end, self._histories[topic_partition]),
+                    target=restored.get(topic_partition, History.of(())),
+                    rows=[row for row in rows if (row.source_topic, row.source_partition) == topic_partition],
                     written=(),
                     keeps_offsets=self.keeps_offsets,
                 )
@@ -180,11 +186,14 @@ class RestoreScene(Scene):
     def _log_differences(self, admin: AdminClient, of_target: Mapping[str, str]) -> list[str]:
         """Return where logs of the target do not end at the cut."""
         ends = end_offsets(admin, partitions_of(admin, of_target), IsolationLevel.READ_UNCOMMITTED)
-        of_source = {TopicPartition(of_target[place.topic], place.partition): end for place, end in ends.items()}
+        of_source = {
+            TopicPartition(of_target[topic_partition.topic], topic_partition.partition): end
+            for topic_partition, end in ends.items()
+        }
         return [
-            f"end: {place}: the log ends at {of_source[place]}, the restore at {end}"
-            for place, end in sorted(self._ends.items())
-            if of_source[place] != end
+            f"end: {topic_partition}: the log ends at {of_source[topic_partition]}, the restore at {end}"
+            for topic_partition, end in sorted(self._ends.items())
+            if of_source[topic_partition] != end
         ]
 
     def finish(self) -> Finish:

@@ -47,7 +47,7 @@ class Fault(Protocol):
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         """Inject the fault while `paused` waits; it is released afterwards."""
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         """End the fault after `paused` was released, when it does not end automatically."""
 
 
@@ -116,10 +116,10 @@ class Scene:
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        places = self._create_topics()
+        topic_partitions = self._create_topics()
         self.conf.write_text(yaml.safe_dump(self._document()), encoding="utf-8")
         self._gate = Gate(self.folder).__enter__()
-        self._writers = Writers(self.source, places, load=self.load, seed=self.seed).__enter__()
+        self._writers = Writers(self.source, topic_partitions, load=self.load, seed=self.seed).__enter__()
         self._java = JavaReader(self.folder)
         readers = {"librdkafka": read_with_librdkafka, "Java client": self._java.read}
         audit = OffsetAudit(self.source, self.target, readers) if self.keeps_offsets else None
@@ -222,7 +222,7 @@ class Scene:
         processes = harmed.everything()
         fault.inject(self, paused)
         paused.release()
-        fault.heal(self)
+        fault.repair(self)
         ending = self._ending_after_recovery(harmed)
         checked = self._check()
         left = [] if harmed.exit_code is None else survivors(processes, 30.0)
@@ -270,7 +270,7 @@ class Scene:
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
             positions = {source.topic_partition: at.offset for source, at in OffsetMap.open(str(self.tables)).positions().items()}
-            if all(positions.get(place, 0) >= end for place, end in ends.items()):
+            if all(positions.get(topic_partition, 0) >= end for topic_partition, end in ends.items()):
                 return
             if mirror.exit_code is not None or time.monotonic() > give_up_at:
                 raise RoundFailedError(f"the mirror did not catch up: {positions}, not {ends}:\n{mirror.log()[-4000:]}")

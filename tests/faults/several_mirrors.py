@@ -101,7 +101,7 @@ class OlderContinues:
             wait_for_progress(scene)
         mirror_process.kill(stopped, signal.SIGCONT)
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         _require_fenced(self.older)
 
 
@@ -128,7 +128,7 @@ class OlderInSlices:
             time.sleep(_STOPS_S)
         mirror_process.kill(own, signal.SIGCONT)
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         _require_fenced(self.older)
 
 
@@ -147,7 +147,7 @@ class StartedAtOnce:
         paused.release()
         self.older = [OlderRun.supersede(scene) for _ in range(self.count)]
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         """Wait for the run that took over last, which is not always the one that was started last."""
         last = scene.running_or_ended()
         runs = [*self.older, OlderRun(last, last.everything())]
@@ -182,7 +182,7 @@ class NewerKilled:
         newer = scene.running()
         (newer.kill if self.with_its_tasks else newer.kill_driver)()
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         _require_fenced(self.older)
 
 

@@ -56,7 +56,7 @@ class DiskFull:
             except OSError:
                 """Full."""
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         _let_it_last(scene)
         _filler(scene).unlink()
 
@@ -76,7 +76,7 @@ class ReadOnlyMap:
         _run("mount", "--bind", folder, folder)
         _run("mount", "-o", "bind,remount,ro", folder)
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         _let_it_last(scene)
         _run("umount", "--lazy", str(scene.tables / "offset_map"))
 

@@ -76,7 +76,7 @@ class HarmedRequests:
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         StoreOfScene.of(scene).proxy.inject(self.fault)
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         proxy = StoreOfScene.of(scene).proxy
         give_up_at = time.monotonic() + PATIENCE_S
         while proxy.hits() == 0:
@@ -100,14 +100,14 @@ class StoreStopped:
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         StoreOfScene.of(scene).server.stop()
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         time.sleep(self.seconds)
         StoreOfScene.of(scene).server.start()
 
 
 @dataclass(frozen=True, slots=True)
-class KilledWithLostAnswer(EndsByItself):
-    """A write is applied, its answer is lost, and everything is killed before the next request asks. `path` as in `StoreFault`."""
+class KilledWithLostResponse(EndsByItself):
+    """A write is applied, its response is lost, and everything is killed before the next request asks. `path` as in `StoreFault`."""
 
     name: str = "object store: answer of a PUT lost, then SIGKILL"
     path: str = ""
@@ -115,10 +115,10 @@ class KilledWithLostAnswer(EndsByItself):
     def inject(self, scene: Scene, paused: PausedProcess) -> None:
         HarmedRequests(self._fault).inject(scene, paused)
 
-    def heal(self, scene: Scene) -> None:
-        HarmedRequests(self._fault).heal(scene)
+    def repair(self, scene: Scene) -> None:
+        HarmedRequests(self._fault).repair(scene)
         scene.running_or_ended().kill()
 
     @property
     def _fault(self) -> StoreFault:
-        return StoreFault(harm=Harm.LOSE_ANSWER, method="PUT", path=self.path)
+        return StoreFault(harm=Harm.LOSE_RESPONSE, method="PUT", path=self.path)

@@ -15,7 +15,7 @@ from tests.faults.mirror_process import WITHOUT_SPARK
 from tests.faults.process_faults import KillAll, KillDriver
 from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
-from tests.faults.store_faults import ENVIRONMENT, HarmedRequests, KilledWithLostAnswer, StoreOfScene, StoreStopped
+from tests.faults.store_faults import ENVIRONMENT, HarmedRequests, KilledWithLostResponse, StoreOfScene, StoreStopped
 from tests.object_store.servers import BUCKET
 from tests.object_store.store_proxy import Harm, StoreFault
 
@@ -52,7 +52,7 @@ class TableStoreScene:
             )
 
 
-_WRITES = (Harm.ANSWER_503, Harm.CUT, Harm.LOSE_ANSWER, Harm.HIDE_ANSWER)
+_WRITES = (Harm.ANSWER_503, Harm.CUT, Harm.LOSE_RESPONSE, Harm.HIDE_RESPONSE)
 
 
 def _commit(harm: Harm, count: int | None = 1) -> HarmedRequests:
@@ -62,7 +62,7 @@ def _commit(harm: Harm, count: int | None = 1) -> HarmedRequests:
 CASES: list[tuple[Fault, Step]] = [
     # The commit of the decision, and those that settle it.
     *((_commit(harm, count), step) for step in (steps.ANSWERED, steps.SETTLED) for harm in _WRITES for count in (1, 6)),
-    *((KilledWithLostAnswer(path=COMMITS), step) for step in (steps.ANSWERED, steps.SETTLED)),
+    *((KilledWithLostResponse(path=COMMITS), step) for step in (steps.ANSWERED, steps.SETTLED)),
     # Every request.
     *(
         (HarmedRequests(StoreFault(harm=harm, count=None), seconds), step)

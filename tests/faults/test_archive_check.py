@@ -25,7 +25,7 @@ from tests.faults.writers import Outcome, Written
 
 from shallow_mirror.types import TopicPartition
 
-PLACE = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("orders", 0)
 OBJECT, OTHER = "a/00000001/0000000001-0000-00-aaaaaaaa.batches", "a/00000001/0000000002-0000-00-bbbbbbbb.batches"
 COMMIT, ABORT = 1, 0
 PRODUCER = 4711
@@ -61,7 +61,7 @@ FIRST, SECOND = b"".join(DATA[:3]), b"".join(DATA[3:])
 
 def row(start: int, end: int, name: str, stored: bytes, position: int, records: int, **fields: object) -> ArchivedRow:
     made = ArchivedRow(
-        place=PLACE,
+        topic_partition=ORDERS_0,
         start=start,
         end=end,
         kind="data",
@@ -76,7 +76,7 @@ def row(start: int, end: int, name: str, stored: bytes, position: int, records: 
 
 
 ROWS = [
-    ArchivedRow(place=PLACE, start=0, end=0, kind="gap", state="COPY_SEGMENT_FINISHED"),
+    ArchivedRow(topic_partition=ORDERS_0, start=0, end=0, kind="gap", state="COPY_SEGMENT_FINISHED"),
     row(0, 7, OBJECT, FIRST, 100, 6, aborted=((PRODUCER, 4, 6),)),
     row(7, 16, OTHER, SECOND, 0, 8),
 ]
@@ -191,7 +191,7 @@ def test_more_must_be_left_than_the_retention_keeps() -> None:
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, []), (6, []), (7, ["lost"]), (15, ["lost"])])
 def test_an_acknowledged_record_that_no_row_of_data_has_is_lost(offset: int, expected: Sequence[str]) -> None:
-    written = Written(place=PLACE, offset=offset, digest=b"", outcome=Outcome.OK)
+    written = Written(topic_partition=ORDERS_0, offset=offset, digest=b"", outcome=Outcome.OK)
     assert kinds(unkept_promises(with_second(kind="gap"), [written])) == expected
     assert unkept_promises(ROWS, [replace(written, outcome=Outcome.UNKNOWN)]) == []
 
@@ -202,7 +202,7 @@ def read_in_turn(folder: Path, *contents: bytes) -> list[tuple[Batch, ...]]:
     read = []
     for content in contents:
         (folder / "orders-0" / "00000000000000000000.log").write_bytes(content)
-        read.append(tuple(log.batches(PLACE)))
+        read.append(tuple(log.batches(ORDERS_0)))
     return read
 
 
@@ -220,7 +220,7 @@ NEW_LOG = batches_of(b"".join([*DATA[:3], batch(7, 2, body=b"other records")]))
 THIRD = NEW_LOG[-1].data
 NEXT = "a/00000001/0000000003-0000-00-cccccccc.batches"
 OF_NEXT_LINEAGE = [
-    ArchivedRow(place=PLACE, start=7, end=7, kind="gap", state="COPY_SEGMENT_FINISHED", lineage=1),
+    ArchivedRow(topic_partition=ORDERS_0, start=7, end=7, kind="gap", state="COPY_SEGMENT_FINISHED", lineage=1),
     row(7, 9, NEXT, THIRD, 0, 2, lineage=1),
 ]
 ALL_FILES = {**FILES, NEXT: THIRD + b"footer"}
@@ -249,7 +249,7 @@ def test_lineages_that_do_not_fit_their_logs_are_found(
 
 
 def test_an_acknowledged_record_may_be_in_any_lineage() -> None:
-    written = Written(place=PLACE, offset=15, digest=b"", outcome=Outcome.OK)
+    written = Written(topic_partition=ORDERS_0, offset=15, digest=b"", outcome=Outcome.OK)
     assert unkept_promises([*ROWS, *OF_NEXT_LINEAGE], [written]) == []
     assert kinds(unkept_promises(OF_NEXT_LINEAGE, [written])) == ["lost"]
 
@@ -259,6 +259,6 @@ def test_a_source_log_that_is_truncated_keeps_what_it_was(tmp_path: Path) -> Non
     folder.mkdir()
     log = SourceLog(tmp_path)
     (folder / "0.log").write_bytes(b"".join(DATA))
-    log.before_truncation(PLACE)
+    log.before_truncation(ORDERS_0)
     (folder / "0.log").write_bytes(b"".join(batch.data for batch in NEW_LOG))
-    assert [[batch.data for batch in each] for each in log.logs(PLACE)] == [DATA, [batch.data for batch in NEW_LOG]]
+    assert [[batch.data for batch in each] for each in log.logs(ORDERS_0)] == [DATA, [batch.data for batch in NEW_LOG]]

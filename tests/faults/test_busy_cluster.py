@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tests.faults.gate import Gate
 from tests.faults.mirror_process import BUSY_CLUSTER, BUSY_SLOTS, BUSY_WITHOUT_SPARK, MirrorProcess
 from tests.faults.proxy import FaultPlan, HeldPort, Proxy
-from tests.support.mirror_runs import conf_file, create_topic, positions, read_places
+from tests.support.mirror_runs import conf_file, create_topic, positions, read_partitions
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
@@ -56,9 +56,11 @@ def test_slots_that_wait_for_one_core_commit_what_they_have_and_everything_arriv
         assert process.stop() == 0, process.log()
         rows = DeltaTable(str(tmp_path / "tables" / "offset_map")).to_pyarrow_table(columns=["transactional_id"])
         used = {name for name in rows.column(0).to_pylist() if name is not None}
-        places = [(topic_name, partition) for partition in range(BUSY_SLOTS)]
-        values = [[record.value for record in each] for each in read_places(source, places).values()]
-        assert [[record.value for record in each] for each in read_places(target.bootstrap, places).values()] == values
+        topic_partitions = [(topic_name, partition) for partition in range(BUSY_SLOTS)]
+        values = [[record.value for record in each] for each in read_partitions(source, topic_partitions).values()]
+        assert [
+            [record.value for record in each] for each in read_partitions(target.bootstrap, topic_partitions).values()
+        ] == values
     log = process.log()
     assert len(used) == BUSY_SLOTS, log
     assert log.count("SLOT_NOT_COMMITTED") <= 1, log

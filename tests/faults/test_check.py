@@ -14,7 +14,7 @@ from shallow_mirror.demo.history import History
 from shallow_mirror.demo.map_rows import MapRow
 from shallow_mirror.types import TopicPartition
 
-PLACE = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("orders", 0)
 
 
 def digest(name: str) -> bytes:
@@ -41,11 +41,11 @@ def row(start: int, end: int, kind: str = "data", target: int | None = None) -> 
 
 
 def written(offset: int | None, name: str, outcome: Outcome = Outcome.OK) -> Written:
-    return Written(place=PLACE, offset=offset, digest=digest(name), outcome=outcome)
+    return Written(topic_partition=ORDERS_0, offset=offset, digest=digest(name), outcome=outcome)
 
 
 GOOD = Piece(
-    place=PLACE,
+    topic_partition=ORDERS_0,
     start=10,
     end=17,
     source=history((10, "a"), (11, "b"), (14, "c"), (15, "d")),
@@ -129,10 +129,10 @@ def test_a_row_that_is_recorded_twice_is_bad() -> None:
 def test_a_record_that_was_acknowledged_without_an_offset_waits_until_it_is_found() -> None:
     reported = [written(None, "behind the end"), written(None, "in this piece"), written(None, "y", Outcome.UNKNOWN)]
     checker = Checker("source", "target", ["orders"], Path("tables"), lambda: [reported.pop() for _ in range(len(reported))])
-    below = checker._written_below({PLACE: 17}, {PLACE: history((5, "in this piece"))})
-    assert {record.digest for record in below[PLACE]} == {digest("in this piece"), digest("y")}
-    assert checker._written_below({PLACE: 20}, {PLACE: history((6, "other"))}) == {}
+    below = checker._written_below({ORDERS_0: 17}, {ORDERS_0: history((5, "in this piece"))})
+    assert {record.digest for record in below[ORDERS_0]} == {digest("in this piece"), digest("y")}
+    assert checker._written_below({ORDERS_0: 20}, {ORDERS_0: history((6, "other"))}) == {}
     assert [difference.split(":")[0] for difference in checker.not_found()] == ["lost"]
-    below = checker._written_below({PLACE: 30}, {PLACE: history((7, "behind the end"))})
-    assert [record.digest for record in below[PLACE]] == [digest("behind the end")]
+    below = checker._written_below({ORDERS_0: 30}, {ORDERS_0: history((7, "behind the end"))})
+    assert [record.digest for record in below[ORDERS_0]] == [digest("behind the end")]
     assert checker.not_found() == []

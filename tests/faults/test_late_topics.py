@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
 
 DECIDED = Step(name="the first row is decided", point="first_rows.decided")
 SETTLED = Step(name="the first row holds", point="first_rows.settled")
-NOTED = Step(name="the planner may plan it", point="registered.noted")
+REGISTERED = Step(name="the planner may plan it", point="registered.noted")
 PLANNED = Step(name="Spark has logged the plan that it enters", point="Planned", after="registered.noted")
 RANGED = Step(name="Spark has logged the plan of its first range", point="Planned", nth=2, after="registered.noted")
 
@@ -26,7 +26,7 @@ RANGED = Step(name="Spark has logged the plan of its first range", point="Planne
 @pytest.mark.parametrize(
     ("engine", "steps"),
     [
-        pytest.param(WITHOUT_SPARK, [DECIDED, SETTLED, NOTED, PLANNED, RANGED], id="without Spark"),
+        pytest.param(WITHOUT_SPARK, [DECIDED, SETTLED, REGISTERED, PLANNED, RANGED], id="without Spark"),
         pytest.param(SPARK, [PLANNED], id="Spark", marks=pytest.mark.long),
     ],
 )

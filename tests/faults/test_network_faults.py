@@ -45,10 +45,10 @@ ON_SPARK = [
 
 
 def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
-    places = {(side, api) for side, apis in APIS.items() for api in apis}
+    requests = {(side, api) for side, apis in APIS.items() for api in apis}
     harmed = [(fault.side, fault.api, fault.harm, fault.moment) for fault, _ in CASES]
-    assert len(harmed) == len(set(harmed)) == len(places) * len(Harm) * len(Moment)
-    assert {(fault.side, fault.api) for fault, _ in FEW} == places
+    assert len(harmed) == len(set(harmed)) == len(requests) * len(Harm) * len(Moment)
+    assert {(fault.side, fault.api) for fault, _ in FEW} == requests
 
 
 @pytest.mark.brokers

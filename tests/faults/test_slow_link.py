@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.faults.proxy import FaultPlan, HeldPort, Proxy
-from tests.support.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
+from tests.support.mirror_runs import conf_file, create_topic, positions, read_partitions, wait_for_run
 from tests.verify.mirror_main import mirror
 
 from shallow_mirror.config import MirrorConfig
@@ -45,9 +45,11 @@ def test_a_backlog_that_does_not_fit_into_a_transaction_is_committed_a_part_at_a
             wait_for_run(process, "everything", lambda: sum(positions(settings).values()) == BATCHES)
             process.terminate()
             _, log = process.communicate(timeout=60)
-        places = [(topic_name, 0), (topic_name, 1)]
-        values = [[record.value for record in each] for each in read_places(source, places).values()]
-        assert [[record.value for record in each] for each in read_places(target.bootstrap, places).values()] == values
+        topic_partitions = [(topic_name, 0), (topic_name, 1)]
+        values = [[record.value for record in each] for each in read_partitions(source, topic_partitions).values()]
+        assert [
+            [record.value for record in each] for each in read_partitions(target.bootstrap, topic_partitions).values()
+        ] == values
         assert log.count("micro-batch ") > 2, log
         assert "slots end before their ranges are done, after write.commit_interval (3333 ms)" in log
         assert "waiting for the target" in log
@@ -89,9 +91,9 @@ def test_a_backlog_is_read_over_a_link_that_does_not_carry_it_within_a_request_t
             wait_for_run(process, "everything", lambda: sum(positions(settings).values()) == SOURCE_BATCHES)
             process.terminate()
             _, log = process.communicate(timeout=60)
-        places = [(topic_name, 0), (topic_name, 1)]
-        values = [[record.value for record in each] for each in read_places(source.bootstrap, places).values()]
-        assert [[record.value for record in each] for each in read_places(target, places).values()] == values
+        topic_partitions = [(topic_name, 0), (topic_name, 1)]
+        values = [[record.value for record in each] for each in read_partitions(source.bootstrap, topic_partitions).values()]
+        assert [[record.value for record in each] for each in read_partitions(target, topic_partitions).values()] == values
         assert "slots end before their ranges are done, after write.commit_interval (3333 ms)" in log
         assert "waiting for the source" in log
         assert proxy.replied_bytes < 1.5 * SOURCE_BATCHES * SOURCE_BATCH_BYTES, "each batch is read about once"

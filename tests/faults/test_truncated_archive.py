@@ -74,8 +74,8 @@ def test_two_truncated_logs_are_archived_as_next_lineages_and_both_logs_can_be_r
     assert "The archive continues at 3 with lineage 1" in log_text
 
     rows, files = load_archived_rows(Path(runs.config.tables)), load_files(Path(runs.config.objects))
-    for place, group in groupby(rows, key=lambda row: row.place):
-        assert lineage_differences(list(group), files, source_log.logs(place)) == []
+    for topic_partition, group in groupby(rows, key=lambda row: row.topic_partition):
+        assert lineage_differences(list(group), files, source_log.logs(topic_partition)) == []
     assert runs.archived(2) == now
     assert runs.archived(2, lineage=0) == before
     assert runs.restored(target, "newest", 2) == now

@@ -144,7 +144,7 @@ class KillOfThree:
         self.killed = next(node for node in replicated.clusters[self.side].nodes if node.node_id == node_id)
         self.killed.kill()
 
-    def heal(self, scene: Scene) -> None:
+    def repair(self, scene: Scene) -> None:
         assert self.killed is not None
         replicated = ReplicatedClusters.of(scene)
         wait_until(scene, f"successors on the {self.side}", lambda: self._has_successors(replicated))

@@ -209,8 +209,8 @@ class _Planned:
         running = [
             self._workers.submit(_run_slot, self._function, list(self._reader.read(partition))) for partition in self._partitions
         ]
-        answers = [batch for future in running for batch in future.result()]
-        return pa.Table.from_batches(answers, pa.schema([("body", pa.binary())]))
+        results = [batch for future in running for batch in future.result()]
+        return pa.Table.from_batches(results, pa.schema([("body", pa.binary())]))
 
 
 def _end_after_the_driver() -> None:

@@ -57,7 +57,7 @@ class Outcome(enum.StrEnum):
 class Written:
     """One record and what its writer knows. `offset` is None where the source did not name one."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     offset: int | None
     digest: bytes
     outcome: Outcome
@@ -95,8 +95,10 @@ def kinds(prefix: str) -> tuple[Kind, ...]:
 class Writer:
     """One application in a thread of its own: bursts of records, each flushed; of a transaction, one or several."""
 
-    def __init__(self, bootstrap: str, kind: Kind, places: Sequence[TopicPartition], *, load: WriteLoad, seed: int) -> None:
-        self._bootstrap, self._kind, self._places, self._load = bootstrap, kind, tuple(places), load
+    def __init__(
+        self, bootstrap: str, kind: Kind, topic_partitions: Sequence[TopicPartition], *, load: WriteLoad, seed: int
+    ) -> None:
+        self._bootstrap, self._kind, self._topic_partitions, self._load = bootstrap, kind, tuple(topic_partitions), load
         self._rng = random.Random(f"{seed}-{kind.name}")
         self._pause_s = _BURST_RECORDS * load.mean_value_bytes / load.bytes_per_s
         self._ahead_s = 0.0
@@ -192,13 +194,13 @@ class Writer:
         return Outcome.OK if is_commit else Outcome.FAILED
 
     def _burst(self, producer: Producer) -> None:
-        places = self._rng.choices(self._places, k=self._rng.randint(1, 3))
+        topic_partitions = self._rng.choices(self._topic_partitions, k=self._rng.randint(1, 3))
         for _ in range(self._rng.randint(1, 2 * _BURST_RECORDS)):
-            self._produce(producer, self._rng.choice(places))
+            self._produce(producer, self._rng.choice(topic_partitions))
         while producer.flush(1.0):
             """Every record is reported in the end: message.timeout.ms bounds it."""
 
-    def _produce(self, producer: Producer, place: TopicPartition) -> None:
+    def _produce(self, producer: Producer, topic_partition: TopicPartition) -> None:
         number, timestamp_ms = next(self._numbers), int(time.time() * 1000)
         key = b"%s-%d" % (self._kind.name.encode(), number)
         value = None if number % 50 == 0 else self._value()
@@ -210,13 +212,13 @@ class Writer:
         def report(error: KafkaError | None, message: Message) -> None:
             if error is None:
                 self.acknowledged_bytes += size_bytes
-                self._report(place, message.offset(), digest, Outcome.OK)
+                self._report(topic_partition, message.offset(), digest, Outcome.OK)
             else:
-                self._report(place, None, digest, Outcome.UNKNOWN)
+                self._report(topic_partition, None, digest, Outcome.UNKNOWN)
 
         producer.produce(
-            place.topic,
-            partition=place.partition,
+            topic_partition.topic,
+            partition=topic_partition.partition,
             key=key,
             value=value,
             headers=headers,
@@ -227,17 +229,19 @@ class Writer:
     def _value(self) -> bytes:
         return self._rng.randbytes(self._rng.randint(0, self._load.random_bytes)) * self._rng.randint(1, self._load.repeats)
 
-    def _report(self, place: TopicPartition, offset: int | None, digest: bytes, outcome: Outcome) -> None:
-        self._reported.append(Written(place=place, offset=offset, digest=digest, outcome=outcome))
+    def _report(self, topic_partition: TopicPartition, offset: int | None, digest: bytes, outcome: Outcome) -> None:
+        self._reported.append(Written(topic_partition=topic_partition, offset=offset, digest=digest, outcome=outcome))
 
 
 class Writers:
     """One of each kind; context manager. Each writes an equal share of `load`."""
 
-    def __init__(self, bootstrap: str, places: Sequence[TopicPartition], *, load: WriteLoad = LIGHT, seed: int = 0) -> None:
+    def __init__(
+        self, bootstrap: str, topic_partitions: Sequence[TopicPartition], *, load: WriteLoad = LIGHT, seed: int = 0
+    ) -> None:
         chosen = kinds(f"writer-{seed}")
         share = replace(load, bytes_per_s=load.bytes_per_s / len(chosen))
-        self._writers = [Writer(bootstrap, kind, places, load=share, seed=seed) for kind in chosen]
+        self._writers = [Writer(bootstrap, kind, topic_partitions, load=share, seed=seed) for kind in chosen]
 
     @property
     def acknowledged_bytes(self) -> int:

@@ -65,10 +65,19 @@ class Campaign:
     def _run_child(self, name: str, seconds: float) -> bool:
         """Return False where an input ended the process."""
         with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-            place, report_path = Path(scratch) / "number", Path(scratch) / "told"
-            progress, first = Progress(place), self.inputs[name]
+            number_path, report_path = Path(scratch) / "number", Path(scratch) / "told"
+            progress, first = Progress(number_path), self.inputs[name]
             progress.number = first - 1
-            arguments = [name, str(place), "--targets", self.targets_module, "--seed", str(self.seed), "--first", str(first)]
+            arguments = [
+                name,
+                str(number_path),
+                "--targets",
+                self.targets_module,
+                "--seed",
+                str(self.seed),
+                "--first",
+                str(first),
+            ]
             arguments += ["--seconds", str(seconds), "--memory", str(self.bounds.memory_bytes)]
             with report_path.open("w") as out, (Path(scratch) / "errors").open("w+") as errors:
                 environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

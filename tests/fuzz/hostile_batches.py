@@ -22,7 +22,7 @@ _LEAST_LEGACY_BYTES = 18
 
 
 def captured() -> list[bytes]:
-    """Return the records of every partition of the captured Fetch answers."""
+    """Return the records of every partition of the captured Fetch responses."""
     raw_responses = [
         bytes(partition.records) for name in names("fetch-") for partition in parse_fetch_response(frame_of(name)).partitions
     ]
@@ -69,7 +69,7 @@ def opened_batches() -> list[bytes]:
 
 
 def responses() -> list[bytes]:
-    """Return what a Fetch answer holds of a partition: transactions, markers, holes, all codecs, a partial last batch."""
+    """Return what a Fetch response holds of a partition: transactions, markers, holes, all codecs, a partial last batch."""
     producer = {"attributes": 0x10, "producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     txns = batch(0, 2, **producer) + batch(2, 1) + marker(3, 0, 7) + batch(4, 2, **producer) + marker(6, 1, 7)  # type: ignore[arg-type]
     mixed = b"".join(batches(name)[2] for name in ENCODERS)

@@ -81,7 +81,7 @@ def _put_fixed(made: bytearray, chance: random.Random, corpus: Sequence[bytes]) 
 
 
 def _put_varint(made: bytearray, chance: random.Random, corpus: Sequence[bytes]) -> None:
-    """In the place of a byte or two: signed or not, as short as can be or longer, at times without an end."""
+    """Instead of a byte or two: signed or not, as short as can be or longer, at times without an end."""
     value = chance.choice(_BOUNDS) & ((1 << 64) - 1)
     encoded = bytearray(varint((value >> 1) ^ -(value & 1)))
     if chance.random() < 0.2:

@@ -11,7 +11,7 @@ from tests.fuzz.mutation import hostile_input
 
 from shallow_mirror.types import TopicPartition
 
-PLACE = TopicPartition("fuzz", 3)
+ORDERS_0 = TopicPartition("fuzz", 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Record batches and message sets, from the index of a Fetch answer to the batches that are sent."""
+"""Record batches and message sets, from the index of a Fetch response to the batches that are sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fuzz.hostile_batches import (
     with_right_message_checksums,
     wrappers,
 )
-from tests.fuzz.target import PLACE, Target, chance_of
+from tests.fuzz.target import ORDERS_0, Target, chance_of
 from tests.support.legacy_batches import wrapped
 from tests.support.record_batches import marker
 from tests.support.record_encoders import ENCODERS
@@ -79,7 +79,7 @@ def admitted(data: bytes, batch_index: BatchIndex, records: memoryview, position
     return admit(
         batch_index,
         records,
-        topic_partition=PLACE,
+        topic_partition=ORDERS_0,
         position=position,
         range_end=chance.choice([*bases, 1 << 62]),
         aborted=[(chance.choice([7, -1, 1 << 62]), chance.choice(bases)) for _ in range(chance.randrange(4))],
@@ -106,7 +106,7 @@ def admission(data: bytes) -> None:
 
 
 def copied(data: bytes) -> None:
-    """All that a task does with a partition's part of an answer. What is refused by its header is not sent."""
+    """All that a task does with a partition's part of a response. What is refused by its header is not sent."""
     batch_index, records = index(data), memoryview(bytearray(data))
     position = position_of(data, batch_index)
     made = admitted(data, batch_index, records, position)
@@ -114,7 +114,7 @@ def copied(data: bytes) -> None:
         batch_index,
         records,
         made,
-        topic_partition=PLACE,
+        topic_partition=ORDERS_0,
         position=position,
         limits=limits_of(data),
         max_opened_bytes=MAX_OPENED_BYTES,
@@ -146,7 +146,7 @@ def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
         batch_index,
         records,
         admitted(data, batch_index, records, position),
-        topic_partition=PLACE,
+        topic_partition=ORDERS_0,
         position=position,
         limits=limits,
         max_opened_bytes=MAX_OPENED_BYTES,
@@ -157,7 +157,7 @@ def sent_of(data: bytes, coalesce_bytes: int | None) -> list[object]:
     for start, size in zip(sent.pos[chosen].tolist(), sent.size_bytes[chosen].tolist(), strict=True):
         raw = outgoing.records[start : start + size]
         try:
-            read = list(open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES))
+            read = list(open_batch(raw, ORDERS_0, max_bytes=MAX_OPENED_BYTES))
         except REFUSALS:
             reported.append(bytes(raw))
         else:
@@ -170,9 +170,9 @@ def opened(data: bytes) -> None:
     raw = memoryview(with_right_checksum(data))
     offsets = []
     try:
-        offsets = [record.offset for record in open_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)]
+        offsets = [record.offset for record in open_batch(raw, ORDERS_0, max_bytes=MAX_OPENED_BYTES)]
     finally:
-        unpacked = unpack_batch(raw, PLACE, max_bytes=MAX_OPENED_BYTES)
+        unpacked = unpack_batch(raw, ORDERS_0, max_bytes=MAX_OPENED_BYTES)
         reported = [
             offset for spans in find_spans(unpacked) for offset in (spans.offset_delta + unpacked.header["base_offset"]).tolist()
         ]
@@ -187,19 +187,21 @@ def rebuilt(raw: bytes) -> None:
     base = int(header["base_offset"][0]) if len(header) else 0
     position = base + chance_of(raw).choice([0, 0, 1, 5, -7])
     limits = limits_of(raw)
-    made = rebuild(memoryview(raw), PLACE, position=position, limits=limits, max_opened_bytes=MAX_OPENED_BYTES)
+    made = rebuild(memoryview(raw), ORDERS_0, position=position, limits=limits, max_opened_bytes=MAX_OPENED_BYTES)
     rebuilt = index(b"".join(made.batches))
     assert (rebuilt.stop, rebuilt.headers["records_count"].tolist()) == (None, list(made.counts))
     assert sum(made.counts) == len(made.offsets)
     assert all(verify_crc(memoryview(batch)) and len(batch) <= limits.max_message_bytes for batch in made.batches)
     contents = []
     for batch in made.batches:
-        records = list(open_batch(memoryview(batch), PLACE, max_bytes=MAX_OPENED_BYTES))
+        records = list(open_batch(memoryview(batch), ORDERS_0, max_bytes=MAX_OPENED_BYTES))
         assert [record.offset for record in records] == list(range(len(records)))
         contents += [(record.timestamp_ms, record.key, record.value, record.headers) for record in records]
     keeps = limits.log_append_time is LogAppendTimePolicy.KEEP
     source = with_right_checksum(raw[:22] + bytes([raw[22] & (0xFF if keeps else ~0x08)]) + raw[23:])
-    kept = [record for record in open_batch(memoryview(source), PLACE, max_bytes=MAX_OPENED_BYTES) if record.offset >= position]
+    kept = [
+        record for record in open_batch(memoryview(source), ORDERS_0, max_bytes=MAX_OPENED_BYTES) if record.offset >= position
+    ]
     assert made.offsets.tolist() == [record.offset for record in kept]
     assert contents == [(record.timestamp_ms, record.key, record.value, record.headers) for record in kept]
 
@@ -214,7 +216,7 @@ def rebuilt_behind_the_codec(name: str, data: bytes) -> None:
 
 def converted(data: bytes) -> None:
     """Whole batches of magic 2 with right CRCs in front of the failure, in the order of their offsets."""
-    made = convert_legacy(memoryview(bytearray(data)), PLACE, max_opened_bytes=MAX_OPENED_BYTES)
+    made = convert_legacy(memoryview(bytearray(data)), ORDERS_0, max_opened_bytes=MAX_OPENED_BYTES)
     assert made.failure is None or isinstance(made.failure, REFUSALS), repr(made.failure)
     index(bytes(made.records))
 
@@ -227,12 +229,12 @@ def converted_behind_the_codec(name: str, data: bytes) -> None:
     """Check that the content of a wrapper becomes one good batch, or is refused."""
     for magic in (0, 1):
         raw = wrapped(name, with_right_message_checksums(data), chance_of(data).choice([0, 16, 1 << 40]), magic=magic)
-        made = convert_legacy(memoryview(bytearray(raw)), PLACE, max_opened_bytes=MAX_OPENED_BYTES)
+        made = convert_legacy(memoryview(bytearray(raw)), ORDERS_0, max_opened_bytes=MAX_OPENED_BYTES)
         assert made.failure is None or isinstance(made.failure, REFUSALS), repr(made.failure)
         if made.failure is None:
             (pos,) = index(bytes(made.records)).pos.tolist()
             assert verify_crc(made.records[pos:])
-            records = list(open_batch(made.records, PLACE, max_bytes=MAX_OPENED_BYTES))
+            records = list(open_batch(made.records, ORDERS_0, max_bytes=MAX_OPENED_BYTES))
             assert len(records) >= 1
         else:
             assert len(made.records) == 0

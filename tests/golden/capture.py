@@ -1,4 +1,4 @@
-"""Captures the answers in this folder from real brokers: `.venv/bin/python -m tests.golden.capture`, from the root.
+"""Captures the responses in this folder from real brokers: `.venv/bin/python -m tests.golden.capture`, from the root.
 
 Nothing of the package under test touches them: requests are encoded by kafka-python, frames are stored as they came
 (their four length bytes included), and what they hold is told by a confluent-kafka consumer, in a JSON file beside each.
@@ -43,11 +43,11 @@ COMPACTED = {
 PATIENCE_S = 60.0
 CORRELATION_ID = 7
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 def ask(bootstrap: str, request: Any) -> bytes:
-    """Return the whole frame of the answer."""
+    """Return the whole frame of the response."""
     request.with_header(CORRELATION_ID, "golden")
     host, port = bootstrap.split(":")
     with closing(socket.create_connection((host, int(port)), timeout=PATIENCE_S)) as peer:
@@ -65,7 +65,7 @@ def _exactly(peer: socket.socket, size: int) -> bytes:
     return data
 
 
-def fetch(bootstrap: str, offsets: Mapping[Place, int], *, isolation: int, max_bytes: int = 1 << 20) -> bytes:
+def fetch(bootstrap: str, offsets: Mapping[PartitionKey, int], *, isolation: int, max_bytes: int = 1 << 20) -> bytes:
     topic = FetchRequest.FetchTopic
     return ask(
         bootstrap,
@@ -99,7 +99,7 @@ def fetch(bootstrap: str, offsets: Mapping[Place, int], *, isolation: int, max_b
     )
 
 
-def produce(bootstrap: str, batches: Mapping[Place, bytes]) -> bytes:
+def produce(bootstrap: str, batches: Mapping[PartitionKey, bytes]) -> bytes:
     topic = ProduceRequest.TopicProduceData
     return ask(
         bootstrap,
@@ -136,7 +136,7 @@ class Cluster:
     def write(
         self,
         producer: Producer,
-        place: Place,
+        topic_partition: PartitionKey,
         codec: str,
         keys: Sequence[int],
         *,
@@ -146,16 +146,16 @@ class Cluster:
         """One batch; the n-th record is n seconds newer than `first_ms`."""
         for number, key in enumerate(keys):
             producer.produce(
-                place[0],
+                topic_partition[0],
                 value,
                 b"key-%d" % key,
-                partition=place[1],
+                partition=topic_partition[1],
                 timestamp=first_ms + 1000 * number,
                 headers=[("codec", codec)],
             )
         assert producer.flush(PATIENCE_S) == 0
 
-    def consumed(self, place: Place, isolation: str) -> list[Any]:
+    def consumed(self, topic_partition: PartitionKey, isolation: str) -> list[Any]:
         """All records that this consumer finds now, with (low, high) watermarks."""
         consumer = Consumer(
             {
@@ -168,16 +168,16 @@ class Cluster:
         )
         documents = []
         try:
-            low, _ = consumer.get_watermark_offsets(TopicPartition(*place), timeout=PATIENCE_S)
-            consumer.assign([TopicPartition(*place, low)])
+            low, _ = consumer.get_watermark_offsets(TopicPartition(*topic_partition), timeout=PATIENCE_S)
+            consumer.assign([TopicPartition(*topic_partition, low)])
             while not (message := consumer.poll(PATIENCE_S)).error():
                 documents.append(message)
         finally:
             consumer.close()
         return documents
 
-    def watermarks(self, place: Place) -> dict[str, int]:
-        asked = TopicPartition(*place)
+    def watermarks(self, topic_partition: PartitionKey) -> dict[str, int]:
+        asked = TopicPartition(*topic_partition)
 
         def offset(spec: Any, isolation: IsolationLevel) -> int:
             (future,) = self.admin.list_offsets({asked: spec}, isolation_level=isolation).values()
@@ -189,14 +189,14 @@ class Cluster:
             "high_watermark": offset(OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
         }
 
-    def consumed_facts(self, place: Place) -> dict[str, Any]:
+    def consumed_facts(self, topic_partition: PartitionKey) -> dict[str, Any]:
         """Return `records`: [offset, timestamp, codec] as read_uncommitted; `committed`: offsets as read_committed."""
-        every = self.consumed(place, "read_uncommitted")
+        every = self.consumed(topic_partition, "read_uncommitted")
         return {
-            **self.watermarks(place),
+            **self.watermarks(topic_partition),
             "timestamp_types": sorted({message.timestamp()[0] for message in every}),
             "records": [[record.offset(), record.timestamp()[1], dict(record.headers())["codec"].decode()] for record in every],
-            "committed": [message.offset() for message in self.consumed(place, "read_committed")],
+            "committed": [message.offset() for message in self.consumed(topic_partition, "read_committed")],
         }
 
 
@@ -216,7 +216,13 @@ Captured = tuple[str, bytes, dict[str, Any]]
 
 
 def captured_fetch(
-    cluster: Cluster, name: str, offsets: Mapping[Place, int], *, isolation: int, error_code: int = 0, max_bytes: int = 1 << 20
+    cluster: Cluster,
+    name: str,
+    offsets: Mapping[PartitionKey, int],
+    *,
+    isolation: int,
+    error_code: int = 0,
+    max_bytes: int = 1 << 20,
 ) -> Captured:
     frame = partitions = None
     while frame != (now := fetch(cluster.bootstrap, offsets, isolation=isolation, max_bytes=max_bytes)) or partitions is None:
@@ -234,74 +240,76 @@ def codecs(cluster: Cluster) -> Iterator[Captured]:
     cluster.create("codecs")
     cluster.create("stamped", **{"message.timestamp.type": "LogAppendTime"})
     for codec in CODECS:
-        for place in (("codecs", 0), ("stamped", 0)):
-            cluster.write(cluster.producer(codec), place, codec, range(12))
-    place, end = ("codecs", 0), 12 * len(CODECS)
-    yield captured_fetch(cluster, "codecs", {place: 0, ("stamped", 0): 0}, isolation=1)
-    yield captured_fetch(cluster, "inside", {place: end - 18}, isolation=0)
-    whole = len(fetch(cluster.bootstrap, {place: 0}, isolation=1))
-    yield captured_fetch(cluster, "partial", {place: 0}, isolation=1, max_bytes=whole - 250)
-    yield captured_fetch(cluster, "empty", {place: end}, isolation=1)
-    yield captured_fetch(cluster, "out-of-range", {place: end + 1}, isolation=1, error_code=1)
+        for topic_partition in (("codecs", 0), ("stamped", 0)):
+            cluster.write(cluster.producer(codec), topic_partition, codec, range(12))
+    topic_partition, end = ("codecs", 0), 12 * len(CODECS)
+    yield captured_fetch(cluster, "codecs", {topic_partition: 0, ("stamped", 0): 0}, isolation=1)
+    yield captured_fetch(cluster, "inside", {topic_partition: end - 18}, isolation=0)
+    whole = len(fetch(cluster.bootstrap, {topic_partition: 0}, isolation=1))
+    yield captured_fetch(cluster, "partial", {topic_partition: 0}, isolation=1, max_bytes=whole - 250)
+    yield captured_fetch(cluster, "empty", {topic_partition: end}, isolation=1)
+    yield captured_fetch(cluster, "out-of-range", {topic_partition: end + 1}, isolation=1, error_code=1)
 
 
 def transactions(cluster: Cluster) -> Iterator[Captured]:
     """Two transactions that overlap, one aborted; records without one between them; one more that is still open."""
-    place = ("txns", 0)
-    cluster.create(place[0], **{"segment.ms": str(1 << 40)})  # markers are of today: an answer ends where a log segment does
+    topic_partition = ("txns", 0)
+    cluster.create(
+        topic_partition[0], **{"segment.ms": str(1 << 40)}
+    )  # markers are of today: a response ends where a log segment does
     first, second = (cluster.producer(codec, **{"transactional.id": f"golden-{codec}"}) for codec in ("lz4", "zstd"))
     plain, idempotent = cluster.producer("none"), cluster.producer("gzip", **{"enable.idempotence": True})
-    cluster.write(first, place, "lz4", range(3))
-    cluster.write(second, place, "zstd", range(4))
-    cluster.write(plain, place, "none", range(2))
-    cluster.write(first, place, "lz4", range(5))
+    cluster.write(first, topic_partition, "lz4", range(3))
+    cluster.write(second, topic_partition, "zstd", range(4))
+    cluster.write(plain, topic_partition, "none", range(2))
+    cluster.write(first, topic_partition, "lz4", range(5))
     first.abort_transaction(PATIENCE_S)
-    cluster.write(idempotent, place, "gzip", range(3))
+    cluster.write(idempotent, topic_partition, "gzip", range(3))
     second.commit_transaction(PATIENCE_S)
     first.begin_transaction()
-    cluster.write(first, place, "lz4", range(2))
+    cluster.write(first, topic_partition, "lz4", range(2))
     first.commit_transaction(PATIENCE_S)
     second.begin_transaction()
-    cluster.write(second, place, "zstd", range(3))
+    cluster.write(second, topic_partition, "zstd", range(3))
     second.abort_transaction(PATIENCE_S)
     second.begin_transaction()
-    cluster.write(second, place, "zstd", range(2))
-    cluster.write(plain, place, "none", range(2))
+    cluster.write(second, topic_partition, "zstd", range(2))
+    cluster.write(plain, topic_partition, "none", range(2))
 
     def is_marked() -> bool:
-        ends = cluster.watermarks(place)
+        ends = cluster.watermarks(topic_partition)
         return ends["high_watermark"] - ends["last_stable_offset"] == 4
 
     wait_until(is_marked)
-    yield captured_fetch(cluster, "txns-committed", {place: 0}, isolation=1)
-    yield captured_fetch(cluster, "txns-uncommitted", {place: 0}, isolation=0)
+    yield captured_fetch(cluster, "txns-committed", {topic_partition: 0}, isolation=1)
+    yield captured_fetch(cluster, "txns-uncommitted", {topic_partition: 0}, isolation=0)
     second.abort_transaction(PATIENCE_S)
 
 
 def compaction(cluster: Cluster) -> Iterator[Captured]:
     """Holes inside batches, a batch that was emptied, tombstones with a delete horizon, a marker with one."""
-    place = ("compacted", 0)
-    cluster.create(place[0], **COMPACTED)
+    topic_partition = ("compacted", 0)
+    cluster.create(topic_partition[0], **COMPACTED)
     emptied = cluster.producer("gzip", **{"enable.idempotence": True})
     txn = cluster.producer("lz4", **{"transactional.id": "golden-compacted"})
-    cluster.write(cluster.producer("zstd"), place, "zstd", range(12))
-    cluster.write(emptied, place, "gzip", range(20, 24))
-    cluster.write(txn, place, "lz4", range(30, 34))
+    cluster.write(cluster.producer("zstd"), topic_partition, "zstd", range(12))
+    cluster.write(emptied, topic_partition, "gzip", range(20, 24))
+    cluster.write(txn, topic_partition, "lz4", range(30, 34))
     txn.commit_transaction(PATIENCE_S)
     txn.begin_transaction()  # the last batch of a producer stays behind when it is emptied: this one, not the one before
-    cluster.write(txn, place, "lz4", range(40, 42))
+    cluster.write(txn, topic_partition, "lz4", range(40, 42))
     txn.commit_transaction(PATIENCE_S)
-    cluster.write(cluster.producer("snappy"), place, "snappy", [1, 2, 5, 6, 20, 21, 22, 23, 30, 31, 32, 33])
-    cluster.write(cluster.producer("none"), place, "none", [3, 8], value=None)
+    cluster.write(cluster.producer("snappy"), topic_partition, "snappy", [1, 2, 5, 6, 20, 21, 22, 23, 30, 31, 32, 33])
+    cluster.write(cluster.producer("none"), topic_partition, "none", [3, 8], value=None)
     roll = cluster.producer("none")
 
     unused_keys = itertools.count(100)
 
     def is_cleaned() -> bool:
         cluster.write(
-            roll, place, "none", [next(unused_keys)], first_ms=int(time.time() * 1000)
+            roll, topic_partition, "none", [next(unused_keys)], first_ms=int(time.time() * 1000)
         )  # log segments end by record time
-        batches = walked(fetch(cluster.bootstrap, {place: 0}, isolation=1), 40)
+        batches = walked(fetch(cluster.bootstrap, {topic_partition: 0}, isolation=1), 40)
         is_marker_waiting = any(attributes & 0x60 == 0x60 for attributes, _, _ in batches)
         has_hole = any(0 < count <= delta for _, delta, count in batches)
         has_empty = any(count == 0 for _, _, count in batches)
@@ -309,7 +317,7 @@ def compaction(cluster: Cluster) -> Iterator[Captured]:
         return has_hole and has_empty and is_tombstone_waiting and is_marker_waiting
 
     wait_until(is_cleaned)
-    yield captured_fetch(cluster, "compacted", {place: 0}, isolation=1)
+    yield captured_fetch(cluster, "compacted", {topic_partition: 0}, isolation=1)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -329,8 +337,12 @@ def produced(cluster: Cluster) -> Iterator[Captured]:
     headers_free = batch(0, 3, timestamp=now_ms)
     frame = produce(cluster.bootstrap, {("taken", 0): headers_free})
     frame = produce(cluster.bootstrap, {("taken", 0): headers_free, ("taken", 1): batch(0, 1, timestamp=now_ms)})
-    offsets = {place: cluster.consumed(place, "read_uncommitted") for place in (("taken", 0), ("taken", 1))}
-    first = {place: actual[-count].offset() for (place, actual), count in zip(offsets.items(), (3, 1), strict=True)}
+    offsets = {
+        topic_partition: cluster.consumed(topic_partition, "read_uncommitted") for topic_partition in (("taken", 0), ("taken", 1))
+    }
+    first = {
+        topic_partition: actual[-count].offset() for (topic_partition, actual), count in zip(offsets.items(), (3, 1), strict=True)
+    }
     yield (
         "produce-ok",
         frame,
@@ -346,7 +358,7 @@ def produced(cluster: Cluster) -> Iterator[Captured]:
         ("nowhere", 0): (headers_free, 3, []),
         ("taken", 0): (damaged, 2, []),
     }
-    frame = produce(cluster.bootstrap, {place: data for place, (data, _, _) in refused.items()})
+    frame = produce(cluster.bootstrap, {topic_partition: data for topic_partition, (data, _, _) in refused.items()})
     yield (
         "produce-refused",
         frame,

@@ -58,8 +58,8 @@ def streams_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
         body += b"\xff" + (nothing if joins else none) + none + none + b"\x00" + NO_TAGS
         head = struct.pack(">hhi", 88, 0, 1) + string("tests") + NO_TAGS
         peer.sendall(struct.pack(">i", len(head + body)) + head + body)
-        answer = peer.recv(1 << 16)
-        assert answer[13:15] == b"\x00\x00", answer
+        response = peer.recv(1 << 16)
+        assert response[13:15] == b"\x00\x00", response
 
     host, port = bootstrap.split(":")
     with socket.create_connection((host, int(port)), PATIENCE_S) as peer:
@@ -95,7 +95,7 @@ def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int |
     values: list[str] = []
     at_end: set[int] = set()
     with member(bootstrap, group, topic) as consumer:
-        places = [TopicPartition(topic, number) for number in range(partitions)]
+        topic_partitions = [TopicPartition(topic, number) for number in range(partitions)]
         while len(at_end) < partitions and (most is None or len(values) < most):
             message = consumer.poll(PATIENCE_S)
             assert message is not None, f"group {group}: no answer"
@@ -105,7 +105,7 @@ def consume(bootstrap: str, group: str, topic: str, partitions: int, most: int |
                 continue
             at_end.discard(message.partition())
             values.append(message.value().decode())
-        positions = [record for record in consumer.position(places) if record.offset >= 0]
+        positions = [record for record in consumer.position(topic_partitions) if record.offset >= 0]
         if positions:
             consumer.commit(offsets=positions, asynchronous=False)
     return values

@@ -1,4 +1,4 @@
-"""An archive notes where groups are; a restore commits what was noted at the cut, inside of what it restored."""
+"""An archive records where groups are; a restore commits what was recorded at the cut, inside of what it restored."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def tables(tmp_path: Path) -> BestEffortTables:
     return MirrorStorage(str(tmp_path / "tables")).best_effort_tables()
 
 
-def noted(tables: BestEffortTables, minutes: float) -> dict[str, int | None]:
+def recorded(tables: BestEffortTables, minutes: float) -> dict[str, int | None]:
     return {position.group: position.offset for position in positions_as_of(tables, T0 + timedelta(minutes=minutes)).positions}
 
 
@@ -109,9 +109,9 @@ def test_positions_are_noted_when_they_change_and_found_again_by_time(
     notes.run_pass(T0 + timedelta(minutes=2))
     del source.offsets_of["leaving"]
     notes.run_pass(T0 + timedelta(minutes=3))
-    assert noted(tables, 1.5) == {"billing": 5, "leaving": 1}
-    assert noted(tables, 2.5) == {"billing": 9, "leaving": 1}
-    assert noted(tables, 4) == {"billing": 9}
+    assert recorded(tables, 1.5) == {"billing": 5, "leaving": 1}
+    assert recorded(tables, 2.5) == {"billing": 9, "leaving": 1}
+    assert recorded(tables, 4) == {"billing": 9}
     assert len(tables.read("group_syncs", ())) == 3
 
 
@@ -141,7 +141,7 @@ def test_a_source_that_does_not_answer_is_reported_once_and_noted_again_later(
         "groups: their offsets could not be recorded, this is retried: RetriableError: DOWN: no broker answers",
         "groups: their offsets are recorded again",
     ]
-    assert noted(tables, 60) == {"billing": 5}
+    assert recorded(tables, 60) == {"billing": 5}
 
 
 def restored_map(folder: Path, target_start: int = 0, shared_producer_id: int | None = None) -> OffsetMap:

@@ -34,10 +34,10 @@ def rows_of(rows: list[tuple[SourcePartition, str, int, int, int | None, int]], 
             "source_topic": source.topic, "source_topic_id": source.topic_id, "source_partition": source.partition,
             "target_topic": TARGET.topic, "target_topic_id": TARGET.topic_id, "target_partition": TARGET.partition,
             "source_start": start, "source_end": end, "kind": kind, "micro_batch": micro_batch, "record_count": end - start,
-            "target_start": place, "target_end": None if place is None else place + end - start,
+            "target_start": target_start, "target_end": None if target_start is None else target_start + end - start,
             "target_producer_id": 77 if is_preserved else None,
         }
-        for source, kind, start, end, place, micro_batch in rows
+        for source, kind, start, end, target_start, micro_batch in rows
     ]  # fmt: skip
     return pa.Table.from_pylist(made, schema=OFFSET_MAP).select(COMMIT_COLUMNS)
 

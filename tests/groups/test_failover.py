@@ -60,13 +60,13 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
 
     synced = settings(tmp_path, two_clusters, topic_name, "1 second")
     catch_up(synced, spark)
-    noted = last_pass(MirrorStorage(synced.tables).best_effort_tables(), datetime.now(UTC))
-    assert noted is not None
-    assert (noted.problem, noted.group_count, noted.waiting_count, noted.left_count) == (None, 3, 0, 0)
+    last = last_pass(MirrorStorage(synced.tables).best_effort_tables(), datetime.now(UTC))
+    assert last is not None
+    assert (last.problem, last.group_count, last.waiting_count, last.left_count) == (None, 3, 0, 0)
     then = sync_groups(synced)
     assert then.is_done
     assert {partition.step for partition in then.partitions} == {Step.IN_PLACE}
-    assert gather_status(synced).groups == noted
+    assert gather_status(synced).groups == last
     moved_at = datetime.now(UTC)
 
     for group in groups:
@@ -82,9 +82,9 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
         assert Counter(read[group]) == Counter(written)
 
     earlier = sync_groups(synced, as_of=moved_at)
-    places = {
+    offsets = {
         (partition.group, partition.topic_partition): (partition.offset, partition.to_offset) for partition in earlier.partitions
     }
-    assert places == {
+    assert offsets == {
         (partition.group, partition.topic_partition): (partition.offset, partition.to_offset) for partition in then.partitions
     }

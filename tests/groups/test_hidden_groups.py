@@ -22,7 +22,7 @@ from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, 
 from shallow_mirror.groups.sync_plan import GroupOffsets
 from shallow_mirror.types import TopicPartition
 
-PLACE = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("orders", 0)
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def fake() -> Iterator[StrictCluster]:
     ("on_cluster", "may_hide"), [({Operation.DESCRIBE, Operation.CREATE}, False), ({Operation.CREATE}, True), (set(), True)]
 )
 def test_who_may_describe_the_cluster_sees_every_group(fake: StrictCluster, on_cluster: set[Operation], may_hide: bool) -> None:
-    def answer(body: Any) -> None:
+    def respond(body: Any) -> None:
         body.authorized_operations = on_cluster
 
-    fake.alter_answers("Metadata", answer)
+    fake.alter_responses("Metadata", respond)
     client = GroupClient(ClientConfig.from_properties({"bootstrap.servers": fake.bootstrap}), "source cluster east")
     assert client.may_hide_groups() is may_hide
     client.close()
@@ -92,11 +92,11 @@ def test_a_group_that_the_other_cluster_hides_is_refused_and_others_go_over() ->
     evaluated = [
         GroupPartition(
             group=group,
-            topic_partition=PLACE,
+            topic_partition=ORDERS_0,
             offset=5,
             metadata="",
             outcome=Outcome.TRANSLATED,
-            to_topic_partition=PLACE,
+            to_topic_partition=ORDERS_0,
             to_offset=5,
         )
         for group in ("hidden", "new")

@@ -54,7 +54,7 @@ class Log:
 
     @property
     def records(self) -> dict[int, int]:
-        """Source offset of each copied record, by its place on the target."""
+        """Source offset of each copied record, by its target offset."""
         copied = [row for _, row in self.rows if row[3] is not None]
         return {at + row[3]: row[1] + at for row in copied for at in range(row[2] - row[1])}  # type: ignore[operator]
 
@@ -72,67 +72,71 @@ def table_of(source: SourcePartition, rows: Sequence[tuple[int, Row]], target: T
             "source_topic": source.topic, "source_topic_id": source.topic_id, "source_partition": source.partition,
             "target_topic": target.topic, "target_topic_id": target.topic_id, "target_partition": source.partition,
             "source_start": start, "source_end": end, "kind": kind.value, "micro_batch": micro_batch,
-            "target_start": place, "target_end": None if place is None else place + end - start,
+            "target_start": target_start, "target_end": None if target_start is None else target_start + end - start,
             "record_count": end - start if kind is not SegmentKind.GAP else 0,
         }
-        for micro_batch, (kind, start, end, place) in rows
+        for micro_batch, (kind, start, end, target_start) in rows
     ]  # fmt: skip
     return pa.Table.from_pylist(made, schema=OFFSET_MAP).select(COMMIT_COLUMNS)
 
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """As a mirror makes them: places rise over data, with jumps for markers; what is released comes at the end of the moment."""
-    position, place = draw(st.integers(0, 30)), draw(st.integers(0, 30))
+    """As a mirror makes them: target offsets rise over data, with jumps for markers; what is released comes at the end of the moment."""
+    position, target_start = draw(st.integers(0, 30)), draw(st.integers(0, 30))
     micro_batches: list[tuple[Row, ...]] = [((SegmentKind.GAP, position, position, None),)]
     quarantined: list[tuple[int, int]] = []
     kinds = st.sampled_from(list(SegmentKind))
     for _ in range(draw(st.integers(0, 5))):
         rows: list[Row] = []
         for kind in draw(st.lists(kinds, max_size=5)):
-            place += draw(st.integers(0, 2))
+            target_start += draw(st.integers(0, 2))
             size = draw(st.integers(1, 5))
             if kind is SegmentKind.RELEASED:
                 if quarantined:
                     start, end = quarantined.pop(draw(st.integers(0, len(quarantined) - 1)))
-                    rows.append((kind, start, end, place))
-                    place += end - start
+                    rows.append((kind, start, end, target_start))
+                    target_start += end - start
                 continue
             if kind is SegmentKind.QUARANTINED:
                 quarantined.append((position, position + size))
-            rows.append((kind, position, position + size, place if kind is SegmentKind.DATA else None))
-            place += size if kind is SegmentKind.DATA else 0
+            rows.append((kind, position, position + size, target_start if kind is SegmentKind.DATA else None))
+            target_start += size if kind is SegmentKind.DATA else 0
             position += size
         micro_batches.append(tuple(rows))
     return Log(tuple(micro_batches))
 
 
 def translated(pieces: Sequence[pa.Table], offsets: Sequence[int], side: Side = "source") -> tuple[list[int], list[int], Line]:
-    """Places and repeats, in the order of `offsets`."""
+    """Return translations and repeats, in the order of `offsets`."""
     commits = [Commit(SOURCE, offset) for offset in offsets]
     translator = CommitTranslator(commits, side)
     for piece in pieces:
         translator.add(piece)
-    places = {commit: translator.translate(commit).offset for commit in commits}
-    counter = RepeatCounter(places, side)
+    translations = {commit: translator.translate(commit).offset for commit in commits}
+    counter = RepeatCounter(translations, side)
     for piece in pieces:
         counter.add(piece)
-    return [places[commit] for commit in commits], [counter.counts[commit] for commit in commits], translator.lines()[SOURCE]
+    return (
+        [translations[commit] for commit in commits],
+        [counter.counts[commit] for commit in commits],
+        translator.lines()[SOURCE],
+    )
 
 
 @given(logs(), st.integers(0, 9))
-def test_reading_from_the_place_gives_every_record_from_the_commit_on_and_those_before_it_are_counted(
+def test_reading_from_the_translation_gives_every_record_from_the_commit_on_and_those_before_it_are_counted(
     log: Log, seed: int
 ) -> None:
     commits = range(log.position + 1)
-    places, repeats, line = translated(log.pieces(seed), commits)
+    translations, repeats, line = translated(log.pieces(seed), commits)
     assert (line.start, line.position, line.target) == (log.start, log.position, TARGET)
-    for commit, place, repeated in zip(commits, places, repeats, strict=True):
-        read = [source for target, source in log.records.items() if target >= place]
+    for commit, target_start, repeated in zip(commits, translations, repeats, strict=True):
+        read = [source for target, source in log.records.items() if target >= target_start]
         assert {source for source in read if source >= commit} == {record for record in log.records.values() if record >= commit}
         assert sum(1 for source in read if source < commit) == repeated
-        assert place <= line.target_end or place == 0, "what is copied later is read as well"
-    assert places == sorted(places)
+        assert target_start <= line.target_end or target_start == 0, "what is copied later is read as well"
+    assert translations == sorted(translations)
     if not any(kind is SegmentKind.RELEASED for _, (kind, *_) in log.rows):
         assert set(repeats) == {0}
 
@@ -141,12 +145,12 @@ def test_reading_from_the_place_gives_every_record_from_the_commit_on_and_those_
 def test_failing_back_reads_at_the_source_every_record_that_was_not_read_at_the_target(log: Log, seed: int) -> None:
     last = max(log.records, default=0)
     commits = range(last + 2)
-    places, repeats, line = translated(log.pieces(seed), commits, "target")
-    for commit, place, repeated in zip(commits, places, repeats, strict=True):
+    translations, repeats, line = translated(log.pieces(seed), commits, "target")
+    for commit, target_start, repeated in zip(commits, translations, repeats, strict=True):
         unread = {source for target, source in log.records.items() if target >= commit}
-        assert unread <= {source for source in log.records.values() if source >= place}
-        assert sum(1 for target, source in log.records.items() if source >= place and target < commit) == repeated
-        assert log.start <= place <= line.position
+        assert unread <= {source for source in log.records.values() if source >= target_start}
+        assert sum(1 for target, source in log.records.items() if source >= target_start and target < commit) == repeated
+        assert log.start <= target_start <= line.position
     if not any(kind is SegmentKind.RELEASED for _, (kind, *_) in log.rows):
         assert set(repeats) == {0}
 
@@ -177,8 +181,8 @@ def test_a_reader_that_continues_reads_recent_rows_only_and_finds_the_same(log: 
     after = translator.continue_with(then)
     recent = [(number, row) for number, row in log.rows if number >= after.reads_from()]
     after.add(table_of(SOURCE, recent))
-    places, _, line = translated(log.pieces(seed), [record.offset for record in then])
-    assert [after.translate(commit).offset for commit in then] == places
+    translations, _, line = translated(log.pieces(seed), [record.offset for record in then])
+    assert [after.translate(commit).offset for commit in then] == translations
     assert after.lines()[SOURCE] == line
 
 
@@ -195,7 +199,7 @@ SEVERAL = Log(
 
 
 @pytest.mark.parametrize(
-    ("commit", "place"),
+    ("commit", "target_start"),
     [
         (0, 1000),  # below the map's start
         (10, 1000),  # its start, a hole
@@ -211,8 +215,8 @@ SEVERAL = Log(
         (27, 1006),  # the exact end of the map
     ],
 )
-def test_offsets_that_hold_no_record(commit: int, place: int) -> None:
-    assert translated(SEVERAL.pieces(0), [commit])[0] == [place]
+def test_offsets_that_hold_no_record(commit: int, target_start: int) -> None:
+    assert translated(SEVERAL.pieces(0), [commit])[0] == [target_start]
 
 
 def test_what_is_in_quarantine_is_withheld_until_it_is_released() -> None:

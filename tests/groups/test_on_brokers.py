@@ -79,12 +79,12 @@ class Mirrored:
                 source_end=end,
                 kind=kind,
                 target=TargetPartition(self.topic, self.ids[1], partition),
-                target_start=place,
-                target_end=None if place is None else place + end - start,
+                target_start=topic_partition,
+                target_end=None if topic_partition is None else topic_partition + end - start,
                 record_count=end - start,
                 batch_count=1,
             )
-            for partition, kind, start, end, place in rows
+            for partition, kind, start, end, topic_partition in rows
         ]
         self.owner.decide([DecidedSegment(segment, SlotTxn("m-0", 1, 1)) for segment in made], highest_slot=0)
         self.owner.settle()
@@ -93,8 +93,10 @@ class Mirrored:
         return f"{self.name}.{name}"
 
     def commit(self, cluster: GroupClient, group: str, offsets: Mapping[int, int], topic: str | None = None) -> None:
-        places = {TopicPartition(topic or self.topic, partition): (offset, "of the app") for partition, offset in offsets.items()}
-        assert cluster.commit(self.group(group), places) == {}
+        topic_partitions = {
+            TopicPartition(topic or self.topic, partition): (offset, "of the app") for partition, offset in offsets.items()
+        }
+        assert cluster.commit(self.group(group), topic_partitions) == {}
 
     def offsets(self, cluster: GroupClient, group: str) -> dict[int, tuple[int | None, str]]:
         actual = cluster.committed([self.group(group)])[self.group(group)]
@@ -125,11 +127,11 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     assert (ended.code, ended.slow_imports) == (0, "[]"), ended.stderr
     (actual,) = json.loads(ended.lines[0])["groups"]
     documents = {(document["topic"], document["partition"]): document for document in actual["partitions"]}
-    answers = {
+    results = {
         key: (document["outcome"], document["to_offset"], document["repeats"], document["waits_for"])
         for key, document in documents.items()
     }
-    assert answers == {
+    assert results == {
         (m.topic, 0): ("translated", 1, 0, 0),
         (m.topic, 1): ("translated", 4, 0, 0),
         (m.topic, 2): ("translated", 7, 0, 0),  # the exact end of the map
@@ -150,7 +152,7 @@ def test_each_offset_says_where_it_leads_or_why_nowhere_and_apply_commits_what_i
     )
     assert m.offsets(m.target, "app") == {0: (1, "of the app"), 1: (4, "of the app"), 2: (7, "of the app")}
     forced = m.look("app", is_applied=True, is_forced=True)
-    assert {group_partition.step for place, group_partition in forced.items() if place.topic == m.topic} == {
+    assert {group_partition.step for topic_partition, group_partition in forced.items() if topic_partition.topic == m.topic} == {
         Step.COMMITTED,
         Step.IN_PLACE,
     }
@@ -161,11 +163,11 @@ def test_nothing_goes_backwards_unless_forced(mirrored: Mirrored) -> None:
     m = mirrored
     m.commit(m.source, "further", {0: 4})
     m.commit(m.target, "further", {0: 6})
-    place = TopicPartition(m.topic, 0)
-    assert m.look("further", is_applied=True)[place].step is Step.FURTHER
+    topic_partition = TopicPartition(m.topic, 0)
+    assert m.look("further", is_applied=True)[topic_partition].step is Step.FURTHER
     assert exit_code("groups", str(m.path), "--group", m.group("further"), "--apply") == 0
     assert m.offsets(m.target, "further")[0][0] == 6
-    assert m.look("further", is_applied=True, is_forced=True)[place].step is Step.COMMITTED
+    assert m.look("further", is_applied=True, is_forced=True)[topic_partition].step is Step.COMMITTED
     assert m.offsets(m.target, "further")[0][0] == 3
 
 
@@ -173,17 +175,17 @@ def test_nothing_goes_backwards_unless_forced(mirrored: Mirrored) -> None:
 def test_a_group_with_members_is_left_alone_until_they_are_gone(
     mirrored: Mirrored, capsys: pytest.CaptureFixture[str], protocol: str
 ) -> None:
-    m, name, place = mirrored, f"active-{protocol}", TopicPartition(mirrored.topic, 0)
+    m, name, topic_partition = mirrored, f"active-{protocol}", TopicPartition(mirrored.topic, 0)
     m.commit(m.source, name, {0: 4})
     with member(m.config.target.client.as_confluent()["bootstrap.servers"], m.group(name), m.topic, protocol) as consumer:
         while not consumer.assignment():
             consumer.poll(0.1)
         for is_forced in (False, True):
-            active = m.look(name, is_applied=True, is_forced=is_forced)[place]
+            active = m.look(name, is_applied=True, is_forced=is_forced)[topic_partition]
             assert active.step is Step.ACTIVE
             assert "stop its consumers first" in str(active.reason)
-        refused = m.target.commit(m.group(name), {place: (3, "")})
-        assert refused == {place: "the group is active there: stop its consumers first"}
+        refused = m.target.commit(m.group(name), {topic_partition: (3, "")})
+        assert refused == {topic_partition: "the group is active there: stop its consumers first"}
     assert m.offsets(m.target, name) == {}
     assert exit_code("groups", str(m.path), "--group", m.group(name), "--apply") == 0
     assert "committed" in capsys.readouterr().out
@@ -192,17 +194,17 @@ def test_a_group_with_members_is_left_alone_until_they_are_gone(
 
 def test_a_group_of_kafka_streams_is_a_group_as_any_other(mirrored: Mirrored) -> None:
     """By the protocol of KIP-1071. On the target it takes over what was committed before it first joined there."""
-    m, name, place = mirrored, "streams", TopicPartition(mirrored.topic, 0)
+    m, name, topic_partition = mirrored, "streams", TopicPartition(mirrored.topic, 0)
     source, target = (cluster.client.as_confluent()["bootstrap.servers"] for cluster in (m.config.source, m.config.target))
     with streams_member(source, m.group(name), m.topic):
         assert m.source.listed()[m.group(name)].is_free is False
     m.commit(m.source, name, {0: 4})
-    assert m.look(name, is_applied=True)[place].step is Step.COMMITTED
+    assert m.look(name, is_applied=True)[topic_partition].step is Step.COMMITTED
     with streams_member(target, m.group(name), m.topic):
         m.commit(m.source, name, {0: 5})
-        assert m.look(name, is_applied=True)[place].step is Step.ACTIVE
+        assert m.look(name, is_applied=True)[topic_partition].step is Step.ACTIVE
         assert m.offsets(m.target, name)[0][0] == 3
-    assert m.look(name, is_applied=True)[place].step is Step.COMMITTED
+    assert m.look(name, is_applied=True)[topic_partition].step is Step.COMMITTED
     assert m.offsets(m.target, name)[0][0] == 4
 
 
@@ -212,12 +214,12 @@ def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(
     m.commit(m.target, "back", {0: 2}, m.left)
     delete_records(m.config.source.client.as_confluent()["bootstrap.servers"], m.topic, 4, partition=0)
     actual = m.look("back", is_reverse=True)
-    answers = {
-        place.partition: (group_partition.outcome, group_partition.to_offset)
-        for place, group_partition in actual.items()
-        if place.topic == m.topic
+    results = {
+        topic_partition.partition: (group_partition.outcome, group_partition.to_offset)
+        for topic_partition, group_partition in actual.items()
+        if topic_partition.topic == m.topic
     }
-    assert answers == {
+    assert results == {
         0: (Outcome.LOST, 4),
         1: (Outcome.TRANSLATED, 5),
         2: (Outcome.TRANSLATED, 8),  # behind all that was mirrored
@@ -238,7 +240,8 @@ def test_an_offset_that_the_source_has_deleted_continues_where_the_target_still_
     delete_records(bootstrap, m.topic, 2, partition=4)
     actual = m.look("old")
     assert {
-        place.partition: (group_partition.outcome, group_partition.to_offset) for place, group_partition in actual.items()
+        topic_partition.partition: (group_partition.outcome, group_partition.to_offset)
+        for topic_partition, group_partition in actual.items()
     } == {
         0: (Outcome.TRANSLATED, 2),
         4: (Outcome.TRANSLATED, 1),  # below the map, and nobody has it any more
@@ -247,7 +250,7 @@ def test_an_offset_that_the_source_has_deleted_continues_where_the_target_still_
 
 def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored) -> None:
     m = mirrored
-    storage, place = MirrorStorage(m.config.tables), TopicPartition(m.topic, 1)
+    storage, topic_partition = MirrorStorage(m.config.tables), TopicPartition(m.topic, 1)
     m.commit(m.source, "kept", {1: 3})
     looks = GroupSyncer(m.config, storage, storage.best_effort_tables())
     try:
@@ -272,7 +275,11 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
     for minutes, offset, observed, after in ((0, 3, 0, 3), (4, 6, 3, 6), (60, 6, 8, None)):
         report = sync_groups(m.config, pattern=m.group("kept"), as_of=T0 + timedelta(minutes=minutes))
         actual = {partition.topic_partition: partition for partition in report.partitions}
-        assert (actual[place].offset, actual[place].to_offset, actual[place].outcome) == (offset, offset - 1, Outcome.TRANSLATED)
+        assert (actual[topic_partition].offset, actual[topic_partition].to_offset, actual[topic_partition].outcome) == (
+            offset,
+            offset - 1,
+            Outcome.TRANSLATED,
+        )
         assert report.as_of is not None
         assert report.as_of.observed_at == T0 + timedelta(minutes=observed)
         assert report.as_of.next_at == (None if after is None else T0 + timedelta(minutes=after))

@@ -66,7 +66,7 @@ def test_a_kafka_that_has_no_such_jars_is_refused_before_anything_is_fetched(ver
 
 
 def test_the_descriptor_names_every_module_and_whether_its_dependencies_come_along() -> None:
-    text = ivy_descriptor(jars.DELTA_JAR_SET)
+    text = ivy_descriptor(jars.delta_jar_set("4.2.1"))
     assert text.count("<dependency ") == 7
     assert text.count('transitive="false"') == 7
     plain = '<dependency org="org.example" name="one" rev="1.0" conf="default-&gt;default" transitive="true">'
@@ -167,3 +167,11 @@ def test_ivy_is_found_inside_pyspark() -> None:
 def test_no_registry_is_named_in_the_code() -> None:
     named = re.findall(r"http[^\"\s]*", Path(os.path.realpath(jars.__file__)).read_text())
     assert named == [jars._MAVEN_IN_IVY]
+
+
+def test_a_spark_for_which_delta_has_no_jars_is_refused_with_what_works_there() -> None:
+    assert "delta-spark_4.0_2.13" in ivy_descriptor(jars.delta_jar_set("4.0.5"))
+    with pytest.raises(
+        ConfigError, match=r"no jars for Spark 4\.3\.0, but for 4\.0, 4\.1, 4\.2: .*tables_writer: auto or deltalake"
+    ):
+        jars.delta_jar_set("4.3.0")

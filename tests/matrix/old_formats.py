@@ -19,7 +19,7 @@ from tests.support.record_encoders import ENCODERS
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.wire.batches.header import LOG_OVERHEAD, MAGIC_POS
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 Contents = Sequence[tuple[bytes | None, bytes | None]]
 """Keys and values."""
 
@@ -61,9 +61,9 @@ def write_stamped(node: LocalKafka, topic: str) -> None:
         _write(node.bootstrap, (topic, partition), codec, 1, [(b"k%d" % n, b"v" * n) for n in range(20)])
 
 
-def stored_magics(node: LocalKafka, place: Place) -> list[int]:
+def stored_magics(node: LocalKafka, topic_partition: PartitionKey) -> list[int]:
     """Of every message set and batch in its log files, in order."""
-    files = sorted((node.folder / "data" / f"{place[0]}-{place[1]}").glob("*.log"))
+    files = sorted((node.folder / "data" / f"{topic_partition[0]}-{topic_partition[1]}").glob("*.log"))
     return [magic for file in files for magic in _magics(file.read_bytes())]
 
 
@@ -74,10 +74,10 @@ def _magics(records: bytes) -> Iterator[int]:
         pos += LOG_OVERHEAD + int.from_bytes(records[pos + 8 : pos + LOG_OVERHEAD], "big")
 
 
-def _write(bootstrap: str, place: Place, codec: str, magic: int, contents: Contents) -> None:
+def _write(bootstrap: str, topic_partition: PartitionKey, codec: str, magic: int, contents: Contents) -> None:
     """One set or batch, or a run of uncompressed messages, by a client of its time."""
     if magic not in _PRODUCE_VERSIONS:
-        return _write_today(bootstrap, place, contents, codec.split()[0])
+        return _write_today(bootstrap, topic_partition, contents, codec.split()[0])
     number, encode = ENCODERS[codec]
     records = b"".join(
         message(n, key, value, magic=magic, timestamp=_NOW_MS - 60_000 + n * 7) for n, (key, value) in enumerate(contents)
@@ -85,16 +85,18 @@ def _write(bootstrap: str, place: Place, codec: str, magic: int, contents: Conte
     if codec != "none":
         records = message(len(contents) - 1, None, encode(records), magic=magic, timestamp=_NOW_MS, attributes=number)
     version, topic = _PRODUCE_VERSIONS[magic], ProduceRequest.TopicProduceData
-    data = topic.PartitionProduceData(index=place[1], records=records)
-    request = ProduceRequest[version](acks=-1, timeout_ms=10_000, topic_data=[topic(name=place[0], partition_data=[data])])
-    answer = ProduceResponse[version].decode(ask(bootstrap, request)[8:])
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    data = topic.PartitionProduceData(index=topic_partition[1], records=records)
+    request = ProduceRequest[version](
+        acks=-1, timeout_ms=10_000, topic_data=[topic(name=topic_partition[0], partition_data=[data])]
+    )
+    response = ProduceResponse[version].decode(ask(bootstrap, request)[8:])
+    assert response.responses[0].partition_responses[0].error_code == 0
 
 
-def _write_today(bootstrap: str, place: Place, contents: Contents, codec: str = "none") -> None:
-    producer = one_batch_producer(bootstrap, place[0], **{"compression.type": codec})
+def _write_today(bootstrap: str, topic_partition: PartitionKey, contents: Contents, codec: str = "none") -> None:
+    producer = one_batch_producer(bootstrap, topic_partition[0], **{"compression.type": codec})
     for key, value in contents:
-        producer.produce(place[0], value, key, partition=place[1])
+        producer.produce(topic_partition[0], value, key, partition=topic_partition[1])
     assert producer.flush(30) == 0
 
 
@@ -102,10 +104,10 @@ def _change_format(node: LocalKafka, topic: str, magic: int) -> None:
     """Until what a client of today writes is stored so."""
     set_topic(node.bootstrap, topic, {"message.format.version": FORMATS[magic]})
     for partition in range(len(CODECS)):
-        place = (topic, partition)
+        topic_partition = (topic, partition)
 
-        def is_stored_so(place: Place = place) -> bool:
-            _write_today(node.bootstrap, place, [(b"probe", b"")])
-            return stored_magics(node, place)[-1] == magic
+        def is_stored_so(topic_partition: PartitionKey = topic_partition) -> bool:
+            _write_today(node.bootstrap, topic_partition, [(b"probe", b"")])
+            return stored_magics(node, topic_partition)[-1] == magic
 
-        wait_for(f"magic {magic} of {place}", is_stored_so)
+        wait_for(f"magic {magic} of {topic_partition}", is_stored_so)

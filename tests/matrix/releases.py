@@ -41,16 +41,16 @@ class Brokers:
         self._own: list[LocalKafka] = []
         self._written: dict[Release, TrafficReport] = {}
 
-    def __getitem__(self, place: tuple[str, Release]) -> LocalKafka:
-        if place not in self._running:
-            side, release = place
+    def __getitem__(self, key: tuple[str, Release]) -> LocalKafka:
+        if key not in self._running:
+            side, release = key
             level = release.transaction_version
             features = {} if level is None else {"transaction.version": level}
             node = LocalKafka(self._folder / f"{side}-{release}", release.version, properties=_PROPERTIES, features=features)
             node.start()
             self._own.append(node)
-            self._running[place] = node
-        return self._running[place]
+            self._running[key] = node
+        return self._running[key]
 
     def written(self, release: Release) -> TrafficReport:
         """Fill the source cluster: transactions that overlap, some aborted, idempotent and plain producers, all codecs."""

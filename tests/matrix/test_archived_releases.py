@@ -18,7 +18,7 @@ from tests.matrix import old_formats
 from tests.matrix.releases import NEWEST, OLD, OLDEST, Brokers, Release
 from tests.messy import corpus
 from tests.support import archive_runs, restore_runs
-from tests.support.mirror_runs import ReadRecord, create_topic, delete_records, read_places, wait_for_run
+from tests.support.mirror_runs import ReadRecord, create_topic, delete_records, read_partitions, wait_for_run
 from tests.support.translated_copies import without_offsets
 from tests.verify.mirror_main import REPOSITORY
 
@@ -31,7 +31,7 @@ from shallow_mirror.verify import verify_restore
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(900)]
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 RUN_TIMEOUT_S = 200
 MOST_BYTES = 4_000
 """`max.message.bytes` of target topics: most batches of the sources are larger."""
@@ -43,7 +43,7 @@ OF_PRESERVED = {"message.timestamp.before.max.ms": _NO_LIMIT, "message.timestamp
 @dataclass(frozen=True, slots=True)
 class Archived:
     config: ArchiveConfig
-    originals: Mapping[Place, list[ReadRecord]]
+    originals: Mapping[PartitionKey, list[ReadRecord]]
 
     def partitions_of(self, topic: str) -> int:
         return sum(name == topic for name, _ in self.originals)
@@ -113,15 +113,15 @@ def written(node: LocalKafka, prefix: str, *, with_legacy: bool, with_compacted:
 def archived(node: LocalKafka, folder: Path, prefix: str, topics: Mapping[str, int]) -> Archived:
     """Archive twice: behind the first run, records of the cut topic are deleted before they are archived."""
     document = archive_runs.document(node.bootstrap, [rf"{prefix}\..*"], read={"on_data_loss": "continue"})
-    places = [(topic, partition) for topic, partitions in topics.items() for partition in range(partitions)]
+    topic_partitions = [(topic, partition) for topic, partitions in topics.items() for partition in range(partitions)]
     conf = conf_file(folder, "archive", document)
-    first = read_places(node.bootstrap, places)
+    first = read_partitions(node.bootstrap, topic_partitions)
     archive_all(conf)
     cut = f"{prefix}.cut"
     corpus.write(corpus.producer(node.bootstrap, cut, "gzip"), cut, range(40, 60))
     delete_records(node.bootstrap, cut, before=51)
     archive_all(conf)
-    originals = {**first, (cut, 0): [*first[cut, 0], *read_places(node.bootstrap, [(cut, 0)])[cut, 0]]}
+    originals = {**first, (cut, 0): [*first[cut, 0], *read_partitions(node.bootstrap, [(cut, 0)])[cut, 0]]}
     assert [record.offset for record in originals[cut, 0]] == [*range(17, 40), *range(51, 60)]
     config = ArchiveConfig.from_document(document, folder=folder)
     report = verify_archive(config, is_deep=True)
@@ -139,7 +139,7 @@ def assert_restored(archive: Archived, node: LocalKafka, folder: Path, name: str
     document = restore_document(archive, node, name, offsets)
     with running("restore", str(conf_file(folder, name, document))) as process:
         require_end(process)
-    copies = read_places(node.bootstrap, [(f"{name}.{topic}", partition) for topic, partition in archive.originals])
+    copies = read_partitions(node.bootstrap, [(f"{name}.{topic}", partition) for topic, partition in archive.originals])
     for (topic, partition), originals in archive.originals.items():
         copied = copies[f"{name}.{topic}", partition]
         assert without_offsets(copied) == without_offsets(originals), (name, topic, partition)

@@ -11,7 +11,7 @@ from tests.fakes.raw_client import RawClient
 from tests.matrix import old_formats
 from tests.matrix.lost_mirror import lose_mirror
 from tests.matrix.releases import ALL, BEFORE_KIP_890, NEWEST, OLDEST, Brokers, Release
-from tests.support.mirror_runs import conf_file, read_places
+from tests.support.mirror_runs import conf_file, read_partitions
 from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 from tests.verify.mirror_main import catch_up
 
@@ -42,8 +42,8 @@ PAIRS = [
 @pytest.mark.parametrize("release", [BEFORE_KIP_890, NEWEST], ids=str)
 def test_a_release_has_the_transaction_version_of_its_name(brokers: Brokers, release: Release) -> None:
     with RawClient(brokers["target", release].bootstrap) as client:
-        answer = client.ask("ApiVersions", client_software_name="tests", client_software_version="1")
-    levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+        response = client.ask("ApiVersions", client_software_name="tests", client_software_version="1")
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
     assert levels.get("transaction.version", 0) == release.transaction_version
 
 
@@ -85,7 +85,7 @@ def test_messy_traffic_is_equal_record_by_record_although_the_mirror_is_lost_bef
 
 def assert_a_group_goes_on_with_the_next_record(settings: MirrorConfig, ends: tuple[str, str], topic: str, copy: str) -> None:
     originals, copied = (
-        read_places(bootstrap, [(name, 0)])[name, 0] for bootstrap, name in zip(ends, (topic, copy), strict=True)
+        read_partitions(bootstrap, [(name, 0)])[name, 0] for bootstrap, name in zip(ends, (topic, copy), strict=True)
     )
     middle, group = len(originals) // 2, f"readers.{copy}"
     with closing(GroupClient(settings.source.client, "the source")) as view:
@@ -110,19 +110,19 @@ def test_messages_of_old_formats_arrive_as_batches_record_by_record_with_their_t
     old_formats.write_bare(source, bare)
     old_formats.write_stamped(source, stamped)
     expected = {aged: {0, 1, 2}, bare: {0, 1}, stamped: {1}}
-    places = [(topic, partition) for topic in expected for partition in range(len(old_formats.CODECS))]
-    assert {place: set(old_formats.stored_magics(source, place)) for place in places} == {
-        place: expected[place[0]] for place in places
+    topic_partitions = [(topic, partition) for topic in expected for partition in range(len(old_formats.CODECS))]
+    assert {topic_partition: set(old_formats.stored_magics(source, topic_partition)) for topic_partition in topic_partitions} == {
+        topic_partition: expected[topic_partition[0]] for topic_partition in topic_partitions
     }
     conf = conf_file(tmp_path, source.bootstrap, target.bootstrap, list(expected))
     catch_up(conf)
     settings = MirrorConfig.load(conf)
     offset_map = OffsetMap.open(settings.tables)
-    originals, copies = (read_places(node.bootstrap, places) for node in (source, target))
-    for place in places:
-        assert without_offsets(copies[place]) == without_offsets(originals[place]), place
-        assert_every_offset_is_translated(offset_map, place, originals[place], copies[place])
-        assert set(old_formats.stored_magics(target, place)) == {2}
+    originals, copies = (read_partitions(node.bootstrap, topic_partitions) for node in (source, target))
+    for topic_partition in topic_partitions:
+        assert without_offsets(copies[topic_partition]) == without_offsets(originals[topic_partition]), topic_partition
+        assert_every_offset_is_translated(offset_map, topic_partition, originals[topic_partition], copies[topic_partition])
+        assert set(old_formats.stored_magics(target, topic_partition)) == {2}
     for is_deep in (False, True):
         report = verify_mirror(settings, is_deep=is_deep)
         assert report.is_equal, report.sentences()

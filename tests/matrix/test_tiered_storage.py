@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.support.mirror_runs import conf_file, create_topic, read_places, wait_for
+from tests.support.mirror_runs import conf_file, create_topic, read_partitions, wait_for
 from tests.verify.mirror_main import catch_up
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
@@ -76,18 +76,20 @@ def test_a_tiered_topic_arrives_whole_also_when_its_broker_answers_before_the_re
     source, target = (node.bootstrap for node in clusters)
     create_topic(source, topic_name, PARTITIONS, settings=MOVED_AT_ONCE)
     write(source, topic_name)
-    places = [(topic_name, partition) for partition in range(PARTITIONS)]
+    topic_partitions = [(topic_name, partition) for partition in range(PARTITIONS)]
     asked = Cluster(ClientConfig.from_properties({"bootstrap.servers": source}))
 
     def is_moved() -> bool:
-        starts = asked.local_log_starts([TopicPartition(*place) for place in places], Deadline.after_ms(30_000, time.monotonic))
+        starts = asked.local_log_starts(
+            [TopicPartition(*topic_partition) for topic_partition in topic_partitions], Deadline.after_ms(30_000, time.monotonic)
+        )
         return all(start > 0 for start in starts.values())
 
     wait_for("the move to the remote storage", is_moved)
     asked.close()
     conf = conf_file(tmp_path, source, target, [topic_name], topics={"create": True})
     catch_up(conf)
-    originals, copies = read_places(source, places), read_places(target, places)
+    originals, copies = read_partitions(source, topic_partitions), read_partitions(target, topic_partitions)
     assert sum(map(len, originals.values())) == RECORDS
     assert copies == originals
     assert verify_mirror(MirrorConfig.load(conf)).is_equal

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support import mirror_runs as runs
-from tests.support.mirror_runs import create_topic, delete_records, read_places, set_topic, wait_for, wait_for_markers
+from tests.support.mirror_runs import create_topic, delete_records, read_partitions, set_topic, wait_for, wait_for_markers
 from tests.support.one_batch import one_batch_producer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -64,15 +64,15 @@ def write_compacted(bootstrap: str, topic: str) -> None:
 def clean(bootstrap: str, topic: str, partitions: int) -> None:
     """Until no key is there twice."""
     set_topic(bootstrap, topic, CLEANED_SOON)
-    places = [(topic, partition) for partition in range(partitions)]
+    topic_partitions = [(topic, partition) for partition in range(partitions)]
     ticks = producer(bootstrap, topic, "none")
 
     def is_cleaned() -> bool:
         """Write a record of now, which ends the log segment before it, and return whether keys are unique."""
-        for place in places:
-            ticks.produce(topic, "now", f"tick{time.time()}", partition=place[1])
+        for topic_partition in topic_partitions:
+            ticks.produce(topic, "now", f"tick{time.time()}", partition=topic_partition[1])
         assert ticks.flush(30) == 0
-        keys = [[record.key for record in records] for records in read_places(bootstrap, places).values()]
+        keys = [[record.key for record in records] for records in read_partitions(bootstrap, topic_partitions).values()]
         return all(len(set(key)) == len(key) for key in keys)
 
     wait_for("the cleaner of the source", is_cleaned)

@@ -18,7 +18,7 @@ from tests.messy.corpus import (
     write_large,
     write_stamped_by_the_broker,
 )
-from tests.support.mirror_runs import conf_file, create_topic, positions, read_places, wait_for_run
+from tests.support.mirror_runs import conf_file, create_topic, positions, read_partitions, wait_for_run
 from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 from tests.verify.mirror_main import catch_up, mirror
 
@@ -55,13 +55,13 @@ def test_a_messy_source_arrives_record_by_record_and_every_offset_is_translated(
         process.kill()
     writers.steps(steps)
     catch_up(conf)
-    places = [(compacted, partition) for partition in range(len(CODECS) + 1)] + [(cut, 0), (stamped, 0), (large, 0)]
-    places += [(mixed, partition) for partition in range(PARTITIONS)]
-    originals, copies = read_places(source, places), read_places(target, places)
+    topic_partitions = [(compacted, partition) for partition in range(len(CODECS) + 1)] + [(cut, 0), (stamped, 0), (large, 0)]
+    topic_partitions += [(mixed, partition) for partition in range(PARTITIONS)]
+    originals, copies = read_partitions(source, topic_partitions), read_partitions(target, topic_partitions)
     offset_map = OffsetMap.open(settings.tables)
-    for place in places:
-        assert without_offsets(copies[place]) == without_offsets(originals[place]), place
-        assert_every_offset_is_translated(offset_map, place, originals[place], copies[place])
+    for topic_partition in topic_partitions:
+        assert without_offsets(copies[topic_partition]) == without_offsets(originals[topic_partition]), topic_partition
+        assert_every_offset_is_translated(offset_map, topic_partition, originals[topic_partition], copies[topic_partition])
     kinds = {row["kind"] for row in offset_map.settled_rows().to_pylist()}
     assert kinds == {SegmentKind.DATA, SegmentKind.GAP, SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED}
     report = verify_mirror(settings)
@@ -84,7 +84,7 @@ def test_read_uncommitted_copies_what_was_aborted_and_what_is_still_open_at_once
     write(writer, topic_name, range(5, 10))
     conf = conf_file(tmp_path, source, target, [topic_name], read={"isolation_level": "read_uncommitted"})
     catch_up(conf)
-    assert [record.key for record in read_places(target, [(topic_name, 0)])[topic_name, 0]] == [
+    assert [record.key for record in read_partitions(target, [(topic_name, 0)])[topic_name, 0]] == [
         f"k{n}".encode() for n in (*range(5), *range(5), *range(5, 10))
     ]
     kinds = [row["kind"] for row in OffsetMap.open(MirrorConfig.load(conf).tables).settled_rows().to_pylist()]

@@ -281,5 +281,5 @@ class FakeOperator:
         if "NOW: point the writers" in sentence:
             self._world.writers = sentence.rsplit(" ", 1)[1]
         elif "NOW: start the consumers" in sentence:
-            place = sentence.split(" at ")[1].split(",")[0]
-            self._world.is_reading = place
+            cluster = sentence.split(" at ")[1].split(",")[0]
+            self._world.is_reading = cluster

@@ -41,10 +41,10 @@ def test_a_conductor_that_is_killed_at_any_effect_is_continued(direction: Direct
         with pytest.raises(KilledError):
             stage.perform(direction, Kill(at))
         phase = stage.perform(direction)
-        world, place = stage.world, "west" if direction is Direction.MOVE else "east"
+        world, cluster = stage.world, "west" if direction is Direction.MOVE else "east"
         assert phase is (Phase.MOVED if direction is Direction.MOVE else Phase.RETURNED), at
-        assert (world.writers, world.is_reading) == (place, place), at
-        assert world.group[place] == 40, at
+        assert (world.writers, world.is_reading) == (cluster, cluster), at
+        assert world.group[cluster] == 40, at
         denied = {"west" if direction is Direction.ROLLBACK else "east"} if is_denied else set()
         assert {side for side, acls in world.denied.items() if acls} == denied, at
 

@@ -38,7 +38,7 @@ def view(fake: StrictCluster) -> Iterator[UserView]:
     cluster.close()
 
 
-def answer(fake: StrictCluster, on_topic: Sequence[Operation], on_cluster: Sequence[Operation] = ()) -> None:
+def respond(fake: StrictCluster, on_topic: Sequence[Operation], on_cluster: Sequence[Operation] = ()) -> None:
     """Let the cluster report these operations."""
 
     def alter(body: Any) -> None:
@@ -46,33 +46,33 @@ def answer(fake: StrictCluster, on_topic: Sequence[Operation], on_cluster: Seque
         for topic in body.topics:
             topic.authorized_operations = set(on_topic)
 
-    fake.alter_answers("Metadata", alter)
+    fake.alter_responses("Metadata", alter)
 
 
 def test_what_is_missing_on_a_topic_is_one_sentence(fake: StrictCluster, view: UserView) -> None:
-    answer(fake, [Operation.DESCRIBE])
+    respond(fake, [Operation.DESCRIBE])
     expected = "target cluster west: grant Read, DescribeConfigs on topic orders: to compare"
     assert list(missing_on_topics(view, ["orders"], TO_READ, "to compare")) == [expected]
-    answer(fake, [])
+    respond(fake, [])
     assert list(missing_on_topics(view, ["orders"], TO_READ, "to compare")) == [expected]
-    answer(fake, TO_READ)
+    respond(fake, TO_READ)
     assert list(missing_on_topics(view, ["orders"], TO_READ, "to compare")) == []
     assert list(missing_on_topics(view, [], TO_READ, "to compare")) == []
 
 
 def test_who_may_create_on_the_cluster_may_create_every_topic(fake: StrictCluster, view: UserView) -> None:
     without_create = [operation for operation in TO_REHEARSE if operation is not Operation.CREATE]
-    answer(fake, without_create)
+    respond(fake, without_create)
     assert len(list(missing_on_topics(view, ["scratch"], TO_REHEARSE, "to rehearse"))) == 1
-    answer(fake, without_create, [Operation.CREATE])
+    respond(fake, without_create, [Operation.CREATE])
     assert list(missing_on_topics(view, ["scratch"], TO_REHEARSE, "to rehearse")) == []
 
 
 def test_acls_are_changed_by_who_may_alter_the_cluster(fake: StrictCluster, view: UserView) -> None:
     for granted in ([], [Operation.DESCRIBE]):
-        answer(fake, [], granted)
+        respond(fake, [], granted)
         assert list(missing_to_change_acls(view, "to deny")) == ["target cluster west: grant Alter on the cluster: to deny"]
-    answer(fake, [], [Operation.ALTER])
+    respond(fake, [], [Operation.ALTER])
     assert list(missing_to_change_acls(view, "to deny")) == []
 
 

@@ -145,10 +145,10 @@ def test_the_report_of_a_wave_names_its_late_writes(direction: Direction) -> Non
 def test_an_open_transaction_of_somebody_at_the_copies_is_waited_for_and_named() -> None:
     stage = Stage()
     after(stage, Step.VERIFY_REST, lambda world: world.is_open.add("west"))
-    answer = stage.operator.waits
+    wait = stage.operator.waits
 
     def waits(outside: Any) -> None:
-        answer(outside)
+        wait(outside)
         if outside.step is Step.VERIFY_REST:
             stage.world.is_open.clear()
 
@@ -185,10 +185,10 @@ def test_topics_that_are_paused_on_the_way_are_named_with_the_command_that_resum
     stage = Stage()
     stage.world.logs["west"] = 0
     after(stage, step, pause)
-    answer = stage.operator.waits
+    wait = stage.operator.waits
 
     def waits(outside: Any) -> None:
-        answer(outside)
+        wait(outside)
         if "shallow-mirror resume mirror.yaml orders" in outside.request:
             stage.world.paused.clear()
 

@@ -63,7 +63,7 @@ def permit_everything(body: Any) -> None:
 @pytest.fixture
 def move(tmp_path: Path) -> Iterator[Move]:
     with StrictCluster(cluster_id="east-id") as east, StrictCluster(cluster_id="west-id") as west:
-        east.alter_answers("Metadata", permit_everything)
+        east.alter_responses("Metadata", permit_everything)
         yield Move(tmp_path, east, west)
 
 

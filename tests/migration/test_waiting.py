@@ -46,7 +46,7 @@ def pause(world: FakeWorld) -> None:
     world.paused.add("orders")
 
 
-def leave_hand_over_unanswered(world: FakeWorld) -> None:
+def leave_hand_over_unconfirmed(world: FakeWorld) -> None:
     world.is_hand_over_answered = False
 
 
@@ -55,7 +55,7 @@ def leave_hand_over_unanswered(world: FakeWorld) -> None:
     [
         (stop_mirror, Step.CATCH_UP, "start the mirror m"),
         (pause, Step.CATCH_UP, "resume what was paused: `shallow-mirror resume mirror.yaml orders`"),
-        (leave_hand_over_unanswered, Step.POINT_OF_NO_RETURN, "the mirror m to confirm the hand-over"),
+        (leave_hand_over_unconfirmed, Step.POINT_OF_NO_RETURN, "the mirror m to confirm the hand-over"),
     ],
 )
 def test_each_wait_is_said_at_intervals_logged_and_shown_by_status(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from tests.model import effects
-from tests.model.effects import NO_ANSWER
+from tests.model.effects import NO_RESPONSE
 from tests.model.programs import Port
 from tests.model.source import MAP_ID
 
@@ -118,14 +118,14 @@ class Snapshot:
         return frozenset(row for row in self.rows if column(row, "micro_batch") != self._doubtful and _txn_of(row) not in pending)
 
     def doubtful_receipts(self) -> set[tuple[str, TopicPartition]]:
-        """Group and place of the receipt of each transaction of that decision."""
-        places: dict[str, TopicPartition] = {}
+        """Group and partition of the receipt of each transaction of that decision."""
+        topic_partitions: dict[str, TopicPartition] = {}
         for row in self.rows:
             if column(row, "micro_batch") == self._doubtful and column(row, "kind") in COPIED_KINDS:
-                place = TopicPartition(column(row, "target_topic"), column(row, "target_partition"))
+                topic_partition = TopicPartition(column(row, "target_topic"), column(row, "target_partition"))
                 name = column(row, "transactional_id")
-                places[name] = min(place, places.get(name, place))
-        return set(places.items())
+                topic_partitions[name] = min(topic_partition, topic_partitions.get(name, topic_partition))
+        return set(topic_partitions.items())
 
     @cached_property
     def data(self) -> dict[tuple[int, int], int]:
@@ -201,10 +201,10 @@ class ModelWriter:
         self._port.ask(effects.Create(tuple(sorted(made.items()))))
 
     def snapshot(self) -> Snapshot | None:
-        answer: Snapshot | effects.NoAnswer | None = self._port.ask(effects.Look())
-        if answer is NO_ANSWER:
+        response: Snapshot | effects.NoResponse | None = self._port.ask(effects.Look())
+        if response is NO_RESPONSE:
             raise OSError("the table's folder does not answer")
-        return answer
+        return response
 
     def reread(self, snapshot: Snapshot) -> Snapshot:
         current = self.snapshot()
@@ -227,10 +227,10 @@ class ModelWriter:
         """Nothing of it is ever half-written."""
 
     def _commit(self, commit: effects.Commit) -> None:
-        answer = self._port.ask(commit)
-        if answer is NO_ANSWER:
+        response = self._port.ask(commit)
+        if response is NO_RESPONSE:
             raise DeltaCommitError("the reply was lost")
-        if not answer:
+        if not response:
             raise DeltaCommitError("another commit has taken the version")
 
 

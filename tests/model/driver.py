@@ -1,6 +1,6 @@
 """The driver, in the shape of `streaming/runs/mirror_query.py`: phases over the product's owner, recovery and micro-batch sink.
 
-A phase ends where all that the next one depends on lies in the map's owner: there one history of answers ends and the next
+A phase ends where all that the next one depends on lies in the map's owner: there one history of responses ends and the next
 begins.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from tests.model import effects
 from tests.model.delta_log import ModelWriter
-from tests.model.effects import NO_ANSWER
+from tests.model.effects import NO_RESPONSE
 from tests.model.programs import Port, Program
 from tests.model.seams import MODEL_LAYOUT, PAUSE_S, ModelCluster, ModelTopics, one_column
 from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
@@ -315,7 +315,7 @@ class ModelQuarantine:
 
     def add(self, batches: Sequence[QuarantinedBatch], _decision: int) -> None:
         set_aside = effects.SetAside(tuple((batch.source.partition, batch.source_start) for batch in batches))
-        if self._port.ask(set_aside) is NO_ANSWER:
+        if self._port.ask(set_aside) is NO_RESPONSE:
             raise OutcomeUnknownError("the table quarantine does not answer")
 
 

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from shallow_mirror.sinks.kafka.writers.kafka_slot_job import PreparedTxn
 
 RECEIPTS = TopicPartition("~receipts", 0)
-"""The place of the receipts: a transaction ends there like in a partition, after all others by name."""
+"""The partition of the receipts: a transaction ends there like in a partition, after all others by name."""
 
 
-class NoAnswer(enum.Enum):
+class NoResponse(enum.Enum):
     """The sender hears nothing: the request may have been applied, may be applied later, or never."""
 
-    NO_ANSWER = "no answer"
+    NO_RESPONSE = "no answer"
 
 
-NO_ANSWER = NoAnswer.NO_ANSWER
+NO_RESPONSE = NoResponse.NO_RESPONSE
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Open the Delta table. Answer: a `Snapshot`, or None where there is no table."""
+    """Open the Delta table. Response: a `Snapshot`, or None where there is no table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`removed` are the conditions of a delete: rows that match one of them. `version` None: a compaction. Answer: whether it was committed."""
+    """`removed` are the conditions of a delete: rows that match one of them. `version` None: a compaction. Response: whether it was committed."""
 
     base: Snapshot
     version: int | None
@@ -50,28 +50,28 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Answer: (error code, producer id, producer epoch)."""
+    """Response: (error code, producer id, producer epoch)."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddToTxn:
-    """AddPartitionsToTxn, or AddOffsetsToTxn where the place is `RECEIPTS`. Answer: an error code."""
+    """AddPartitionsToTxn, or AddOffsetsToTxn where the partition is `RECEIPTS`. Response: an error code."""
 
     txn: SlotTxn
-    places: tuple[TopicPartition, ...]
+    topic_partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """One batch of one record; `record` is its source offset. Answer: (error code, target offset).
+    """One batch of one record; `record` is its source offset. Response: (error code, target offset).
 
     `is_poison`: the target refuses it.
     """
 
     txn: SlotTxn
-    place: TopicPartition
+    topic_partition: TopicPartition
     sequence: int
     record: int
     is_poison: bool = False
@@ -79,16 +79,16 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:
-    """TxnOffsetCommit. Answer: an error code."""
+    """TxnOffsetCommit. Response: an error code."""
 
     txn: SlotTxn
-    place: TopicPartition
+    topic_partition: TopicPartition
     metadata: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Answer: an error code."""
+    """Response: an error code."""
 
     txn: SlotTxn
     is_commit: bool
@@ -96,40 +96,40 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class ReadReceipt:
-    """OffsetFetch with require_stable. Answer: (error code, committed metadata or None)."""
+    """OffsetFetch with require_stable. Response: (error code, committed metadata or None)."""
 
     group: str
-    place: TopicPartition
+    topic_partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTxn:
-    """DescribeTransactions. Answer: (state, producer id, producer epoch), or None where the id is not known."""
+    """DescribeTransactions. Response: (state, producer id, producer epoch), or None where the id is not known."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListOffsets:
-    """Answer: the last stable offsets or the log ends; None for a partition without a leader."""
+    """Response: the last stable offsets or the log ends; None for a partition without a leader."""
 
-    places: tuple[TopicPartition, ...]
+    topic_partitions: tuple[TopicPartition, ...]
     is_committed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """Answer: per place (producer id, start of its open transaction) of those that have one; None without a leader."""
+    """Response: per partition (producer id, start of its open transaction) of those that have one; None without a leader."""
 
-    places: tuple[TopicPartition, ...]
+    topic_partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Answer: (producer id, producer epoch, is aborted) of the batch at this offset; None where the log has none, NO_ANSWER
+    """Response: (producer id, producer epoch, is aborted) of the batch at this offset; None where the log has none, NO_RESPONSE
     without a leader."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     offset: int
 
 
@@ -140,7 +140,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Spark's next micro-batch. Answer: a `MicroBatch`, `QUIET`, or None where everything is read."""
+    """Spark's next micro-batch. Response: a `MicroBatch`, `QUIET`, or None where everything is read."""
 
     run: int
     positions: tuple[tuple[SourcePartition, int], ...]
@@ -162,7 +162,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """Steps 3-5 of every slot. Answer: a `SlotResult` or a `TaskFailed` of each."""
+    """Steps 3-5 of every slot. Response: a `SlotResult` or a `TaskFailed` of each."""
 
     run: int
     decision: int

@@ -25,21 +25,21 @@ def require(is_true: bool, what: str) -> None:
 def check_target(scenario: Scenario, target: TargetCluster, table: Snapshot | None) -> None:
     """Require that what read_committed readers got is a beginning of the source's records, in order, and all of it is decided."""
     decided = {} if table is None else table.data
-    for partition, place in enumerate(scenario.places):
-        visible = target.logs[place].visible()
+    for partition, topic_partition in enumerate(scenario.topic_partitions):
+        visible = target.logs[topic_partition].visible()
         poison = scenario.poison[partition]
         records = [record for _, record in visible if record not in poison]
         expected = scenario.records[partition]
         released = [record for _, record in visible if record in poison]
-        require(len(set(released)) == len(released), f"{place}: readers get {released} out of quarantine: duplicated")
+        require(len(set(released)) == len(released), f"{topic_partition}: readers get {released} out of quarantine: duplicated")
         if records != expected[: len(records)]:
             wrong = next(at for at, record in enumerate(records) if records[at : at + 1] != expected[at : at + 1])
             is_again = records[wrong] in records[:wrong]
-            raise ViolationError(f"{place}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
+            raise ViolationError(f"{topic_partition}: readers get {records}: {'duplicated' if is_again else 'lost or reordered'}")
         for at, record in visible:
             output = decided.get((partition, at))
-            require(output is not None, f"{place}: record {record} is visible at {at} and not decided")
-            require(output == record, f"{place}: the map says that {at} holds record {output}, it holds {record}")
+            require(output is not None, f"{topic_partition}: record {record} is visible at {at} and not decided")
+            require(output == record, f"{topic_partition}: the map says that {at} holds record {output}, it holds {record}")
 
 
 def check_commit(scenario: Scenario, target: TargetCluster, before: Snapshot | None, after: Snapshot, commit: Commit) -> None:
@@ -49,7 +49,9 @@ def check_commit(scenario: Scenario, target: TargetCluster, before: Snapshot | N
         require(before.settled <= after.settled, "rows that were settled are gone, or doubtful again")
     _check_coverage(after.rows)
     shown = {
-        (partition, at): record for partition, place in enumerate(scenario.places) for at, record in target.logs[place].visible()
+        (partition, at): record
+        for partition, topic_partition in enumerate(scenario.topic_partitions)
+        for at, record in target.logs[topic_partition].visible()
     }
     for where, record in after.settled_data.items():
         require(
@@ -110,10 +112,16 @@ def check_done(scenario: Scenario, target: TargetCluster, table: Snapshot | None
     assert table.record is not None
     require(table.record.unsettled_micro_batch is None, "the mirror ended without recording that all rows hold")
     require(not is_final or not table.record.pending_txns, "a committed transaction was never confirmed")
-    for partition, (place, log) in enumerate(zip(scenario.places, scenario.logs, strict=True)):
+    for partition, (topic_partition, log) in enumerate(zip(scenario.topic_partitions, scenario.logs, strict=True)):
         ends = [row[4] for row in table.rows if row[2] == partition]
-        require(max(ends, default=0) == len(log), f"{place}: the map ends at {max(ends, default=0)}, the source at {len(log)}")
-        visible = [record for _, record in target.logs[place].visible() if record not in scenario.poison[partition]]
-        require(visible == scenario.records[partition], f"{place}: lost: readers get {visible} of {scenario.records[partition]}")
-        is_closed = target.logs[place].last_stable_offset == len(target.logs[place].entries)
-        require(is_closed or not is_final, f"{place}: a transaction was left open")
+        require(
+            max(ends, default=0) == len(log),
+            f"{topic_partition}: the map ends at {max(ends, default=0)}, the source at {len(log)}",
+        )
+        visible = [record for _, record in target.logs[topic_partition].visible() if record not in scenario.poison[partition]]
+        require(
+            visible == scenario.records[partition],
+            f"{topic_partition}: lost: readers get {visible} of {scenario.records[partition]}",
+        )
+        is_closed = target.logs[topic_partition].last_stable_offset == len(target.logs[topic_partition].entries)
+        require(is_closed or not is_final, f"{topic_partition}: a transaction was left open")

@@ -89,11 +89,11 @@ def prepare_the_next_round_before_the_end(patch: pytest.MonkeyPatch) -> None:
     perform = KafkaSink._perform
 
     def prepare(self: Any, action: actions.Action, run_slots: Any, deadline: Any) -> Any:
-        answer = perform(self, action, run_slots, deadline)
+        response = perform(self, action, run_slots, deadline)
         if isinstance(action, actions.Decide):
             names = sorted({row.txn.transactional_id for row in action.rows if row.txn is not None})
             self._performer.next_round.begin(names, (), (), deadline)
-        return answer
+        return response
 
     patch.setattr(KafkaSink, "_perform", prepare)
 
@@ -183,7 +183,7 @@ def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetMapOwner, "settle", without_a_mark)
 
 
-def take_the_answer_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
+def take_the_response_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TxnPerformer, "_await_visible", lambda *_: actions.Visibility())
 
 
@@ -304,7 +304,7 @@ def let_a_receipt_outweigh_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actions, "judge", judge)
 
 
-def trust_the_answer_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
+def trust_the_response_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
     fate_of = actions._fate_of
 
     def without_the_log(*arguments: Any, reads_log: bool) -> Generator[Any, Any, Any]:
@@ -323,9 +323,9 @@ def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:
     """Abort what is open where a leader is back, whatever the map says of it."""
 
     def recheck_unavailable(self: Any, deadline: Any) -> tuple[SlotTxn, ...]:
-        places = tuple(self.availability.pending_partitions())
+        topic_partitions = tuple(self.availability.pending_partitions())
         self.availability.pending.clear()
-        self.perform(actions.AbortHangingTxns(tuple(self.availability.fenced), places), deadline)
+        self.perform(actions.AbortHangingTxns(tuple(self.availability.fenced), topic_partitions), deadline)
         return ()
 
     patch.setattr(TxnPerformer, "recheck_unavailable", recheck_unavailable)
@@ -401,7 +401,7 @@ PLANTED = (
     Planted(remove_by_slot, "settled are gone", 1, TWO_BATCHES),
     Planted(write_no_settled_mark, "without recording", 0),
     Planted(
-        take_the_answer_to_end_txn_for_the_end,
+        take_the_response_to_end_txn_for_the_end,
         "a settled row says",
         1,
         replace(ONE_SLOT, forgets_commits=True, has_zombies=False),

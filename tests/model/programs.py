@@ -1,7 +1,7 @@
 """The code under test as programs that stop at every effect, so that a search may fork, crash and interleave them.
 
-A program is run up to its next effect by running it from its beginning on the answers it got so far. That is done once
-for each history of answers: what a program asks next is kept in a tree, and a search walks the tree.
+A program is run up to its next effect by running it from its beginning on the responses it got so far. That is done once
+for each history of responses: what a program asks next is kept in a tree, and a search walks the tree.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from tests.model.effects import Effect
 
 
 class SuspendedError(BaseException):
-    """The program has asked for something that has no answer yet."""
+    """The program has asked for something that has no response yet."""
 
 
 class Port:
-    """Where a program asks for effects; plays back a history of answers."""
+    """Where a program asks for effects; replays a history of responses."""
 
     def __init__(self) -> None:
-        self._answers: tuple[Any, ...] = ()
+        self._responses: tuple[Any, ...] = ()
         self._played = 0
         self.request: Effect | None = None
         self.now_s = 0.0
 
-    def rewind(self, answers: tuple[Any, ...]) -> None:
-        self._answers, self._played, self.request, self.now_s = answers, 0, None, 0.0
+    def rewind(self, responses: tuple[Any, ...]) -> None:
+        self._responses, self._played, self.request, self.now_s = responses, 0, None, 0.0
 
     def ask(self, request: Effect) -> Any:
-        if self._played == len(self._answers):
+        if self._played == len(self._responses):
             self.request = request
             raise SuspendedError
         self._played += 1
-        return self._answers[self._played - 1]
+        return self._responses[self._played - 1]
 
 
 class Program(Protocol):
@@ -47,10 +47,10 @@ class Program(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A program after a history of answers: what it asks next, or its outcome."""
+    """A program after a history of responses: what it asks next, or its outcome."""
 
     program: Program
-    answers: tuple[Any, ...]
+    responses: tuple[Any, ...]
     request: Effect | None = None
     outcome: Any = None
     children: dict[Any, Node] = field(default_factory=dict)
@@ -70,24 +70,24 @@ class Library:
             node = self._roots[program] = self._play(program, ())
         return node
 
-    def go_on(self, node: Node, answer: Any) -> Node:
-        after = node.children.get(answer)
+    def go_on(self, node: Node, response: Any) -> Node:
+        after = node.children.get(response)
         if after is None:
-            after = node.children[answer] = self._play(node.program, (*node.answers, answer))
+            after = node.children[response] = self._play(node.program, (*node.responses, response))
         return after
 
-    def _play(self, program: Program, answers: tuple[Any, ...]) -> Node:
+    def _play(self, program: Program, responses: tuple[Any, ...]) -> Node:
         """Where the program goes on as another one, that one's beginning: histories end where a state sums them up."""
         self.plays += 1
-        self._port.rewind(answers)
+        self._port.rewind(responses)
         outcome: Any = None
         with contextlib.suppress(SuspendedError):
             outcome = program.play(self._port)
         if self._port.request is not None:
-            return Node(program, answers, request=self._port.request)
+            return Node(program, responses, request=self._port.request)
         if hasattr(outcome, "play"):
             return self.start(outcome)
-        return Node(program, answers, outcome=outcome)
+        return Node(program, responses, outcome=outcome)
 
 
 Patch = Callable[[], contextlib.AbstractContextManager[None]]

@@ -1,4 +1,4 @@
-"""The small mirrors that are searched, each with one habit of its surroundings."""
+"""The small mirrors that are searched, each with one habit of its environment."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.model import effects
-from tests.model.effects import NO_ANSWER, RECEIPTS
+from tests.model.effects import NO_RESPONSE, RECEIPTS
 from tests.model.programs import Port
 from tests.model.source import TOPIC, target_partition
 
@@ -52,12 +52,12 @@ _METADATA = ClusterMetadata("T", {}, {TOPIC: TopicMetadata(TOPIC, target_partiti
 
 
 class ModelConnection:
-    """A connection to the coordinator. `answers`: to requests that were sent, or their errors, not received yet."""
+    """A connection to the coordinator. `responses`: to requests that were sent, or their errors, not received yet."""
 
     def __init__(self, port: Port) -> None:
         self.port = port
         self.begun: deque[Any] = deque()
-        self.answers: deque[Any] = deque()
+        self.responses: deque[Any] = deque()
 
     def wait_readable(self, _ms: float) -> bool:
         """Say that nothing has come yet: what may be asked for meanwhile is asked for."""
@@ -94,8 +94,11 @@ class ModelCluster:
     def metadata(self, _topics: Sequence[str], _deadline: Deadline) -> ClusterMetadata:
         return _METADATA
 
-    def leaders(self, places: Sequence[TopicPartition], _deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
-        return {place: _METADATA.topics[place.topic].partitions[place.partition] for place in places}
+    def leaders(self, topic_partitions: Sequence[TopicPartition], _deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
+        return {
+            topic_partition: _METADATA.topics[topic_partition.topic].partitions[topic_partition.partition]
+            for topic_partition in topic_partitions
+        }
 
     def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], isolation: IsolationLevel, _deadline: Deadline
@@ -103,27 +106,34 @@ class ModelCluster:
         while True:
             offsets, leaderless = self.latest_offsets(list(timestamps), isolation, _deadline)
             if not leaderless:
-                return {place: ListedOffset(offset, -1, 0) for place, offset in offsets.items()}
+                return {topic_partition: ListedOffset(offset, -1, 0) for topic_partition, offset in offsets.items()}
             if _deadline.is_over():
                 raise next(iter(leaderless.values()))
             self.sleep(PAUSE_S)
 
     def latest_offsets(
-        self, places: Sequence[TopicPartition], isolation: IsolationLevel, _deadline: Deadline, *, is_patient: bool = True
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        isolation: IsolationLevel,
+        _deadline: Deadline,
+        *,
+        is_patient: bool = True,
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
-        asked = tuple(sorted(set(places)))
+        asked = tuple(sorted(set(topic_partitions)))
         offsets = self.port.ask(effects.ListOffsets(asked, isolation is IsolationLevel.READ_COMMITTED))
-        answers = dict(zip(asked, offsets, strict=True))
+        responses = dict(zip(asked, offsets, strict=True))
         leaderless: dict[TopicPartition, MirrorError] = {
-            place: RetriableError("LEADER_NOT_AVAILABLE", f"{place} has no leader") for place in asked if answers[place] is None
+            topic_partition: RetriableError("LEADER_NOT_AVAILABLE", f"{topic_partition} has no leader")
+            for topic_partition in asked
+            if responses[topic_partition] is None
         }
-        return {place: offset for place, offset in answers.items() if offset is not None}, leaderless
+        return {topic_partition: offset for topic_partition, offset in responses.items() if offset is not None}, leaderless
 
     def begin_latest_offsets(
-        self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
+        self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
     ) -> list[SimpleNamespace]:
-        """Ask now: the answer is the state of this moment, whenever it is received."""
-        offsets, _ = self.latest_offsets(places, isolation, deadline)
+        """Ask now: the response is the state of this moment, whenever it is received."""
+        offsets, _ = self.latest_offsets(topic_partitions, isolation, deadline)
         return [SimpleNamespace(receive=lambda _deadline: offsets)]
 
     def begin_metadata(self, _topics: Sequence[str], _deadline: Deadline) -> SimpleNamespace:
@@ -133,15 +143,15 @@ class ModelCluster:
         return KnownCluster(metadata, {}, speeds, is_new)
 
     def describe_producers(
-        self, places: Collection[TopicPartition], _deadline: Deadline
+        self, topic_partitions: Collection[TopicPartition], _deadline: Deadline
     ) -> dict[TopicPartition, tuple[ProducerState, ...]]:
-        places = tuple(sorted(places))
-        producers = self.port.ask(effects.DescribeProducers(places))
+        topic_partitions = tuple(sorted(topic_partitions))
+        producers = self.port.ask(effects.DescribeProducers(topic_partitions))
         if None in producers:
-            raise RetriableError("LEADER_NOT_AVAILABLE", f"one of {places} has no leader")
+            raise RetriableError("LEADER_NOT_AVAILABLE", f"one of {topic_partitions} has no leader")
         return {
-            place: tuple(ProducerState(producer_id, 0, start, -1) for producer_id, start in states)
-            for place, states in zip(places, producers, strict=True)
+            topic_partition: tuple(ProducerState(producer_id, 0, start, -1) for producer_id, start in states)
+            for topic_partition, states in zip(topic_partitions, producers, strict=True)
         }
 
 
@@ -154,12 +164,12 @@ class ModelReader:
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         for wanted in self._ranges:
             partition, offset = wanted.topic_partition, wanted.position
-            answer = self._port.ask(effects.Fetch(partition, offset))
-            if answer is NO_ANSWER:
+            response = self._port.ask(effects.Fetch(partition, offset))
+            if response is NO_RESPONSE:
                 raise RetriableError("LEADER_NOT_AVAILABLE", f"{partition} has no leader")
-            if answer is None:
+            if response is None:
                 raise DataLossError(partition, offset, None, "retention has deleted it")
-            producer_id, producer_epoch, is_aborted = answer
+            producer_id, producer_epoch, is_aborted = response
             dtype = [("base_offset", "i8"), ("producer_id", "i8"), ("producer_epoch", "i2")]
             headers = np.array([(offset, producer_id, producer_epoch)], dtype=dtype)
             aborted = ((producer_id, offset),) if is_aborted else ()
@@ -168,52 +178,52 @@ class ModelReader:
 
 
 def _call(connection: ModelConnection, api: str, _deadline: Deadline, **fields: Any) -> Any:
-    """Instead of `messages.call`: one request, one answer in the shape of kafka-python's."""
+    """Instead of `messages.call`: one request, one response in the shape of kafka-python's."""
     if api == "OffsetFetch" and fields["topics"] is None:
         return SimpleNamespace(error_code=0, topics=[])  # asks whose receipts there are: there is one map here
-    answer = connection.port.ask(_request(api, fields))
-    if answer is NO_ANSWER:
+    response = connection.port.ask(_request(api, fields))
+    if response is NO_RESPONSE:
         raise RetriableError("NETWORK_EXCEPTION", f"no answer to {api}")
     match api:
         case "DescribeTransactions":
-            state = SimpleNamespace(error_code=105 if answer is None else 0)
-            if answer is not None:
+            state = SimpleNamespace(error_code=105 if response is None else 0)
+            if response is not None:
                 state = SimpleNamespace(
-                    error_code=0, transaction_state=answer[0], producer_id=answer[1], producer_epoch=answer[2]
+                    error_code=0, transaction_state=response[0], producer_id=response[1], producer_epoch=response[2]
                 )
             return SimpleNamespace(transaction_states=[state])
         case "InitProducerId":
-            return SimpleNamespace(error_code=answer[0], producer_id=answer[1], producer_epoch=answer[2])
+            return SimpleNamespace(error_code=response[0], producer_id=response[1], producer_epoch=response[2])
         case "AddPartitionsToTxn":
-            partitions = [SimpleNamespace(partition_error_code=answer)]
+            partitions = [SimpleNamespace(partition_error_code=response)]
             topics = [
                 SimpleNamespace(name=field.name, results_by_partition=partitions) for field in fields["v3_and_below_topics"]
             ]
             return SimpleNamespace(results_by_topic_v3_and_below=topics)
         case "TxnOffsetCommit":
-            return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=answer)])])
+            return SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=response)])])
         case "OffsetFetch":
-            committed = -1 if answer[1] is None else 0
-            partition = SimpleNamespace(error_code=answer[0], committed_offset=committed, metadata=answer[1])
+            committed = -1 if response[1] is None else 0
+            partition = SimpleNamespace(error_code=response[0], committed_offset=committed, metadata=response[1])
             return SimpleNamespace(error_code=0, topics=[SimpleNamespace(partitions=[partition])])
         case _:
-            return SimpleNamespace(error_code=answer)
+            return SimpleNamespace(error_code=response)
 
 
 def _send(connection: ModelConnection, api: str, deadline: Deadline, **fields: Any) -> None:
     """Instead of `requests.send`: what was sent may have its effect before anything else that the sender does."""
     try:
-        connection.answers.append(_call(connection, api, deadline, **fields))
+        connection.responses.append(_call(connection, api, deadline, **fields))
     except RetriableError as error:
-        connection.answers.append(error)
+        connection.responses.append(error)
 
 
 def _receive(connection: ModelConnection, _api: str, _deadline: Deadline) -> Any:
-    answer = connection.answers.popleft()
-    if isinstance(answer, RetriableError):
-        connection.answers.clear()  # as a connection that is closed
-        raise answer
-    return answer
+    response = connection.responses.popleft()
+    if isinstance(response, RetriableError):
+        connection.responses.clear()  # as a connection that is closed
+        raise response
+    return response
 
 
 def _request(api: str, fields: Mapping[str, Any]) -> effects.Effect:
@@ -224,15 +234,15 @@ def _request(api: str, fields: Mapping[str, Any]) -> effects.Effect:
             return effects.InitProducerId(fields["transactional_id"])
         case "AddPartitionsToTxn":
             prefix, topics = "v3_and_below_", fields["v3_and_below_topics"]
-            places = tuple(TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions)
-            return effects.AddToTxn(_txn_of(fields, prefix), places)
+            topic_partitions = tuple(TopicPartition(topic.name, partition) for topic in topics for partition in topic.partitions)
+            return effects.AddToTxn(_txn_of(fields, prefix), topic_partitions)
         case "AddOffsetsToTxn":
             return effects.AddToTxn(_txn_of(fields), (RECEIPTS,))
         case "TxnOffsetCommit":
             topic = fields["topics"][0]
             [partition] = topic.partitions
-            place = TopicPartition(topic.name, partition.partition_index)
-            return effects.WriteReceipt(_txn_of(fields), place, partition.committed_metadata)
+            topic_partition = TopicPartition(topic.name, partition.partition_index)
+            return effects.WriteReceipt(_txn_of(fields), topic_partition, partition.committed_metadata)
         case "EndTxn":
             return effects.EndTxn(_txn_of(fields), fields["committed"])
         case "OffsetFetch":

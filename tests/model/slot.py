@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.model import effects
-from tests.model.effects import NO_ANSWER
+from tests.model.effects import NO_RESPONSE
 from tests.model.programs import Port
 from tests.model.seams import ModelCluster
 from tests.model.source import MAP_ID, Scenario, target_partition
@@ -50,11 +50,11 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What becomes of one offset. Without a `place` nothing is sent."""
+    """What becomes of one offset. Without a `topic_partition` nothing is sent."""
 
     source: SourcePartition
     offset: int
-    place: TopicPartition | None
+    topic_partition: TopicPartition | None
     sequence: int
 
 
@@ -100,10 +100,14 @@ class SlotTask:
                 tries += 1
 
     def _clean_up(self, target: Any, deadline: Deadline) -> None:
-        places = [target_partition(source.partition).topic_partition for source, _ in self.positions]
-        places = [place for place in places if place not in self.held and _has_leader(target, place)]
+        topic_partitions = [target_partition(source.partition).topic_partition for source, _ in self.positions]
+        topic_partitions = [
+            topic_partition
+            for topic_partition in topic_partitions
+            if topic_partition not in self.held and _has_leader(target, topic_partition)
+        ]
         fenced = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
-        abort_hanging(target, [fenced], places, TRANSACTION_TIMEOUT_MS, deadline)
+        abort_hanging(target, [fenced], topic_partitions, TRANSACTION_TIMEOUT_MS, deadline)
 
     def _copy(
         self, target: Any, deadline: Deadline, poison: Sequence[_QuarantinableBatchError], prepared: PreparedTxn | None
@@ -116,22 +120,24 @@ class SlotTask:
         steps: list[_Step] = []
         quarantined: list[QuarantinedBatch] = []
         is_partial = False
-        places: dict[SourcePartition, TopicPartition] = {}
+        topic_partitions: dict[SourcePartition, TopicPartition] = {}
         for planned_range in self.ranges:
             if planned_range.source not in positions:
                 continue
-            place = target_partition(planned_range.source.partition).topic_partition
-            if place not in self.held and _has_leader(target, place):
-                places[planned_range.source] = place
+            topic_partition = target_partition(planned_range.source.partition).topic_partition
+            if topic_partition not in self.held and _has_leader(target, topic_partition):
+                topic_partitions[planned_range.source] = topic_partition
         begun: BegunAddition | None = None
         if prepared is not None and not prepared.adding:
-            expected = [each.source for each in self.ranges if each.source in places and positions[each.source] < each.end]
+            expected = [
+                each.source for each in self.ranges if each.source in topic_partitions and positions[each.source] < each.end
+            ]
             if expected:
-                begun = begin_addition(target, prepared.txn, sorted(places[source] for source in expected), deadline)
+                begun = begin_addition(target, prepared.txn, sorted(topic_partitions[source] for source in expected), deadline)
         for planned_range in self.ranges:
-            if planned_range.source not in places or is_partial:
+            if planned_range.source not in topic_partitions or is_partial:
                 continue
-            place = places[planned_range.source]
+            topic_partition = topic_partitions[planned_range.source]
             sequence = 0
             for offset in range(positions[planned_range.source], planned_range.end):
                 if self.scenario.stops_early and self.attempt == 0 and steps:
@@ -143,7 +149,7 @@ class SlotTask:
                     is_partial = True
                     break
                 if self.scenario.logs[planned_range.source.partition][offset] != "m":
-                    steps.append(_Step(planned_range.source, offset, place, sequence))
+                    steps.append(_Step(planned_range.source, offset, topic_partition, sequence))
                     sequence += 1
                 else:
                     steps.append(_Step(planned_range.source, offset, None, 0))
@@ -175,13 +181,13 @@ class SlotTask:
         added: set[TopicPartition] = set()
         receipt: BegunRequest | None = None
         stable: dict[TopicPartition, int] = {}
-        last = max((i for i, step in enumerate(steps) if step.place is not None), default=-1)
+        last = max((i for i, step in enumerate(steps) if step.topic_partition is not None), default=-1)
         for i, step in enumerate(steps):
             if (step.source, step.offset) in quarantined:
                 segments.append(_segment(step.source, step.offset, SegmentKind.QUARANTINED))
                 continue
             target_offset = None
-            if step.place is not None:
+            if step.topic_partition is not None:
                 if txn is None and begun is not None:
                     finish_addition(target, begun, deadline)
                     txn, added = begun.txn, set(begun.topic_partitions)
@@ -189,12 +195,12 @@ class SlotTask:
                     txn, added = prepared.txn, set(prepared.adding)
                 elif txn is None:
                     txn = init_producer_id(target, self.transactional_id, TRANSACTION_TIMEOUT_MS, deadline)
-                if step.place not in added:
+                if step.topic_partition not in added:
                     add = add_partitions if added else add_partitions_and_offsets
-                    add(target, txn, [step.place], deadline)
-                    added.add(step.place)
-                if step.place not in written:
-                    written.append(step.place)
+                    add(target, txn, [step.topic_partition], deadline)
+                    added.add(step.topic_partition)
+                if step.topic_partition not in written:
+                    written.append(step.topic_partition)
                 if i == last:
                     receipt = begin_receipt(
                         target, txn, min(written), decision=self.decision, map_id=MAP_ID, run_id=str(self.run), deadline=deadline
@@ -203,7 +209,9 @@ class SlotTask:
                         stable |= asked.receive(deadline)
                 is_poison = self.scenario.logs[step.source.partition][step.offset] == "p"
                 try:
-                    target_offset = produce(target.port, effects.Produce(txn, step.place, step.sequence, step.offset, is_poison))
+                    target_offset = produce(
+                        target.port, effects.Produce(txn, step.topic_partition, step.sequence, step.offset, is_poison)
+                    )
                 except BatchRefusedError as refused:
                     raise _QuarantinableBatchError(step.source, step.offset) from refused
                 except ProducerEpochFencedError as fenced:
@@ -217,8 +225,8 @@ class SlotTask:
         return txn, segments, stable
 
 
-def _has_leader(target: Any, place: TopicPartition) -> bool:
-    problems: dict[TopicPartition, Any] = target.latest_offsets([place], IsolationLevel.READ_UNCOMMITTED, None)[1]
+def _has_leader(target: Any, topic_partition: TopicPartition) -> bool:
+    problems: dict[TopicPartition, Any] = target.latest_offsets([topic_partition], IsolationLevel.READ_UNCOMMITTED, None)[1]
     return not problems
 
 
@@ -245,31 +253,31 @@ def poisoned(source: SourcePartition, offset: int) -> QuarantinedBatch:
 def release(target: Any, batches: Sequence[QuarantinedBatch], decision: int, run: int, deadline: Deadline) -> SlotResult:
     """Run the slot of a retry, after the remedy."""
     txn = init_producer_id(target, transactional_id(MIRROR, SINGLE_SLOT), TRANSACTION_TIMEOUT_MS, deadline)
-    places = sorted({batch.target.topic_partition for batch in batches})
-    add_partitions(target, txn, places, deadline)
-    sequences = dict.fromkeys(places, 0)
+    topic_partitions = sorted({batch.target.topic_partition for batch in batches})
+    add_partitions(target, txn, topic_partitions, deadline)
+    sequences = dict.fromkeys(topic_partitions, 0)
     segments: list[Segment] = []
     for batch in batches:
-        place = batch.target.topic_partition
-        at = produce(target.port, effects.Produce(txn, place, sequences[place], batch.source_start))
-        sequences[place] += 1
+        topic_partition = batch.target.topic_partition
+        at = produce(target.port, effects.Produce(txn, topic_partition, sequences[topic_partition], batch.source_start))
+        sequences[topic_partition] += 1
         _extend(segments, batch.source, batch.source_start, at)
-    write_receipt(target, txn, places[0], decision=decision, map_id=MAP_ID, run_id=str(run), deadline=deadline)
+    write_receipt(target, txn, topic_partitions[0], decision=decision, map_id=MAP_ID, run_id=str(run), deadline=deadline)
     return SlotResult(SINGLE_SLOT, txn, tuple(segments))
 
 
 def produce(port: Port, request: effects.Produce) -> int:
     """Never sent again: the transaction is over after any error."""
-    answer = port.ask(request)
-    if answer is NO_ANSWER:
-        raise RetriableError("NETWORK_EXCEPTION", f"no answer to Produce to {request.place}")
-    code, offset = answer
+    response = port.ask(request)
+    if response is NO_RESPONSE:
+        raise RetriableError("NETWORK_EXCEPTION", f"no answer to Produce to {request.topic_partition}")
+    code, offset = response
     if code == INVALID_TIMESTAMP:
-        raise BatchRefusedError(request.place, request.record, error_name(code), "wait")
+        raise BatchRefusedError(request.topic_partition, request.record, error_name(code), "wait")
     if code == NOT_AVAILABLE:
-        raise RetriableError(error_name(code), f"Produce to {request.place}")
+        raise RetriableError(error_name(code), f"Produce to {request.topic_partition}")
     if code:
-        raise ProducerEpochFencedError(error_name(code), f"Produce to {request.place}")
+        raise ProducerEpochFencedError(error_name(code), f"Produce to {request.topic_partition}")
     return int(offset)
 
 

@@ -33,7 +33,7 @@ def target_partition(partition: int) -> TargetPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A small mirror and the habits of its surroundings.
+    """A small mirror and the habits of its environment.
 
     `logs`: per source partition one letter an offset: a record (`r`), a transaction marker (`m`), or a record that the target
     refuses until the operator has found a remedy (`p`). `retries`: every second run is one of `quarantine retry`. `plan_sizes` and
@@ -63,7 +63,7 @@ class Scenario:
     verifies: bool = True
 
     @cached_property
-    def places(self) -> tuple[TopicPartition, ...]:
+    def topic_partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(TopicPartition(TOPIC, partition) for partition in range(len(self.logs)))
 
     def layout(self, run: int) -> tuple[int, ...]:

@@ -23,10 +23,10 @@ class Markers(enum.Enum):
 
     WRITTEN = "written"
     HELD = "held"
-    FIRST_HELD = "written at the first place, held at the others"
+    FIRST_HELD = "written to the first partition, held at the others"
     FORGOTTEN = "forgotten by a coordinator that was killed"
-    FIRST_FORGOTTEN = "written at the first place, forgotten at the others"
-    LAST_FORGOTTEN = "forgotten at the first place, written at the others"
+    FIRST_FORGOTTEN = "written to the first partition, forgotten at the others"
+    LAST_FORGOTTEN = "forgotten to the first partition, written at the others"
 
 
 class Phase(enum.Enum):
@@ -37,13 +37,13 @@ class Phase(enum.Enum):
 
 
 class Txn(NamedTuple):
-    """What the coordinator knows of one transactional id. `held` are places whose markers are still to be written."""
+    """What the coordinator knows of one transactional id. `held` are partitions whose markers are still to be written."""
 
     producer_id: int
     epoch: int
     phase: Phase = Phase.EMPTY
     is_commit: bool = False
-    places: tuple[TopicPartition, ...] = ()
+    topic_partitions: tuple[TopicPartition, ...] = ()
     held: tuple[TopicPartition, ...] = ()
     marker_epoch: int = 0
 
@@ -98,10 +98,10 @@ class Log(NamedTuple):
 
 
 class TargetCluster:
-    def __init__(self, places: Iterable[TopicPartition], *, verifies: bool = True) -> None:
+    def __init__(self, topic_partitions: Iterable[TopicPartition], *, verifies: bool = True) -> None:
         self._verifies = verifies
         self.txns: dict[str, Txn] = {}
-        self.logs: dict[TopicPartition, Log] = {place: Log() for place in places}
+        self.logs: dict[TopicPartition, Log] = {topic_partition: Log() for topic_partition in topic_partitions}
         self.receipts: dict[tuple[str, TopicPartition], str] = {}
         self.pending: dict[int, tuple[tuple[str, TopicPartition], str]] = {}
         self.leaderless: frozenset[TopicPartition] = frozenset()
@@ -147,20 +147,20 @@ class TargetCluster:
             return INVALID_MAPPING
         return OK if txn.epoch == asked.producer_epoch else FENCED
 
-    def add_to_txn(self, asked: SlotTxn, places: Sequence[TopicPartition]) -> int:
+    def add_to_txn(self, asked: SlotTxn, topic_partitions: Sequence[TopicPartition]) -> int:
         problem = self._problem(asked)
         txn = self.txns.get(asked.transactional_id)
         if problem or txn is None:
             return problem
         if txn.phase is Phase.PREPARED:
             return CONCURRENT
-        before = txn.places if txn.phase is Phase.ONGOING else ()
+        before = txn.topic_partitions if txn.phase is Phase.ONGOING else ()
         self.txns[asked.transactional_id] = Txn(
-            txn.producer_id, txn.epoch, Phase.ONGOING, places=tuple(sorted({*before, *places}))
+            txn.producer_id, txn.epoch, Phase.ONGOING, topic_partitions=tuple(sorted({*before, *topic_partitions}))
         )
         return OK
 
-    def _verified(self, asked: SlotTxn, place: TopicPartition) -> int:
+    def _verified(self, asked: SlotTxn, topic_partition: TopicPartition) -> int:
         """Return what the leader of a partition hears from the coordinator before the first write of a transaction."""
         if not self._verifies:
             return OK
@@ -168,7 +168,7 @@ class TargetCluster:
         if problem:
             return INVALID_EPOCH if problem == FENCED else problem
         txn = self.txns[asked.transactional_id]
-        return OK if txn.phase is Phase.ONGOING and place in txn.places else INVALID_STATE
+        return OK if txn.phase is Phase.ONGOING and topic_partition in txn.topic_partitions else INVALID_STATE
 
     def describe(self, name: str) -> tuple[str, int, int] | None:
         """Return the coordinator's words for the last transaction of an id."""
@@ -180,28 +180,28 @@ class TargetCluster:
         words |= {Phase.PREPARED: f"Prepare{ending}", Phase.COMPLETE: f"Complete{ending}"}
         return words[txn.phase], txn.producer_id, txn.marker_epoch if txn.phase is Phase.PREPARED else txn.epoch
 
-    def lose_leader(self, place: TopicPartition) -> None:
-        self.leaderless |= {place}
+    def lose_leader(self, topic_partition: TopicPartition) -> None:
+        self.leaderless |= {topic_partition}
 
     def elect_leaders(self) -> None:
         self.leaderless = frozenset()
 
-    def list_offset(self, place: TopicPartition, *, is_committed: bool) -> int | None:
-        log = self.logs[place]
-        return None if place in self.leaderless else log.last_stable_offset if is_committed else len(log.entries)
+    def list_offset(self, topic_partition: TopicPartition, *, is_committed: bool) -> int | None:
+        log = self.logs[topic_partition]
+        return None if topic_partition in self.leaderless else log.last_stable_offset if is_committed else len(log.entries)
 
-    def describe_producers(self, place: TopicPartition) -> tuple[tuple[int, int], ...] | None:
-        return None if place in self.leaderless else self.logs[place].open_producers()
+    def describe_producers(self, topic_partition: TopicPartition) -> tuple[tuple[int, int], ...] | None:
+        return None if topic_partition in self.leaderless else self.logs[topic_partition].open_producers()
 
     def produce(self, asked: effects.Produce) -> tuple[int, int]:
-        if asked.place in self.leaderless:
+        if asked.topic_partition in self.leaderless:
             return NOT_AVAILABLE, -1
-        log = self.logs[asked.place]
+        log = self.logs[asked.topic_partition]
         mine = (asked.txn.producer_id, asked.txn.producer_epoch)
         if any(entry.producer_id == mine[0] and entry.epoch > mine[1] for entry in log.entries):
             return INVALID_EPOCH, -1
         is_open = any(entry.fate is Fate.OPEN and (entry.producer_id, entry.epoch) == mine for entry in log.entries)
-        problem = OK if is_open else self._verified(asked.txn, asked.place)
+        problem = OK if is_open else self._verified(asked.txn, asked.topic_partition)
         if problem:
             return problem, -1
         written = [
@@ -214,18 +214,18 @@ class TargetCluster:
         if asked.is_poison:
             return INVALID_TIMESTAMP, -1
         entry = Entry(*mine, asked.sequence, asked.record, Fate.OPEN)
-        self.logs[asked.place] = log._replace(entries=(*log.entries, entry))
+        self.logs[asked.topic_partition] = log._replace(entries=(*log.entries, entry))
         return OK, len(log.entries)
 
     def write_receipt(self, asked: effects.WriteReceipt) -> int:
         problem = self._verified(asked.txn, RECEIPTS)
         if not problem:
-            self.pending[asked.txn.producer_id] = ((asked.txn.transactional_id, asked.place), asked.metadata)
+            self.pending[asked.txn.producer_id] = ((asked.txn.transactional_id, asked.topic_partition), asked.metadata)
         return problem
 
     def read_receipt(self, asked: effects.ReadReceipt) -> tuple[int, str | None]:
-        wanted = (asked.group, asked.place)
-        if any(place == wanted for place, _ in self.pending.values()):
+        wanted = (asked.group, asked.topic_partition)
+        if any(topic_partition == wanted for topic_partition, _ in self.pending.values()):
             return UNSTABLE, None
         return OK, self.receipts.get(wanted)
 
@@ -243,41 +243,48 @@ class TargetCluster:
         return OK
 
     def _end(self, name: str, txn: Txn, is_commit: bool, markers: Markers) -> None:
-        """`places` are sorted, and the receipts come last: the first place is a partition, if there is one."""
-        first, rest = txn.places[:1], txn.places[1:]
+        """`topic_partitions` are sorted, and the receipts come last: the first one is a data partition, if there is one."""
+        first, rest = txn.topic_partitions[:1], txn.topic_partitions[1:]
         txn = txn._replace(phase=Phase.PREPARED, is_commit=is_commit)
         written, held = {
-            Markers.WRITTEN: (txn.places, ()),
-            Markers.HELD: ((), txn.places),
+            Markers.WRITTEN: (txn.topic_partitions, ()),
+            Markers.HELD: ((), txn.topic_partitions),
             Markers.FIRST_HELD: (first, rest),
             Markers.FORGOTTEN: ((), ()),
             Markers.FIRST_FORGOTTEN: (first, ()),
             Markers.LAST_FORGOTTEN: (rest, ()),
         }[markers]
-        without_leader = tuple(place for place in written if place in self.leaderless)
-        self._write_markers(txn, (place for place in written if place not in without_leader))
+        without_leader = tuple(topic_partition for topic_partition in written if topic_partition in self.leaderless)
+        self._write_markers(txn, (topic_partition for topic_partition in written if topic_partition not in without_leader))
         self._set_held(name, txn, tuple(sorted({*held, *without_leader})))
 
     def _set_held(self, name: str, txn: Txn, held: tuple[TopicPartition, ...]) -> None:
-        self.txns[name] = txn._replace(phase=Phase.PREPARED if held else Phase.COMPLETE, places=(), held=held)
+        self.txns[name] = txn._replace(phase=Phase.PREPARED if held else Phase.COMPLETE, topic_partitions=(), held=held)
 
-    def _write_markers(self, txn: Txn, places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            if place == RECEIPTS:
+    def _write_markers(self, txn: Txn, topic_partitions: Iterable[TopicPartition]) -> None:
+        for topic_partition in topic_partitions:
+            if topic_partition == RECEIPTS:
                 written = self.pending.pop(txn.producer_id, None)
                 if written is not None and txn.is_commit:
                     self.receipts[written[0]] = written[1]
             else:
-                self.logs[place] = self.logs[place].marked(txn.producer_id, txn.marker_epoch, is_commit=txn.is_commit)
+                self.logs[topic_partition] = self.logs[topic_partition].marked(
+                    txn.producer_id, txn.marker_epoch, is_commit=txn.is_commit
+                )
 
-    def abort_partition(self, name: str, place: TopicPartition) -> None:
+    def abort_partition(self, name: str, topic_partition: TopicPartition) -> None:
         """WriteTxnMarkers, as `kafka-transactions.sh abort` sends it to the leader: the coordinator is not asked."""
         txn = self.txns[name]
-        self.logs[place] = self.logs[place].marked(txn.producer_id, txn.epoch, is_commit=False)
+        self.logs[topic_partition] = self.logs[topic_partition].marked(txn.producer_id, txn.epoch, is_commit=False)
 
     def open_partitions(self) -> list[tuple[str, TopicPartition]]:
         """Where the newest epoch of each transactional id has an open transaction that nobody has ended."""
-        return [(name, place) for name in self.ongoing() for place in self.txns[name].places if place != RECEIPTS]
+        return [
+            (name, topic_partition)
+            for name in self.ongoing()
+            for topic_partition in self.txns[name].topic_partitions
+            if topic_partition != RECEIPTS
+        ]
 
     def with_held_markers(self) -> list[str]:
         """Where some of them could be written now."""
@@ -288,22 +295,22 @@ class TargetCluster:
         txn = self.txns[name]
         if is_forgotten:
             return self._set_held(name, txn, ())
-        self._write_markers(txn, (place for place in txn.held if place not in self.leaderless))
-        self._set_held(name, txn, tuple(place for place in txn.held if place in self.leaderless))
+        self._write_markers(txn, (topic_partition for topic_partition in txn.held if topic_partition not in self.leaderless))
+        self._set_held(name, txn, tuple(topic_partition for topic_partition in txn.held if topic_partition in self.leaderless))
 
     def ongoing(self) -> list[str]:
         return [name for name, txn in self.txns.items() if txn.phase is Phase.ONGOING]
 
     def truncate(self) -> None:
         """Retention deletes everything that readers could have read."""
-        for place, log in self.logs.items():
-            if place not in self.leaderless:
-                self.logs[place] = log._replace(start=log.last_stable_offset)
+        for topic_partition, log in self.logs.items():
+            if topic_partition not in self.leaderless:
+                self.logs[topic_partition] = log._replace(start=log.last_stable_offset)
 
-    def fetch(self, place: TopicPartition, offset: int) -> tuple[int, int, bool] | effects.NoAnswer | None:
-        if place in self.leaderless:
-            return effects.NO_ANSWER
-        log = self.logs[place]
+    def fetch(self, topic_partition: TopicPartition, offset: int) -> tuple[int, int, bool] | effects.NoResponse | None:
+        if topic_partition in self.leaderless:
+            return effects.NO_RESPONSE
+        log = self.logs[topic_partition]
         if not log.start <= offset < log.last_stable_offset:
             return None
         entry = log.entries[offset]

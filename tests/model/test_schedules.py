@@ -24,7 +24,7 @@ from tests.model.mutations import (
     refuse_only_what_the_writing_producer_forgot,
     remove_before_settling,
     take_a_repair_for_done,
-    trust_the_answer_to_end_txn_at_a_start,
+    trust_the_response_to_end_txn_at_a_start,
 )
 from tests.model.programs import Library
 from tests.model.scenarios import ONE_SLOT, SCENARIOS, TWO_PARTITIONS_IN_A_SLOT, TWO_SLOTS
@@ -238,7 +238,7 @@ COMMITTED_NOWHERE = replace(ONE_SLOT, forgets_commits=True, has_zombies=False)
 
 
 def repair_that_is_aborted(library: Library, scenario: Scenario) -> World:
-    """Let a coordinator forget the marker of a commit at the first place, and the run that wants to write it again is killed right
+    """Let a coordinator forget the marker of a commit to the first partition, and the run that wants to write it again is killed right
     before it ends its empty transaction, which times out."""
     world = World(library, scenario)
     until(world, run_asks(effects.EndTxn, of_run=0))
@@ -300,7 +300,7 @@ def crash_at_the_removal(library: Library) -> World:
     return world
 
 
-def lost_answer_at_the_removal(library: Library, asked: type, delivery: Delivery) -> World:
+def lost_response_to_the_removal(library: Library, asked: type, delivery: Delivery) -> World:
     """Do the same without a second crash: what the commit, or the look that follows it, answers does not arrive."""
     world = second_transaction_repaired_in_vain(library, RECEIPTS_ELSEWHERE, Markers.LAST_FORGOTTEN)
     until(world, removes_rows)
@@ -322,8 +322,8 @@ def test_what_is_left_of_a_transaction_is_never_judged_by_the_receipt_of_another
     ("asked", "delivery"),
     [(effects.Look, Delivery.LOST), (effects.Commit, Delivery.LOST), (effects.Commit, Delivery.LATE)],
 )
-def test_a_removal_whose_answer_is_lost_is_made_once(asked: type, delivery: Delivery, library: Library) -> None:
-    assert lost_answer_at_the_removal(library, asked, delivery).is_confirmed
+def test_a_removal_whose_response_is_lost_is_made_once(asked: type, delivery: Delivery, library: Library) -> None:
+    assert lost_response_to_the_removal(library, asked, delivery).is_confirmed
 
 
 @pytest.mark.parametrize("markers", [Markers.FORGOTTEN, Markers.FIRST_FORGOTTEN, Markers.LAST_FORGOTTEN])
@@ -355,7 +355,7 @@ def operator_aborts_a_partition(library: Library) -> World:
 
 def test_a_partition_that_an_operator_aborted_while_the_mirror_was_down_is_copied_again(library: Library) -> None:
     assert operator_aborts_a_partition(library).is_confirmed
-    with planted(trust_the_answer_to_end_txn_at_a_start), pytest.raises(ViolationError, match="a settled row says"):
+    with planted(trust_the_response_to_end_txn_at_a_start), pytest.raises(ViolationError, match="a settled row says"):
         operator_aborts_a_partition(Library())
 
 
@@ -379,7 +379,7 @@ def leader_lost_at_the_commit(
     """
     world = World(library, LOST_LEADER)
     until(world, run_asks(effects.EndTxn, of_run=0))
-    world.take(Move(Kind.LOSE_LEADER, LOST_LEADER.places[1]))
+    world.take(Move(Kind.LOSE_LEADER, LOST_LEADER.topic_partitions[1]))
     world.take(Move(Kind.PERFORM, 0, markers=markers))
     until(
         world, lambda world: world.table is not None and world.table.record is not None and world.table.record.pending_txns != ()
@@ -423,7 +423,7 @@ def test_what_is_pending_is_recorded_and_left_alone(bug: Patch, leads_to: str, c
 def test_an_undecided_transaction_whose_partition_has_no_leader_leaves_its_id_to_itself(library: Library) -> None:
     world = World(library, LOST_LEADER)
     until(world, task_asks(effects.WriteReceipt, of_run=0))
-    world.take(Move(Kind.LOSE_LEADER, LOST_LEADER.places[1]))
+    world.take(Move(Kind.LOSE_LEADER, LOST_LEADER.topic_partitions[1]))
     [task] = world.tasks
     world.take(Move(Kind.TASK, task))
     until(world, run_asks(effects.Commit, of_run=0))

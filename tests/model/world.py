@@ -1,7 +1,7 @@
 """The whole model: processes, tasks, late requests, the two systems they write to; and the moves a scheduler may choose from.
 
 Left alone, the world takes the default move until the mirror has copied everything. A schedule is a list of deviations from
-that: a fault, a switch to the other process, something that was late and comes now.
+that: a fault, a switch to the other process, a delayed request that arrives now.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tests.model import effects
 from tests.model.delta_log import Snapshot, land
 from tests.model.driver import Ended, Run, TakeOver
-from tests.model.effects import NO_ANSWER, Effect
+from tests.model.effects import NO_RESPONSE, Effect
 from tests.model.invariants import ViolationError, check_commit, check_done, check_quarantine, check_target, require
 from tests.model.moves import FORGOTTEN_MARKERS, HELD_MARKERS, Delivery, Kind, Move, faults_of
 from tests.model.programs import Library, Node
@@ -44,7 +44,7 @@ class Task(NamedTuple):
 class World:
     def __init__(self, library: Library, scenario: Scenario) -> None:
         self.library, self.scenario = library, scenario
-        self.target = TargetCluster(scenario.places, verifies=scenario.verifies)
+        self.target = TargetCluster(scenario.topic_partitions, verifies=scenario.verifies)
         self.table: Snapshot | None = None
         self.quarantine: frozenset[tuple[int, int]] = frozenset()
         self.spark = SparkCheckpoint()
@@ -134,7 +134,7 @@ class World:
         if any(log.start < log.last_stable_offset for log in self.target.logs.values()):
             moves.append(Move(Kind.TRUNCATE))
         if self.scenario.loses_leaders and not self.target.leaderless:
-            moves += [Move(Kind.LOSE_LEADER, place) for place in self.scenario.places]
+            moves += [Move(Kind.LOSE_LEADER, topic_partition) for topic_partition in self.scenario.topic_partitions]
         if self.target.leaderless:
             moves.append(Move(Kind.ELECT_LEADERS))
         if not self.processes and self.scenario.has_operator:
@@ -256,10 +256,10 @@ class World:
             if not process.awaited:
                 self._launch(process, request)
                 return
-            answer: Any = tuple(self.tasks.pop(task).node.outcome for task in process.awaited)
+            response: Any = tuple(self.tasks.pop(task).node.outcome for task in process.awaited)
         else:
-            answer = self._answer(request, move)
-        self._go_on(process.number, self.library.go_on(process.node, answer))
+            response = self._respond(request, move)
+        self._go_on(process.number, self.library.go_on(process.node, response))
 
     def _launch(self, process: Process, request: effects.RunTasks) -> None:
         self.waits = 0
@@ -317,23 +317,23 @@ class World:
         task = self.tasks[number]
         request = task.node.request
         assert request is not None
-        node = self.library.go_on(task.node, self._answer(request, move))
+        node = self.library.go_on(task.node, self._respond(request, move))
         if node.request is None and task.owner is None:
             del self.tasks[number]
         else:
             self.tasks[number] = Task(node, task.owner)
 
-    def _answer(self, request: Effect, move: Move) -> Any:
+    def _respond(self, request: Effect, move: Move) -> Any:
         match move.delivery:
             case Delivery.LOST:
-                return NO_ANSWER
+                return NO_RESPONSE
             case Delivery.LATE:
                 self.letters = (*self.letters, request)
-                return NO_ANSWER
+                return NO_RESPONSE
             case Delivery.NOT_DURABLE:
                 return FENCED
-        answer = self._apply(request, move.markers)
-        return answer if move.delivery is Delivery.OK else NO_ANSWER
+        response = self._apply(request, move.markers)
+        return response if move.delivery is Delivery.OK else NO_RESPONSE
 
     def _apply(self, request: Effect, markers: Markers) -> Any:
         target = self.target
@@ -345,14 +345,16 @@ class World:
                 return None
             case effects.Commit():
                 return self._commit(request)
-            case effects.ListOffsets(places, is_committed):
-                return tuple(target.list_offset(place, is_committed=is_committed) for place in places)
-            case effects.DescribeProducers(places):
-                return tuple(target.describe_producers(place) for place in places)
+            case effects.ListOffsets(topic_partitions, is_committed):
+                return tuple(
+                    target.list_offset(topic_partition, is_committed=is_committed) for topic_partition in topic_partitions
+                )
+            case effects.DescribeProducers(topic_partitions):
+                return tuple(target.describe_producers(topic_partition) for topic_partition in topic_partitions)
             case effects.DescribeTxn(name):
                 return target.describe(name)
-            case effects.Fetch(place, offset):
-                return target.fetch(place, offset)
+            case effects.Fetch(topic_partition, offset):
+                return target.fetch(topic_partition, offset)
             case effects.ReadReceipt():
                 return target.read_receipt(request)
             case effects.Plan(run, positions):
@@ -374,19 +376,19 @@ class World:
         target = self.target
         match request:
             case effects.InitProducerId(name):
-                answer: Any = target.init_producer_id(name, markers)
+                response: Any = target.init_producer_id(name, markers)
                 self._check_target()
-                return answer
-            case effects.AddToTxn(txn, places):
-                return target.add_to_txn(txn, places)
+                return response
+            case effects.AddToTxn(txn, topic_partitions):
+                return target.add_to_txn(txn, topic_partitions)
             case effects.Produce():
                 return target.produce(request)
             case effects.WriteReceipt():
                 return target.write_receipt(request)
             case effects.EndTxn(txn, is_commit):
-                answer = target.end_txn(txn, is_commit, markers)
+                response = target.end_txn(txn, is_commit, markers)
                 self._check_target()
-                return answer
+                return response
         raise AssertionError(f"nobody answers {request}")
 
     def _commit(self, commit: effects.Commit) -> bool:
@@ -425,8 +427,8 @@ class World:
             self.target.release(name)
 
     def _is_left_out(self, planned: MicroBatch) -> bool:
-        places = [target_partition(planned_range.source.partition).topic_partition for planned_range in planned.ranges]
-        return all(place in self.target.leaderless for place in places)
+        topic_partitions = [target_partition(planned_range.source.partition).topic_partition for planned_range in planned.ranges]
+        return all(topic_partition in self.target.leaderless for topic_partition in topic_partitions)
 
     def _check_target(self) -> None:
         if not self.scenario.keeps_receipts:

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from tests.support.mirror_runs import admin, conf_file, create_topic, open_transaction, read_places, read_values, write
+from tests.support.mirror_runs import admin, conf_file, create_topic, open_transaction, read_partitions, read_values, write
 
 NOTEBOOKS = ("run_mirror", "explore_offsets", "failover")
 PATIENCE_S = 240
@@ -129,7 +129,7 @@ class TestOnAMirror:
     ) -> None:
         conf, topic, _ = mirrored
         source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-        original = read_places(source, [(topic, 0), (topic, 1)])
+        original = read_partitions(source, [(topic, 0), (topic, 1)])
         halfway = original[topic, 0][len(original[topic, 0]) // 2].offset
         commit(source, "billing", {(topic, 0): halfway, (topic, 1): original[topic, 1][-1].offset + 1})
 
@@ -160,9 +160,9 @@ class TestOnAMirror:
 
 
 def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+    topic_partitions = [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
     client = admin(bootstrap)
-    client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result(30)
+    client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, topic_partitions)])[group].result(30)
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""One object store for the session; a proxy of its own and an empty place for each test."""
+"""One object store for the session; a proxy of its own and an empty folder for each test."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ class StoreServer:
         )
         with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=10)) as connection:
             connection.request("PUT", f"/{BUCKET}?versioning", body, headers)
-            answer = connection.getresponse()
-            assert answer.status == 200, answer.read()
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
 
     def stop(self) -> None:
         self._process.stop()
@@ -207,19 +207,19 @@ def options_for(endpoint: str, **changes: str) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Store:
-    """A place for the tables of one test, reached through the proxy."""
+    """A folder for the tables of one test, reached through the proxy."""
 
     proxy: StoreProxy
     server: StoreServer
     location: str
 
     def storage(self, **changes: str) -> TableLocation:
-        """Return the tables' place; requests fail sooner than in a mirror unless `changes` say otherwise."""
+        """Return the tables' folder; requests fail sooner than in a mirror unless `changes` say otherwise."""
         quick = {"timeout": "1s", "retry_timeout": "1s", "max_retries": "1"}
         return TableLocation(self.location, options_for(self.proxy.endpoint, **{**quick, **changes}))
 
     def files(self) -> list[str]:
-        """Return the names of all objects of the test, below its place."""
+        """Return the names of all objects of the test, below its folder."""
         root = self.server.folder / self.location.removeprefix("s3://")
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 

@@ -5,7 +5,7 @@ process could not answer. Standard library only; `tests/object_store/servers.py`
 
     python -I store_proxy.py PORT BACKEND_PORT BACKEND_FOLDER [CERTIFICATE_AND_KEY]
 
-Requests and answers pass unchanged otherwise, so signatures hold: they cover the address that the client was given. With a
+Requests and responses pass unchanged otherwise, so signatures hold: they cover the address that the client was given. With a
 certificate, clients reach it by TLS alone.
 """
 
@@ -42,8 +42,8 @@ class Harm(enum.Enum):
     ANSWER_503 = "refused with 503, not applied"
     ANSWER_403 = "refused with 403, not applied"
     CUT = "the connection ends before it is applied"
-    LOSE_ANSWER = "applied; the connection ends without an answer"
-    HIDE_ANSWER = "applied; answered with 503"
+    LOSE_RESPONSE = "applied; the connection ends without an answer"
+    HIDE_RESPONSE = "applied; answered with 503"
     HANG = "the connection stays open without an answer; not applied"
     FORGET = "answered as done, not applied"
     SHORTEN = "applied, and the store keeps half of the object"
@@ -51,7 +51,7 @@ class Harm(enum.Enum):
     REPLACE = "a write of what is there replaces it, as if the store ignored If-None-Match"
 
 
-_STATUS = {Harm.ANSWER_500: 500, Harm.ANSWER_503: 503, Harm.ANSWER_403: 403, Harm.HIDE_ANSWER: 503}
+_STATUS = {Harm.ANSWER_500: 500, Harm.ANSWER_503: 503, Harm.ANSWER_403: 403, Harm.HIDE_RESPONSE: 503}
 _CODES = {500: "InternalError", 503: "SlowDown", 403: "AccessDenied"}
 
 
@@ -112,7 +112,7 @@ class Plan:
             self._faults.append(Injected(fault))
 
     def clear(self) -> None:
-        """End every fault; what hangs is closed without an answer."""
+        """End every fault; what hangs is closed without a response."""
         with self._lock:
             for fault in self._faults:
                 fault.is_cleared.set()
@@ -182,40 +182,40 @@ class _Handler(BaseHTTPRequestHandler):
         if harm is Harm.FORGET:
             return self._pretend(body)
         with self.server.replacing if harm is Harm.REPLACE else contextlib.nullcontext():
-            status, reason, headers, answer = self._applied(body, is_replacing=harm is Harm.REPLACE)
+            status, reason, headers, response = self._applied(body, is_replacing=harm is Harm.REPLACE)
         if harm is Harm.SHORTEN:
-            os.truncate(self._place(), self._place().stat().st_size // 2)
+            os.truncate(self._file_path(), self._file_path().stat().st_size // 2)
         if harm is Harm.LIST_LATE:
-            answer = _without_newest(answer)
-        if harm is Harm.LOSE_ANSWER:
+            response = _without_newest(response)
+        if harm is Harm.LOSE_RESPONSE:
             return self._cut()
-        if harm is Harm.HIDE_ANSWER:
+        if harm is Harm.HIDE_RESPONSE:
             return self._refuse(_STATUS[harm])
         self.send_response_only(status, reason)
         for name, value in headers:
             if name.lower() not in _PER_CONNECTION or (self.command == "HEAD" and name.lower() == "content-length"):
                 self.send_header(name, value)
         if self.command != "HEAD" and status not in (204, 304):
-            self.send_header("Content-Length", str(len(answer)))
+            self.send_header("Content-Length", str(len(response)))
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(response)
         return None
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle  # noqa: N815 - http.server's names
 
     def _applied(self, body: bytes, *, is_replacing: bool) -> tuple[int, str, list[tuple[str, str]], bytes]:
         """Forward a request; replace the file behind the server's back where a write of it would be refused."""
-        place = self._place()
-        if not is_replacing or not place.exists():
+        path = self._file_path()
+        if not is_replacing or not path.exists():
             return self._forward(body)
-        written = place.with_name(f".{place.name}.replacing")
+        written = path.with_name(f".{path.name}.replacing")
         written.write_bytes(body)
-        for name in os.listxattr(place):
-            os.setxattr(written, name, os.getxattr(place, name))
-        written.replace(place)
+        for name in os.listxattr(path):
+            os.setxattr(written, name, os.getxattr(path, name))
+        written.replace(path)
         return 200, "OK", [("ETag", f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')], b""
 
-    def _place(self) -> Path:
+    def _file_path(self) -> Path:
         """Return the file of the requested object."""
         return self.server.backend_folder / unquote(self.path.partition("?")[0]).lstrip("/")
 
@@ -241,11 +241,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.plan.inject(json.loads(body))
         elif what == "clear":
             self.server.plan.clear()
-        answer = json.dumps(self.server.plan.payload_hashes() if what == "payload_hashes" else self.server.plan.state()).encode()
+        response = json.dumps(
+            self.server.plan.payload_hashes() if what == "payload_hashes" else self.server.plan.state()
+        ).encode()
         self.send_response_only(200)
-        self.send_header("Content-Length", str(len(answer)))
+        self.send_header("Content-Length", str(len(response)))
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(response)
 
     def _body(self) -> bytes:
         assert "chunked" not in self.headers.get("Transfer-Encoding", ""), "chunked requests are not understood here"
@@ -258,8 +260,8 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in self.headers.items():
             self._backend.putheader(name, value)
         self._backend.endheaders(body)
-        answer = self._backend.getresponse()
-        return answer.status, answer.reason, answer.getheaders(), answer.read()
+        response = self._backend.getresponse()
+        return response.status, response.reason, response.getheaders(), response.read()
 
     def _refuse(self, status: int) -> None:
         text = (

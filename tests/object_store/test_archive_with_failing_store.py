@@ -231,9 +231,9 @@ needs_mounts = pytest.mark.skipif(not may_mount(), reason="mounts a small file s
 
 
 @needs_mounts
-@pytest.mark.parametrize("place", [pytest.param("objects", marks=pytest.mark.long), "tables"])
-def test_an_archive_on_a_full_disk_waits_for_space_and_continues(tmp_path: Path, place: str) -> None:
-    folder = tmp_path / place
+@pytest.mark.parametrize("part", [pytest.param("objects", marks=pytest.mark.long), "tables"])
+def test_an_archive_on_a_full_disk_waits_for_space_and_continues(tmp_path: Path, part: str) -> None:
+    folder = tmp_path / part
     with small_disk(folder, 4 << 20), source() as cluster:
         settings = {name: str(tmp_path / name) for name in ("objects", "tables")}
         with running(cluster, tmp_path, **settings, checkpoint=str(tmp_path / "spark")) as archive:

@@ -88,8 +88,8 @@ def test_reads_of_many_threads_are_right_while_some_fail(store: TlsStore) -> Non
     objects = store.opened()
     reads = [(number * 130_001, 70_000 + number * 30_000) for number in range(3 * THREADS)]
     with store.proxy.faulty(StoreFault(harm=Harm.CUT, path=SIGNED, skip=5, count=2)), ThreadPoolExecutor(THREADS) as threads:
-        answers = list(threads.map(lambda read_range: read(objects, *read_range), reads))
-    assert answers == [DATA[start : start + size] for start, size in reads]
+        results = list(threads.map(lambda read_range: read(objects, *read_range), reads))
+    assert results == [DATA[start : start + size] for start, size in reads]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_signed_urls_follow_the_options_of_the_store(
     assert "X-Amz-Expires=1800" in url
 
 
-@pytest.mark.parametrize("harm", [Harm.ANSWER_500, Harm.ANSWER_503, Harm.CUT, Harm.LOSE_ANSWER])
+@pytest.mark.parametrize("harm", [Harm.ANSWER_500, Harm.ANSWER_503, Harm.CUT, Harm.LOSE_RESPONSE])
 def test_a_signed_read_that_failed_is_repeated(store: TlsStore, harm: Harm) -> None:
     objects = store.opened()
     with store.proxy.faulty(StoreFault(harm=harm, path=SIGNED, count=2)):

@@ -95,29 +95,29 @@ def test_content_is_equal_for_all_sizes_around_the_borders_of_blocks(folder: Obj
 
 def flags_at_writes(monkeypatch: pytest.MonkeyPatch, failing: int = -1, error_number: int = 0) -> list[bool]:
     """Note of each write whether it was past the page cache; the one numbered `failing`, counted among those, fails."""
-    noted: list[bool] = []
+    recorded: list[bool] = []
     write = os.write
 
     def noting(descriptor: int, data: memoryview) -> int:
         is_direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0))
-        noted.append(is_direct)
-        if is_direct and noted.count(True) == failing:
+        recorded.append(is_direct)
+        if is_direct and recorded.count(True) == failing:
             raise OSError(error_number, os.strerror(error_number))
         return write(descriptor, data)
 
     monkeypatch.setattr(os, "write", noting)
-    return noted
+    return recorded
 
 
 @needs_direct
 def test_whole_blocks_are_written_past_the_page_cache(
     folder: ObjectStore, small_buffer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = flags_at_writes(monkeypatch)
+    recorded = flags_at_writes(monkeypatch)
     written(folder, NAME, content(2 * small_buffer + mmap.PAGESIZE + 5))
     if folder_store._folders_through_cache:
         pytest.skip("the file system of the test has no O_DIRECT")
-    assert noted == [True, True, True, False]
+    assert recorded == [True, True, True, False]
 
 
 @needs_direct
@@ -133,11 +133,11 @@ def test_a_file_system_that_refuses_gets_all_through_the_page_cache_and_that_is_
 ) -> None:
     caplog.set_level("INFO", folder_store.__name__)
     data = content(3 * small_buffer + 7)
-    noted = flags_at_writes(monkeypatch, failing, error_number)
+    recorded = flags_at_writes(monkeypatch, failing, error_number)
     assert written(folder, NAME, data[:5], data[5:]) == len(data)
     assert written(folder, "second.batches", data) == len(data)
     assert [(Path(folder.root) / name).read_bytes() == data for name in (NAME, "second.batches")] == [True, True]
-    assert noted.count(True) == failing
+    assert recorded.count(True) == failing
     assert [record.getMessage() for record in caplog.records] == [
         f"objects in {folder.root} are copied through the page cache; past it: {os.strerror(error_number)}"
     ]
@@ -247,18 +247,18 @@ def test_reads_go_through_the_page_cache_where_the_file_system_refuses_others(
     written(folder, NAME, data)
     folder_store._folders_through_cache.clear()
     preadv = os.preadv
-    noted: list[bool] = []
+    recorded: list[bool] = []
 
     def refusing(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        noted.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0)))
-        if noted[-1]:
+        recorded.append(bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0)))
+        if recorded[-1]:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", refusing)
     assert filled(folder, [(5, len(data) - 5)]) == data[5:]
     assert filled(folder, [(5, len(data) - 5)]) == data[5:]
-    assert noted.count(True) == 1
+    assert recorded.count(True) == 1
 
 
 @pytest.mark.usefixtures("direct_reads_of_any_size")
@@ -346,13 +346,13 @@ def test_file_and_folders_are_synced_before_close_returns(folder: ObjectStore, m
     synced: list[str] = []
     fsync = os.fsync
 
-    def noted(descriptor: int) -> None:
+    def recorded(descriptor: int) -> None:
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         fsync(descriptor)
 
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs /proc to see what is synced")
-    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "fsync", recorded)
     written(folder, NAME, b"data")
     root = Path(folder.root)
     assert synced[0].endswith(".unfinished")

@@ -1,4 +1,4 @@
-"""The protocol of the offset map on a real S3 server while requests fail, hang, or are applied without an answer."""
+"""The protocol of the offset map on a real S3 server while requests fail, hang, or are applied without a response."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP = 5
 GOAL = 10
 MOST_ATTEMPTS = 60
 COMMITS = r"_delta_log/\d{20}\.json"
-NO_ANSWERS = (Harm.ANSWER_500, Harm.ANSWER_503, Harm.CUT, Harm.HANG)
+NO_RESPONSES = (Harm.ANSWER_500, Harm.ANSWER_503, Harm.CUT, Harm.HANG)
 
 
 class PatientRun:
@@ -120,7 +120,7 @@ def frequent_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at(store: Store, name: object) -> Store:
-    """Return a place of its own for one of several maps of a test."""
+    """Return a separate folder for one of several maps of a test."""
     return replace(store, location=f"{store.location}/{name}")
 
 
@@ -137,24 +137,24 @@ def commits_of_a_run(store: Store) -> int:
 
 def run_with(store: Store, fault: StoreFault, **options: str) -> PatientRun:
     """Run to the end on a map of its own while `fault` is active, and check the map."""
-    place = at(store, f"{fault.harm.name}-{fault.skip}")
-    run = PatientRun(place.storage(**options), "one", aborted_at=STEP)
+    folder = at(store, f"{fault.harm.name}-{fault.skip}")
+    run = PatientRun(folder.storage(**options), "one", aborted_at=STEP)
     with store.proxy.faulty(fault):
         run.run()
         assert store.proxy.hits() == fault.count
-    assert_exactly_once(place)
+    assert_exactly_once(folder)
     assert all(is_one_plain_line(str(error)) for error in run.errors), run.errors
     return run
 
 
 @pytest.mark.parametrize("tries", ["0", "1"])
-def test_a_commit_that_was_applied_without_an_answer_is_recognised(store: Store, tries: str) -> None:
+def test_a_commit_that_was_applied_without_a_response_is_recognised(store: Store, tries: str) -> None:
     """Take-over, decision, removal, settling and compaction; with a further try the store itself refuses the second copy."""
     for number in range(int(tries), commits_of_a_run(store), 2):
-        run_with(store, StoreFault(harm=Harm.LOSE_ANSWER, method="PUT", path=COMMITS, skip=number, count=1), max_retries=tries)
+        run_with(store, StoreFault(harm=Harm.LOSE_RESPONSE, method="PUT", path=COMMITS, skip=number, count=1), max_retries=tries)
 
 
-@pytest.mark.parametrize("harm", [Harm.HIDE_ANSWER, Harm.CUT])
+@pytest.mark.parametrize("harm", [Harm.HIDE_RESPONSE, Harm.CUT])
 def test_commits_of_unknown_outcome_are_made_once(store: Store, harm: Harm) -> None:
     for number in range(0, commits_of_a_run(store), 3):
         run_with(store, StoreFault(harm=harm, method="PUT", path=COMMITS, skip=number, count=1), max_retries="0")
@@ -207,7 +207,7 @@ def recorded_in(storage: TableLocation) -> object:
     return read_recorded(MirrorStorage(storage).offset_map.snapshot())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("harm", NO_ANSWERS)
+@pytest.mark.parametrize("harm", NO_RESPONSES)
 def test_an_unreachable_store_is_no_damaged_table(store: Store, harm: Harm) -> None:
     """Also behind a checkpoint, whose file deltalake reads by another way, with another class of errors."""
     PatientRun(store.storage(), "one").run()

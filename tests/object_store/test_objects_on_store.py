@@ -129,9 +129,9 @@ def test_ranges_are_read_by_requests_of_bounded_size(store: Store) -> None:
     objects = opened(store)
     written(objects, LARGE)
     ranges = [(5, 10), (15, 1 << 20), (0, 0), ((1 << 20) + 15, READ_BYTES), (len(LARGE) - 3, 3), (2, 4)]
-    answers: list[bytes] = []
-    requests = requests_of(store, lambda: answers.extend(objects.read_ranges(NAME, ranges, 2)))
-    assert answers == [LARGE[start : start + size] for start, size in ranges]
+    results: list[bytes] = []
+    requests = requests_of(store, lambda: results.extend(objects.read_ranges(NAME, ranges, 2)))
+    assert results == [LARGE[start : start + size] for start, size in ranges]
     assert [method for method, _ in requests] == ["GET"] * 4
 
 
@@ -233,7 +233,7 @@ def test_objects_below_a_prefix_are_listed_and_missing_ones_are_deleted_as_well(
     [(SMALL, "PUT", ""), (LARGE, "PUT", UPLOAD), (LARGE, "POST", UPLOAD)],
     ids=["small", "part", "complete"],
 )
-@pytest.mark.parametrize("harm", [Harm.ANSWER_503, Harm.CUT, Harm.LOSE_ANSWER, Harm.HIDE_ANSWER], ids=lambda harm: harm.name)
+@pytest.mark.parametrize("harm", [Harm.ANSWER_503, Harm.CUT, Harm.LOSE_RESPONSE, Harm.HIDE_RESPONSE], ids=lambda harm: harm.name)
 def test_a_write_whose_request_failed_once_ends_with_the_object_there(
     store: Store, data: bytes, method: str, path: str, harm: Harm
 ) -> None:
@@ -244,9 +244,9 @@ def test_a_write_whose_request_failed_once_ends_with_the_object_there(
     assert objects.read(NAME, 0, len(data)) == data
 
 
-def test_an_applied_write_whose_answers_are_all_lost_is_found(store: Store) -> None:
+def test_an_applied_write_whose_responses_are_all_lost_is_found(store: Store) -> None:
     objects = opened(store)
-    with store.proxy.faulty(StoreFault(harm=Harm.HIDE_ANSWER, method="PUT")):
+    with store.proxy.faulty(StoreFault(harm=Harm.HIDE_RESPONSE, method="PUT")):
         assert written(objects, SMALL) == 10
     assert objects.read(NAME, 0, 10) == SMALL
 

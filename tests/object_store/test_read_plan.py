@@ -14,11 +14,11 @@ RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
 def test_the_pieces_of_bounded_requests_are_the_ranges(ranges: list[tuple[int, int]], most_bytes: int) -> None:
     data = bytes(range(120))
     plan = plan_reads(ranges, most_bytes)
-    answers = [data[start : start + size] for start, size in plan.requests]
-    assert all(0 < len(answer) <= most_bytes for answer in answers)
-    joined = [b"".join(answers[piece.request][piece.start : piece.end] for piece in pieces) for pieces in plan.pieces]
+    responses = [data[start : start + size] for start, size in plan.requests]
+    assert all(0 < len(response) <= most_bytes for response in responses)
+    joined = [b"".join(responses[piece.request][piece.start : piece.end] for piece in pieces) for pieces in plan.pieces]
     assert joined == [data[start : start + size] for start, size in ranges]
-    assert sum(map(len, answers)) == sum(size for _, size in ranges)
+    assert sum(map(len, responses)) == sum(size for _, size in ranges)
 
 
 def test_adjacent_ranges_are_one_request() -> None:

@@ -51,11 +51,11 @@ def has_copied(config: MirrorConfig, count: int) -> bool:
         return False  # no map yet
 
 
-@pytest.mark.parametrize("harm", [Harm.ANSWER_503, Harm.HIDE_ANSWER])
+@pytest.mark.parametrize("harm", [Harm.ANSWER_503, Harm.HIDE_RESPONSE])
 def test_a_mirror_waits_for_its_store_and_continues_by_itself(
     harm: Harm, store: Store, source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path
 ) -> None:
-    """503: nothing is applied. A hidden answer: the decision is applied, and the run cannot know."""
+    """503: nothing is applied. A hidden response: the decision is applied, and the run cannot know."""
     ends = source_cluster.bootstrap, target_cluster.bootstrap
     create_topic(ends[0], topic_name)
     write(ends[0], topic_name, ["a", "b"])
@@ -66,10 +66,10 @@ def test_a_mirror_waits_for_its_store_and_continues_by_itself(
     config = MirrorConfig.load(conf)
     with mirror(conf) as process:
         wait_for_run(process, "the first copy", lambda: has_copied(config, 2))
-        method, path = ("PUT", COMMITS) if harm is Harm.HIDE_ANSWER else ("", "")
+        method, path = ("PUT", COMMITS) if harm is Harm.HIDE_RESPONSE else ("", "")
         store.proxy.inject(StoreFault(harm=harm, method=method, path=path))
         write(ends[0], topic_name, ["c", "d"])
-        if harm is Harm.HIDE_ANSWER:  # commits happen, their answers do not: reading says so
+        if harm is Harm.HIDE_RESPONSE:  # commits happen, their responses do not: reading says so
             wait_for_run(process, "the second copy", lambda: has_copied(config, 4))
         else:
             wait_for_run(process, "a report", lambda: b"next attempt in" in conf.with_suffix(".log").read_bytes())

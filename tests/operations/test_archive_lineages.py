@@ -154,11 +154,11 @@ def test_a_restore_reads_the_rows_of_lineages_once(
     conditions: list[object] = []
     lineages = ArchiveTable.lineages
 
-    def noted(table: ArchiveTable, condition: Condition = ()) -> Lineages:
+    def recording(table: ArchiveTable, condition: Condition = ()) -> Lineages:
         conditions.append(condition)
         return lineages(table, condition)
 
-    monkeypatch.setattr(ArchiveTable, "lineages", noted)
+    monkeypatch.setattr(ArchiveTable, "lineages", recording)
     _, planner, decided = restore(archive, tmp_path)
     assert planner.other_lineages(decided)
     assert len(conditions) == len(set(conditions)) == 1

@@ -58,7 +58,7 @@ class Restored(Mirrored):
             self.path.write_text(yaml.safe_dump(self.restore_document()), encoding="utf-8")
             self.restore = RestoreConfig.load(self.path)
             ranges = RestoreRangesTable.of(MirrorStorage.to_write(self.restore.table_location, "auto"))
-            source, _ = self.places
+            source, _ = self.pair
             ranges.write(
                 RestoreRanges(
                     archive_id=archive.map_id,

@@ -17,7 +17,7 @@ from tests.support.mirror_runs import (
     conf_file,
     create_topic,
     positions,
-    read_places,
+    read_partitions,
     set_topic,
     write_stamped,
 )
@@ -81,12 +81,12 @@ def write_all(clusters: TwoClusters, topic: str) -> list[bytes]:
     return batches
 
 
-def expected(places: Sequence[int]) -> list[tuple[bytes, int]]:
-    return [(f"{BATCHES[i][0]} {n}".encode(), BATCHES[i][1] + n) for i in places for n in range(RECORDS)]
+def expected(topic_partitions: Sequence[int]) -> list[tuple[bytes, int]]:
+    return [(f"{BATCHES[i][0]} {n}".encode(), BATCHES[i][1] + n) for i in topic_partitions for n in range(RECORDS)]
 
 
 def copied(clusters: TwoClusters, topic: str) -> list[tuple[bytes | None, int]]:
-    return [(record.value, record.timestamp_ms) for record in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]]
+    return [(record.value, record.timestamp_ms) for record in read_partitions(clusters.target.bootstrap, [(topic, 0)])[topic, 0]]
 
 
 def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_comes_later(
@@ -138,7 +138,7 @@ def test_poison_is_kept_as_it_was_all_else_is_copied_and_what_a_remedy_helps_com
 
 def assert_translated(settings: MirrorConfig, clusters: TwoClusters, topic: str, kinds: Mapping[int, str]) -> None:
     """Every record of these batches, by its value."""
-    copies = {record.value: record.offset for record in read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]}
+    copies = {record.value: record.offset for record in read_partitions(clusters.target.bootstrap, [(topic, 0)])[topic, 0]}
     offset_map = OffsetMap.open(settings.tables)
     for batch, kind in kinds.items():
         for n, (value, _) in enumerate(expected([batch])):

@@ -55,7 +55,7 @@ class Stopped:
             catch_up(self.settings, self.spark, observer=CrashAt(point))
 
     def crash_behind_spark(self) -> None:
-        """Spark has noted the micro-batch as done; its decision is not settled."""
+        """Spark has recorded the micro-batch as done; its decision is not settled."""
         settle = OffsetMapOwner.settle
 
         def settle_or_crash(owner: OffsetMapOwner, *resolved: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support import mirror_runs as runs
-from tests.support.mirror_runs import read_places, read_values, write
+from tests.support.mirror_runs import read_partitions, read_values, write
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
@@ -43,7 +43,7 @@ def test_a_range_is_copied_once_more_and_only_once_whatever_is_killed(
     assert read_values(target, copy, 1) == [f"{number}" for number in range(3, 51)]
     assert runs.topics_of(target)[copy] == 2
     offset_map = OffsetMap.open(derived.tables)
-    copied = {record.value: record.offset for record in read_places(target, [(copy, 1)])[copy, 1]}
+    copied = {record.value: record.offset for record in read_partitions(target, [(copy, 1)])[copy, 1]}
     assert {offset_map.translate(topic, 1, number).target_offset for number in range(3, 51)} == set(copied.values())
     assert offset_map.translate(topic, 1, 20).target_offset == copied[b"20"]
     assert not Path(settings.tables, "offset_map").exists()
@@ -65,11 +65,11 @@ def test_requests_that_cannot_be_meant_are_refused(two_clusters: Any, topic_name
         "offsets 2 to 2: FROM must be below TO (TO itself is not copied)",
         f"--to {topic}.taken: this mirror writes source topic {topic}.taken to it: give the name of another topic",
     )
-    for place, reported in (
+    for topic_partition, reported in (
         (TopicPartition(topic, 0), f"offsets 1 to 3 of {topic}-0: the source has 0 to 2"),
         (TopicPartition(topic, 1), f"the source has no partition {topic}-1, or it has no leader"),
     ):
-        request = RedoRequest(place, 1, 3, "again")  # `.*` includes this name, and the source has no such topic
+        request = RedoRequest(topic_partition, 1, 3, "again")  # `.*` includes this name, and the source has no such topic
         with pytest.raises(ConfigError, match=reported):
             redo(redo_config(settings, request), request)
     assert "again" not in runs.topics_of(target)

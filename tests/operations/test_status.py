@@ -260,7 +260,7 @@ def test_a_run_on_this_host_is_alive_while_its_process_is(tmp_path: Path, monkey
 def test_lag_is_that_of_the_first_record_beyond_the_position_on_a_real_source(
     source_cluster: Any, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lag, "PATIENCE_MS", 60_000)  # here a source without an answer is a failure, not a status without lag
+    monkeypatch.setattr(lag, "PATIENCE_MS", 60_000)  # here a source without a response is a failure, not a status without lag
     bootstrap = source_cluster.bootstrap
     create_topic(bootstrap, topic_name, 3, {"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": bootstrap})

@@ -13,7 +13,7 @@ from tests.operators.remedies import take_remedy
 from tests.operators.world import FindingError, World
 
 from shallow_mirror.checkpoints.rows.paused_intervals import ControlAction
-from shallow_mirror.errors import MirrorError
+from shallow_mirror.errors import ConfigError, MirrorError
 
 MOST_REMEDIES = 8
 MOST_PARTITIONS = 3
@@ -24,7 +24,7 @@ class Action(Protocol):
     def perform(self, world: World) -> None: ...
 
 
-def _place(world: World, topic: int, partition: int) -> tuple[str, int] | None:
+def _partition_key(world: World, topic: int, partition: int) -> tuple[str, int] | None:
     """Return an existing partition of the source; None where no topic is left."""
     names = sorted(set(world.topics) & world.source.topic_ids().keys())
     if not names:
@@ -40,9 +40,9 @@ class Write:
     count: int
 
     def perform(self, world: World) -> None:
-        place = _place(world, self.topic, self.partition)
-        if place is not None:
-            world.produce(*place, self.count)
+        key = _partition_key(world, self.topic, self.partition)
+        if key is not None:
+            world.produce(*key, self.count)
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Begin:
     count: int
 
     def perform(self, world: World) -> None:
-        place = _place(world, self.topic, self.partition)
-        if place is not None:
+        key = _partition_key(world, self.topic, self.partition)
+        if key is not None:
             txn = world.source.begin(), SourceTxn()
             world.open_txns.append(txn)
-            world.produce(*place, self.count, txn)
+            world.produce(*key, self.count, txn)
 
 
 @dataclass(frozen=True)
@@ -238,11 +238,11 @@ class DeleteRecords:
     share: int
 
     def perform(self, world: World) -> None:
-        place = _place(world, self.topic, self.partition)
-        if place is not None:
-            start, _ = world.source.bounds(*place)
-            end = world.logs[world.key_of(*place)].stable_end
-            world.delete_records(*place, max(start, start + (end - start) * self.share // 100))
+        key = _partition_key(world, self.topic, self.partition)
+        if key is not None:
+            start, _ = world.source.bounds(*key)
+            end = world.logs[world.key_of(*key)].stable_end
+            world.delete_records(*key, max(start, start + (end - start) * self.share // 100))
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,9 @@ class DeleteTopic:
     topic: int
 
     def perform(self, world: World) -> None:
-        place = _place(world, self.topic, 0)
-        if place is not None:
-            world.delete_source_topic(place[0])
+        key = _partition_key(world, self.topic, 0)
+        if key is not None:
+            world.delete_source_topic(key[0])
 
 
 @dataclass(frozen=True)
@@ -277,12 +277,12 @@ class GrowTopic:
     topic: int
 
     def perform(self, world: World) -> None:
-        place = _place(world, self.topic, 0)
-        if place is not None and world.source.partitions(place[0]) < MOST_PARTITIONS:
-            world.grow_source_topic(place[0])
+        key = _partition_key(world, self.topic, 0)
+        if key is not None and world.source.partitions(key[0]) < MOST_PARTITIONS:
+            world.grow_source_topic(key[0])
 
 
-def _target_place(world: World, topic: int, partition: int) -> tuple[str, int] | None:
+def _target_partition(world: World, topic: int, partition: int) -> tuple[str, int] | None:
     names = sorted(name for name in world.target.topic_ids() if not name.startswith("__"))
     if not names:
         return None
@@ -295,9 +295,9 @@ class GrowTargetTopic:
     topic: int
 
     def perform(self, world: World) -> None:
-        place = _target_place(world, self.topic, 0)
-        if place is not None and world.target.partitions(place[0]) < MOST_PARTITIONS:
-            world.target.add_partitions(place[0], world.target.partitions(place[0]) + 1)
+        key = _target_partition(world, self.topic, 0)
+        if key is not None and world.target.partitions(key[0]) < MOST_PARTITIONS:
+            world.target.add_partitions(key[0], world.target.partitions(key[0]) + 1)
 
 
 @dataclass(frozen=True)
@@ -305,9 +305,9 @@ class DeleteTargetTopic:
     topic: int
 
     def perform(self, world: World) -> None:
-        place = _target_place(world, self.topic, 0)
-        if place is not None:
-            world.delete_target_topic(place[0])
+        key = _target_partition(world, self.topic, 0)
+        if key is not None:
+            world.delete_target_topic(key[0])
 
 
 @dataclass(frozen=True)
@@ -319,10 +319,10 @@ class DeleteTargetRecords:
     share: int
 
     def perform(self, world: World) -> None:
-        place = _target_place(world, self.topic, self.partition)
-        if place is not None:
-            start, end = world.target.bounds(*place)
-            world.target.delete_records(*place, start + (end - start) * self.share // 100)
+        key = _target_partition(world, self.topic, self.partition)
+        if key is not None:
+            start, end = world.target.bounds(*key)
+            world.target.delete_records(*key, start + (end - start) * self.share // 100)
 
 
 @dataclass(frozen=True)
@@ -333,9 +333,9 @@ class ForeignWrite:
     partition: int
 
     def perform(self, world: World) -> None:
-        place = _target_place(world, self.topic, self.partition)
-        if place is not None and world.may_write_foreign:
-            world.foreign_write(*place)
+        key = _target_partition(world, self.topic, self.partition)
+        if key is not None and world.may_write_foreign:
+            world.foreign_write(*key)
 
 
 @dataclass(frozen=True)
@@ -348,11 +348,11 @@ class CommitGroup:
     share: int
 
     def perform(self, world: World) -> None:
-        place = _place(world, self.topic, self.partition)
-        if place is not None:
-            start, end = world.source.bounds(*place)
+        key = _partition_key(world, self.topic, self.partition)
+        if key is not None:
+            start, end = world.source.bounds(*key)
             world.source.commit_group(
-                world.groups[self.group % len(world.groups)], *place, start + (end - start) * self.share // 100
+                world.groups[self.group % len(world.groups)], *key, start + (end - start) * self.share // 100
             )
 
 
@@ -366,3 +366,27 @@ class SyncGroups:
                 world.sync_groups()
             except MirrorError as error:
                 world.events.append(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class ForgetTopic:
+    """`shallow-mirror forget`, which is refused unless the topic is gone on either cluster."""
+
+    topic: int
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            try:
+                world.forget(world.topics[self.topic % len(world.topics)])
+            except ConfigError as error:
+                world.events.append(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class RunBeside:
+    """The same mirror is started elsewhere while it runs here, and copies all there is. The first one is fenced."""
+
+    def perform(self, world: World) -> None:
+        error = world.run_beside()
+        if error is not None:
+            world.events.append(f"beside: {type(error).__name__}: {error}")

@@ -131,20 +131,20 @@ def _check_record(
     if kind not in _COPIED:
         yield from _check_left_out(where, log, record, kind)
         return
-    place, offset = _target_of(row), row["target_start"] + record.offset - row["source_start"]
+    topic_partition, offset = _target_of(row), row["target_start"] + record.offset - row["source_start"]
     if not log.may_be_copied(record):
         state = "open" if record.txn and record.txn.outcome is Outcome.OPEN else "aborted"
         yield f"{where} is of an {state} transaction, but a row of the map says that it was copied"
-    copies.values[place, offset] = record.value
-    copy = target.get(place)
+    copies.values[topic_partition, offset] = record.value
+    copy = target.get(topic_partition)
     if copy is None:
-        yield f"{where}: lost: the map names {_name(place)}, which never was at the target"
+        yield f"{where}: lost: the map names {_name(topic_partition)}, which never was at the target"
     elif copy.is_gone or offset < copy.start:
         return
     elif offset not in copy.values:
-        yield f"{where}: lost: the map says {_name(place)} at {offset}, where no reader sees a record"
+        yield f"{where}: lost: the map says {_name(topic_partition)} at {offset}, where no reader sees a record"
     elif copy.values[offset] != record.value:
-        yield f"{where}: changed: {_name(place)} has {copy.values[offset]} at {offset}"
+        yield f"{where}: changed: {_name(topic_partition)} has {copy.values[offset]} at {offset}"
 
 
 def _check_left_out(where: str, log: SourceLog, record: Produced, kind: str) -> Iterator[str]:
@@ -161,10 +161,10 @@ def _check_order(key: LogKey, rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row["kind"] != "data":
             continue
-        place = _target_of(row)
-        if row["target_start"] < ends.get(place, 0):
-            yield f"{_name(key)}: reordered: offsets from {row['source_start']} on are at {row['target_start']} of {_name(place)}, in front of earlier ones"
-        ends[place] = row["target_end"]
+        topic_partition = _target_of(row)
+        if row["target_start"] < ends.get(topic_partition, 0):
+            yield f"{_name(key)}: reordered: offsets from {row['source_start']} on are at {row['target_start']} of {_name(topic_partition)}, in front of earlier ones"
+        ends[topic_partition] = row["target_end"]
 
 
 def _check_complete(key: LogKey, log: SourceLog, rows: Sequence[Row], *, is_uncommitted: bool) -> Iterator[str]:

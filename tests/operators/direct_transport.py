@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.fakes.apis import answer
+from tests.fakes.apis import respond
 from tests.fakes.changes import AS_IT_SHOULD
 from tests.fakes.cluster_state import ClusterState
-from tests.fakes.kafka_codec import Request, answer_frame, read_request
+from tests.fakes.kafka_codec import Request, read_request, response_frame
 from tests.operators.lives import Lives
 
 from shallow_mirror.broker.auth import connection_factory
@@ -49,7 +49,7 @@ _bodies: dict[bytes, tuple[str, Any]] = {}
 """Decoded requests by their bytes but for the correlation id: the same ones are sent in every run of every world, and decoding
 them costs more than anything else here."""
 _constants: dict[tuple[str, bytes], bytes] = {}
-"""Encoded answers without their correlation id, by host and request."""
+"""Encoded responses without their correlation id, by host and request."""
 
 
 def _read(frame: bytes) -> tuple[bytes, str, Any]:
@@ -99,10 +99,10 @@ class Network:
         cluster = self._clusters[host]
         request = Request(api, int.from_bytes(frame[_CORRELATION], "big"), None, body, len(frame))
         with cluster.lock:
-            response: Any = answer(cluster, 1, request, AS_IT_SHOULD)
+            response: Any = respond(cluster, 1, request, AS_IT_SHOULD)
         if is_effect:
             self._lives.after_effect()
-        answered = answer_frame(request, response)
+        answered = response_frame(request, response)
         if api in _CONSTANT:
             _constants[host, key] = answered
         return answered

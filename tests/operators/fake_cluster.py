@@ -19,7 +19,7 @@ _TRANSACTIONAL = 0x10
 
 @dataclass
 class WriterTxn:
-    """An open transaction of a writer: what it wrote, by place."""
+    """An open transaction of a writer: what it wrote, by partition."""
 
     transactional_id: str
     producer_id: int
@@ -62,14 +62,14 @@ class FakeCluster:
         """Write one batch; return the offset of its first record."""
         payload = b"".join(record(delta, b"k", value.encode()) for delta, value in enumerate(values))
         now_ms = self.state.now_ms()
-        place = (topic, partition)
+        topic_partition = (topic, partition)
         if txn is None:
             raw = batch(0, len(values), payload=payload, timestamp=now_ms)
         else:
-            sequence = txn.sequences.get(place)
+            sequence = txn.sequences.get(topic_partition)
             if sequence is None:
-                self.state.transactions.add(txn.transactional_id, txn.producer_id, txn.producer_epoch, [place])
-            txn.sequences[place] = (sequence or 0) + len(values)
+                self.state.transactions.add(txn.transactional_id, txn.producer_id, txn.producer_epoch, [topic_partition])
+            txn.sequences[topic_partition] = (sequence or 0) + len(values)
             raw = batch(
                 0,
                 len(values),
@@ -123,7 +123,11 @@ class FakeCluster:
         self.state.groups.commit_now(group, (topic, partition), Committed(offset, ""))
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
-        return {place: committed.offset for (name, place), committed in self.state.groups.offsets.items() if name == group}
+        return {
+            topic_partition: committed.offset
+            for (name, topic_partition), committed in self.state.groups.offsets.items()
+            if name == group
+        }
 
     def _log(self, topic: str, partition: int) -> PartitionLog:
         return self.state.logs[topic, partition]

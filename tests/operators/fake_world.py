@@ -12,7 +12,7 @@ from tests.operators.direct_transport import Network
 from tests.operators.fake_cluster import FakeCluster
 from tests.operators.inline_streams import Checkpoint, InlineStreams
 from tests.operators.lives import KilledError, Life, Lives
-from tests.operators.memory_tables import TablePlaces, settled_rows
+from tests.operators.memory_tables import TableFolders, settled_rows
 from tests.operators.virtual_clock import VirtualClock
 from tests.operators.world import During, FindingError, TablesCopy, World
 
@@ -39,7 +39,7 @@ class FakeWorld(World):
         self.lives = Lives()
         self.clock = VirtualClock()
         self.network = Network(self.lives)
-        self.places = TablePlaces(self.lives)
+        self.table_folders = TableFolders(self.lives)
         self.checkpoints: dict[str, Checkpoint] = {}
         self.source, self.target = (FakeCluster(name, self.clock.now_ms) for name in ("east", "west"))
         for cluster in (self.source, self.target):
@@ -48,7 +48,7 @@ class FakeWorld(World):
         self.monitor: TopicMonitor | None = None
 
     def rows_in(self, tables: Any) -> Sequence[Row]:
-        versions = self.places.at(tables).tables if isinstance(tables, str) else tables
+        versions = self.table_folders.at(tables).tables if isinstance(tables, str) else tables
         return settled_rows(versions.get("offset_map", []))
 
     def ended_by(self, life: Life, during: During, patience_s: float) -> MirrorError | None:
@@ -85,10 +85,23 @@ class FakeWorld(World):
             raise FindingError(f"the run waits for ever: {waiting}") from waiting
         finally:
             self.network.observe = lambda *_: None
-            self.lives.current = Life()
+            self.lives.current = Life()  # `other_process` puts back that of a run which stands still meanwhile
             if life.is_over:
                 worker_clients._clusters.clear()
         return None
+
+    def run_beside(self) -> MirrorError | None:
+        """Run the mirror of the same tables in another process, up to the log ends, while this one stands still."""
+        observed, monitor, waits = self.network.observe, self.monitor, self.waits
+        connections = dict(worker_clients._clusters)
+        worker_clients._clusters.clear()
+        try:
+            with self.other_process():
+                return self.ended_by(Life(), {}, 0.0)
+        finally:
+            worker_clients._clusters.clear()
+            worker_clients._clusters.update(connections)
+            self.network.observe, self.monitor, self.waits = observed, monitor, waits
 
     @contextmanager
     def other_process(self) -> Iterator[None]:
@@ -100,15 +113,15 @@ class FakeWorld(World):
             self.lives.current = former
 
     def has_tables(self) -> bool:
-        return bool(self.places.at(self.config.tables).tables.get("offset_map"))
+        return bool(self.table_folders.at(self.config.tables).tables.get("offset_map"))
 
     def copied_tables(self, *, with_checkpoint: bool) -> TablesCopy:
         checkpoint = self.checkpoints.get(self.config.checkpoint)
         kept = checkpoint.copy() if checkpoint is not None and with_checkpoint else None
-        return TablesCopy(self.settings.number, self.places.at(self.config.tables).copy(), kept)
+        return TablesCopy(self.settings.number, self.table_folders.at(self.config.tables).copy(), kept)
 
     def put_back(self, copy: TablesCopy) -> None:
-        self.places.at(self.config.tables).put_back(copy.tables)
+        self.table_folders.at(self.config.tables).put_back(copy.tables)
         if copy.checkpoint is not None:
             self.checkpoints[self.config.checkpoint] = copy.checkpoint.copy()
 

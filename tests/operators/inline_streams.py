@@ -136,5 +136,5 @@ class _Planned:
         return self
 
     def toArrow(self) -> pa.Table:  # noqa: N802
-        answers = [batch for rows in self._partitions for batch in self._function(iter(rows))]
-        return pa.Table.from_batches(answers, pa.schema([("body", pa.binary())]))
+        results = [batch for rows in self._partitions for batch in self._function(iter(rows))]
+        return pa.Table.from_batches(results, pa.schema([("body", pa.binary())]))

@@ -50,7 +50,7 @@ Versions = list[Version]
 
 
 class TableStore:
-    """All tables of one place, by name."""
+    """All tables of one folder, by name."""
 
     def __init__(self, lives: Lives) -> None:
         self.lives = lives
@@ -168,7 +168,7 @@ class MemoryWriter:
 
 
 class MemoryBackend:
-    """`TableBackend` of a place."""
+    """`TableBackend` of a folder."""
 
     name: WriterName = "deltalake"
     errors: tuple[type[Exception], ...] = (OSError, DeltaCommitError, MirrorError)
@@ -209,7 +209,7 @@ class MemoryBackend:
         return None
 
 
-class TablePlaces:
+class TableFolders:
     """Stands in for the file system: a store for every root of tables."""
 
     def __init__(self, lives: Lives) -> None:

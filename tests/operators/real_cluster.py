@@ -32,7 +32,7 @@ _LONGEST_TXN_MS = 900_000
 
 @dataclass
 class RealTxn:
-    """An open transaction of a writer: how many records it wrote, by place."""
+    """An open transaction of a writer: how many records it wrote, by partition."""
 
     producer: Producer
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -61,8 +61,8 @@ class RealCluster:
             mirror_runs.wait_for(f"a leader of {topic}-{partition}", partial(self._is_led, topic, partition))
 
     def _is_led(self, topic: str, partition: int) -> bool:
-        place = TopicPartition(topic, partition)
-        return self._admin.list_offsets({place: OffsetSpec.latest()})[place].exception(_TIMEOUT_S) is None
+        topic_partition = TopicPartition(topic, partition)
+        return self._admin.list_offsets({topic_partition: OffsetSpec.latest()})[topic_partition].exception(_TIMEOUT_S) is None
 
     def topic_ids(self) -> dict[str, str]:
         names = list(self._partitions())
@@ -110,17 +110,17 @@ class RealCluster:
         return RealTxn(producer)
 
     def end(self, txn: RealTxn, *, is_commit: bool) -> None:
-        """Return when the markers are written, which comes after the answer to the commit."""
-        ends = {place: self.bounds(*place)[1] for place in txn.sequences}
+        """Return when the markers are written, which comes after the response to the commit."""
+        ends = {topic_partition: self.bounds(*topic_partition)[1] for topic_partition in txn.sequences}
         if is_commit:
             txn.producer.commit_transaction(_TIMEOUT_S)
         else:
             txn.producer.abort_transaction(_TIMEOUT_S)
-        for place, end in ends.items():
-            mirror_runs.wait_for(f"the marker in {place}", partial(self._is_beyond, place, end))
+        for topic_partition, end in ends.items():
+            mirror_runs.wait_for(f"the marker in {topic_partition}", partial(self._is_beyond, topic_partition, end))
 
-    def _is_beyond(self, place: tuple[str, int], end: int) -> bool:
-        return self.bounds(*place)[1] > end
+    def _is_beyond(self, topic_partition: tuple[str, int], end: int) -> bool:
+        return self.bounds(*topic_partition)[1] > end
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         mirror_runs.delete_records(self.bootstrap, topic, before, partition)
@@ -128,9 +128,9 @@ class RealCluster:
     # --- readers ---
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        place = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         asked = [
-            self._admin.list_offsets({place: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED)[place]
+            self._admin.list_offsets({topic_partition: spec}, isolation_level=IsolationLevel.READ_UNCOMMITTED)[topic_partition]
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
         ]
         start, end = (int(future.result(_TIMEOUT_S).offset) for future in asked)
@@ -138,18 +138,18 @@ class RealCluster:
 
     def read(self, topic: str, partition: int) -> dict[int, str]:
         """Return what a read_committed consumer sees, without tombstones: values by offset."""
-        records = mirror_runs.read_places(self.bootstrap, [(topic, partition)])[topic, partition]
+        records = mirror_runs.read_partitions(self.bootstrap, [(topic, partition)])[topic, partition]
         return {record.offset: record.value.decode() for record in records if record.value is not None}
 
     # --- groups ---
 
     def commit_group(self, group: str, topic: str, partition: int, offset: int) -> None:
-        place = TopicPartition(topic, partition, offset)
-        mirror_runs.wait_for(f"the coordinator of {group}", lambda: self._is_committed(group, place))
+        topic_partition = TopicPartition(topic, partition, offset)
+        mirror_runs.wait_for(f"the coordinator of {group}", lambda: self._is_committed(group, topic_partition))
 
-    def _is_committed(self, group: str, place: TopicPartition) -> bool:
+    def _is_committed(self, group: str, topic_partition: TopicPartition) -> bool:
         """Return False where the coordinator is not ready yet, as in the first seconds of a broker. Raises KafkaException."""
-        (future,) = self._admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [place])]).values()
+        (future,) = self._admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [topic_partition])]).values()
         try:
             (answered,) = future.result(_TIMEOUT_S).topic_partitions
         except KafkaException as refused:
@@ -164,7 +164,10 @@ class RealCluster:
 
     def group_offsets(self, group: str) -> dict[tuple[str, int], int]:
         (future,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-        return {(place.topic, place.partition): place.offset for place in future.result(_TIMEOUT_S).topic_partitions}
+        return {
+            (topic_partition.topic, topic_partition.partition): topic_partition.offset
+            for topic_partition in future.result(_TIMEOUT_S).topic_partitions
+        }
 
     def delete_everything(self) -> None:
         """Delete the topics and groups of the round."""

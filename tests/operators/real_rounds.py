@@ -20,7 +20,7 @@ from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
 _EVENT_CHARACTERS = 500
 
 
-def on_brokers(seeds: Sequence[int], minutes: float | None) -> int:
+def on_brokers(seeds: Sequence[int], minutes: float | None, classes: Sequence[str] = ()) -> int:
     """Perform the scripts of these seeds, none of which begins after so many minutes; return the exit code."""
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that brokers and files do not outlive this process
@@ -32,7 +32,9 @@ def on_brokers(seeds: Sequence[int], minutes: float | None) -> int:
                 if minutes is not None and time.monotonic() - began > minutes * 60:
                     break
                 round_began = time.monotonic()
-                done = perform_on(nodes[0].bootstrap, nodes[1].bootstrap, script_of(seed), Path(folder, "world"), f"-{seed}")
+                done = perform_on(
+                    nodes[0].bootstrap, nodes[1].bootstrap, script_of(seed, classes), Path(folder, "world"), f"-{seed}"
+                )
                 count += 1
                 total.add(done)
                 print(f"seed {seed}: {done.finding or 'OK'}; {_counts(done)}, {time.monotonic() - round_began:.1f} s", flush=True)

@@ -147,16 +147,16 @@ def _run(connection: Connection, order: RunOrder) -> None:
     bounded: dict[str, Any] = {"for_seconds": order.stay_s} if order.stay_s else {"available_now": True}
     try:
         mirror.run(_Session(2), **bounded)
-        answer: tuple[Any, ...] = ("done",)
+        result: tuple[Any, ...] = ("done",)
     except MirrorError as error:
-        answer = "error", type(error), error.args, error.__dict__
+        result = "error", type(error), error.args, error.__dict__
     except _WaitsForeverError as waiting:
-        answer = "waits", f"the run waits for ever: {waiting}"
+        result = "waits", f"the run waits for ever: {waiting}"
     except BaseException:  # noqa: BLE001 - a finding, which the other process reports
-        answer = "failed", traceback.format_exc()[-1500:]
+        result = "failed", traceback.format_exc()[-1500:]
     with effects.lock:
         effects.life = Life()  # what still runs is no part of the run
-        connection.send(answer)
+        connection.send(result)
     os._exit(0)
 
 
@@ -179,12 +179,12 @@ class _Effects:
             is_last = self.life.effects == self.life.kill_at
         if is_last and not self.life.is_behind:
             self._die()
-        answer = effect()
+        result = effect()
         if is_last:
             if wait is not None:
                 wait()
             self._die()
-        return answer
+        return result
 
     def before_request(self) -> None:
         with self.lock:
@@ -211,7 +211,7 @@ class _CountedTransport(Transport):
             send(parts, deadline, take)
             return
 
-        # Killed behind it, the broker has answered, and the answer is not read.
+        # Killed behind it, the broker has answered, and the response is not read.
         self.effects.perform(lambda: send(parts, deadline, take), lambda: self.wait_readable(_ANSWER_MS))
 
     def _keys_of(self, data: bytes) -> list[int]:
@@ -270,12 +270,12 @@ def _hurry() -> None:
 
     on_retry = RunReporter.on_retry
 
-    def noted(reporter: Any, step: str, error: MirrorError, since_ms: int, pause_s: float) -> None:
+    def record_retry(reporter: Any, step: str, error: MirrorError, since_ms: int, pause_s: float) -> None:
         waits.append(f"{step}: {error}")
         on_retry(reporter, step, error, since_ms, pause_s)
 
     Supervisor.wait = short_wait  # type: ignore[method-assign,assignment]
-    RunReporter.on_retry = noted  # type: ignore[method-assign,assignment]
+    RunReporter.on_retry = record_retry  # type: ignore[method-assign,assignment]
     mirror_query.FOLLOW_MS = 300.0
 
 

@@ -69,11 +69,11 @@ class RealWorld(World):
         return TablesCopy(self.settings.number, copy, checkpoint if checkpoint.exists() else None)
 
     def put_back(self, copy: TablesCopy) -> None:
-        place = Path(self.config.tables)
-        for path in place.iterdir():
+        folder = Path(self.config.tables)
+        for path in folder.iterdir():
             if path.name != _SPARK or copy.checkpoint is not None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        shutil.copytree(copy.tables, place, dirs_exist_ok=True)
+        shutil.copytree(copy.tables, folder, dirs_exist_ok=True)
         self._read.clear()  # the log of other rows may have the same names
 
     def lose_checkpoint(self) -> None:

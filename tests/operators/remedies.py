@@ -11,6 +11,7 @@ from tests.operators.world import World
 from shallow_mirror.errors import (
     ConfigError,
     DataLossError,
+    FencedError,
     IncompleteRunError,
     LogTruncatedError,
     MirrorError,
@@ -47,8 +48,8 @@ def skip_what_is_lost(world: World, _error: MirrorError) -> str:
 
 def exclude_topic(world: World, error: MirrorError) -> str:
     """Exclude the topic of the error, or all that its lines name."""
-    place = getattr(error, "topic_partition", None)
-    named = {place.topic.partition(".")[0]} if place is not None else _named_topics(world, str(error))
+    topic_partition = getattr(error, "topic_partition", None)
+    named = {topic_partition.topic.partition(".")[0]} if topic_partition is not None else _named_topics(world, str(error))
     assert named, f"no topic is named: {error}"
     world.settings.excluded |= named
     return f"topics.exclude: {sorted(named)}"
@@ -158,6 +159,7 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
         "any more). The rest is complete. `shallow-mirror status` names the remedies; then start again",
         start_again,
     ),
+    (FencedError, "This run stops; do not restart it while the other one runs", start_again),
     (ConfigError, f"Mirror the topic to a new target topic with {_ANOTHER_MIRROR}", use_new_target_topics),
     (ConfigError, "with preserved offsets the target topic has to be new. Delete it", delete_target_topics),
     (ConfigError, "name another one (topics.target_name)", name_new_target_topics),

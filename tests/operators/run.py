@@ -15,7 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.operators.scripts import Done, perform, script_of, shortened
+from tests.operators.actions import Action
+from tests.operators.scripts import CLASSES, Done, perform, script_of, shortened
 
 _MEMORY = Path("/dev/shm")
 _ALIKE = 40
@@ -30,24 +31,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sequences", type=int, default=100_000)
     parser.add_argument("--minutes", type=float, help="no sequence begins after so many")
     parser.add_argument("--seed", type=int, default=0, help="of the first sequence; the others follow")
+    parser.add_argument(
+        "--classes",
+        nargs="+",
+        choices=CLASSES,
+        default=[],
+        help="further actions; without, a seed is the script that it always was",
+    )
     parser.add_argument("--brokers", action="store_true", help="perform the sequences on two local real brokers")
     chosen = parser.parse_args(arguments)
+    if chosen.brokers and "beside" in chosen.classes:
+        parser.error("--classes beside needs clusters in memory: leave out --brokers")
     if chosen.brokers:
         from tests.operators.real_rounds import on_brokers
 
-        return on_brokers(range(chosen.seed, chosen.seed + chosen.sequences), chosen.minutes)
+        return on_brokers(range(chosen.seed, chosen.seed + chosen.sequences), chosen.minutes, chosen.classes)
     logging.disable(logging.CRITICAL)
     began, count, total, differing = time.monotonic(), 0, Done(None, ()), list[int]()
     with tempfile.TemporaryDirectory(prefix="operators-", dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
         for seed in range(chosen.seed, chosen.seed + chosen.sequences):
             if chosen.minutes is not None and time.monotonic() - began > chosen.minutes * 60:
                 break
-            done = perform(script_of(seed), Path(folder, "world"))
+            script = script_of(seed, chosen.classes)
+            done = perform(script, Path(folder, "world"))
             count += 1
             total.add(done)
             if done.finding is not None:
                 differing.append(seed)
-                print(explained(seed, done.finding, Path(folder, "world")), flush=True)
+                print(explained(seed, done.finding, Path(folder, "world"), script), flush=True)
             if count % 1000 == 0:
                 print(summary(total, count, time.monotonic() - began), flush=True)
     print(summary(total, count, time.monotonic() - began))
@@ -56,9 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if differing else 0
 
 
-def explained(seed: int, finding: str, folder: Path) -> str:
+def explained(seed: int, finding: str, folder: Path, script: Sequence[Action]) -> str:
     """Return the finding of a seed, and the shortest script that has it, with what happened."""
-    script = shortened(script_of(seed), folder, lambda other: _kind_of(other) == _kind_of(finding))
+    script = shortened(script, folder, lambda other: _kind_of(other) == _kind_of(finding))
     done = perform(script, folder)
     return "\n".join([f"seed {seed}: {done.finding}", *(f"    {event[:_EVENT_CHARACTERS]}" for event in done.events)])
 

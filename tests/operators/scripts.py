@@ -8,7 +8,7 @@ actions is a script: shortening drops actions while the same is found.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,19 +98,36 @@ _BETWEEN: Sequence[tuple[float, Make]] = (
 )
 
 
+_CLASSES: Mapping[str, Make] = {
+    "beside": lambda chance: actions.Run(
+        0, False, chance.randint(1, _REQUESTS), actions.RunBeside(), chance.randrange(1_000_000)
+    ),
+    "forget": lambda chance: actions.ForgetTopic(chance.randrange(2)),
+}
+"""Further actions by the name of their class. They are put into the script of a seed, which is otherwise what it is without."""
+CLASSES = tuple(_CLASSES)
+
+
 def _choose(weighted: Sequence[tuple[float, Make]], chance: random.Random) -> Action:
     (make,) = chance.choices([make for _, make in weighted], [weight for weight, _ in weighted])
     return make(chance)
 
 
-def script_of(seed: int) -> list[Action]:
-    """Return rounds: something happens at the source, an operator may act, and the mirror runs."""
+def script_of(seed: int, classes: Sequence[str] = ()) -> list[Action]:
+    """Return rounds: something happens at the source, an operator may act, and the mirror runs.
+
+    `classes`: further actions, a few of each.
+    """
     chance = random.Random(seed)
     script: list[Action] = [actions.SetOffsets("preserved")] if chance.random() < _PRESERVED else []
     for _ in range(chance.randint(*_ROUNDS)):
         script += [_choose(_SOURCE, chance) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
         script += [_choose(_BETWEEN, chance) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
         script.append(_run(chance))
+    for name in classes:
+        more = random.Random(f"{seed} {name}")
+        for _ in range(more.choice((1, 1, 2, 3))):
+            script.insert(more.randint(0, len(script)), _CLASSES[name](more))
     return script
 
 

@@ -44,8 +44,8 @@ class StrictAdmin:
     def delete_topics(self, names: Sequence[str], **_times: float) -> dict[str, Future[None]]:
         return {name: self._done(self._delete, name) for name in names}
 
-    def delete_records(self, places: Sequence[Any], **_times: float) -> dict[Any, Future[None]]:
-        return {place: self._done(self._delete_records, place) for place in places}
+    def delete_records(self, topic_partitions: Sequence[Any], **_times: float) -> dict[Any, Future[None]]:
+        return {topic_partition: self._done(self._delete_records, topic_partition) for topic_partition in topic_partitions}
 
     def incremental_alter_configs(self, resources: Sequence[Any], **_times: float) -> dict[Any, Future[None]]:
         return {resource: self._done(self._alter, resource) for resource in resources}
@@ -78,10 +78,10 @@ class StrictAdmin:
         self._require(name)
         self._cluster.delete_topic(name)
 
-    def _delete_records(self, place: Any) -> None:
-        self._require(place.topic)
-        log = self._cluster.log(place.topic, place.partition)
-        offset = log.high_watermark if place.offset == -1 else place.offset
+    def _delete_records(self, topic_partition: Any) -> None:
+        self._require(topic_partition.topic)
+        log = self._cluster.log(topic_partition.topic, topic_partition.partition)
+        offset = log.high_watermark if topic_partition.offset == -1 else topic_partition.offset
         if not log.log_start_offset <= offset <= log.high_watermark:
             raise _refused(_OFFSET_OUT_OF_RANGE)
         log.delete_records_before(offset)

@@ -49,8 +49,8 @@ def opened_world(folder: Path) -> Iterator[FakeWorld]:
         direct_connections(world.network),
         strict_admin(world.network),
     ):
-        patch.setattr(storage, "DeltalakeBackend", world.places.backend)
-        patch.setattr(storage, "DeltalakeWriter", world.places.writer)
+        patch.setattr(storage, "DeltalakeBackend", world.table_folders.backend)
+        patch.setattr(storage, "DeltalakeWriter", world.table_folders.writer)
         patch.setattr(storage, "BackgroundTables", lambda tables: tables)
         patch.setattr(worker_clients, "_clusters", kept)
         patch.setattr(worker_clients, "freeze_imports_once", lambda: None)

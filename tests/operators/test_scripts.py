@@ -18,6 +18,7 @@ from tests.operators.actions import (
     PutBackTables,
     Resume,
     Run,
+    RunBeside,
     SetIsolation,
     SetOffsets,
     SyncGroups,
@@ -25,7 +26,7 @@ from tests.operators.actions import (
     Write,
 )
 from tests.operators.run import explained
-from tests.operators.scripts import perform, script_of, shortened
+from tests.operators.scripts import CLASSES, perform, script_of, shortened
 
 from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.streaming.planning import planner_state
@@ -54,7 +55,7 @@ def test_no_sequence_of_actions_loses_a_record_or_ends_without_a_way_on(tmp_path
     kills = remedies = 0
     for seed in SEEDS:
         done = perform(script_of(seed), tmp_path / "world")
-        assert done.finding is None, explained(seed, done.finding, tmp_path / "world")
+        assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script_of(seed))
         kills, remedies = kills + done.kills, remedies + done.remedies
     assert kills > 0
     assert remedies > 0
@@ -145,3 +146,20 @@ def test_a_script_is_shortened_to_what_makes_the_difference(tmp_path: Path, monk
     script = (Pause(1), *OLDER_TABLES[:3], CommitGroup(0, 0, 0, 60), SyncGroups(), *OLDER_TABLES[3:])
     kept = shortened(script, tmp_path / "world", lambda found: "twice" in found)
     assert tuple(kept) == OLDER_TABLES[1:-1]
+
+
+@pytest.mark.parametrize("before", [(), (Run(), Write(1, 0, 1))], ids=["both for the first time", "behind an earlier run"])
+def test_of_two_runs_at_once_one_is_fenced_whenever_the_other_begins(
+    finding: Callable[..., str | None], before: Sequence[Action]
+) -> None:
+    for request in (3, 8, 12, 16, 24, 32, 39, 46, 55):
+        assert finding(*before, Run(during_at=request, during=RunBeside()), Write(0, 0, 1), Run()) is None, request
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", CLASSES)
+def test_no_sequence_with_further_actions_loses_a_record_or_ends_without_a_way_on(tmp_path: Path, name: str) -> None:
+    for seed in range(30):
+        script = script_of(seed, (name,))
+        done = perform(script, tmp_path / "world")
+        assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script)

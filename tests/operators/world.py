@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.groups.sync_once import sync_groups
+from shallow_mirror.operations.forget import forget
 
 TOPICS = ("a", "b")
 GROUPS = ("g1", "g2")
@@ -61,7 +62,7 @@ class WriterTxn(Protocol):
 
     @property
     def sequences(self) -> Mapping[tuple[str, int], int]:
-        """How many records it wrote, by place."""
+        """How many records it wrote, by partition."""
 
 
 class ObservedCluster(Protocol):
@@ -177,6 +178,10 @@ class World(ABC):
         Raises FindingError where it tries the same for ever.
         """
 
+    def run_beside(self) -> MirrorError | None:
+        """Run the same mirror in another process, from within a run of this one; return the error that ended it."""
+        raise NotImplementedError("only clusters in memory let a run stand still between two requests")
+
     @abstractmethod
     def has_tables(self) -> bool: ...
 
@@ -254,6 +259,14 @@ class World(ABC):
     def controls(self) -> Controls:
         return Controls.open(MirrorStorage.to_write(self.config.table_location, self.config.tables_writer))
 
+    def forget(self, topic: str) -> None:
+        """`shallow-mirror forget CONF TOPIC --apply`. Raises ConfigError where it is not gone."""
+        storage = MirrorStorage.to_write(self.config.table_location, self.config.tables_writer)
+        forget(self.config, storage, [topic], is_applied=True)
+
+    def forgotten_ids(self) -> frozenset[str]:
+        return self.controls().read().forgotten.topic_ids if self.has_tables() else frozenset()
+
     def not_copied(self) -> frozenset[str]:
         return self.controls().read().not_copied
 
@@ -292,8 +305,8 @@ class World(ABC):
     def _visible(self) -> Counter[str]:
         """Return how often each value is at the target."""
         topics = [topic for topic in self.target.topic_ids() if not topic.startswith("__")]
-        places = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
-        return Counter(value for place in places for value in self.target.read(*place).values())
+        topic_partitions = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
+        return Counter(value for topic_partition in topic_partitions for value in self.target.read(*topic_partition).values())
 
     # --- what happens at the source ---
 
@@ -317,7 +330,7 @@ class World(ABC):
     def end_txn(self, txn: tuple[WriterTxn, SourceTxn], *, is_commit: bool) -> None:
         writer, known = txn
         self.open_txns.remove(txn)
-        existing = [place for place in writer.sequences if place[0] in self.source.topic_ids()]
+        existing = [topic_partition for topic_partition in writer.sequences if topic_partition[0] in self.source.topic_ids()]
         self.source.end(writer, is_commit=is_commit)
         known.outcome = Outcome.COMMITTED if is_commit else Outcome.ABORTED
         for topic, partition in existing:
@@ -328,7 +341,7 @@ class World(ABC):
         for key, log in self.logs.items():
             if key.topic == topic and key.topic_id == self.source.topic_ids()[topic]:
                 log.is_gone = True
-        for txn in [txn for txn in self.open_txns if any(place[0] == topic for place in txn[0].sequences)]:
+        for txn in [txn for txn in self.open_txns if any(topic_partition[0] == topic for topic_partition in txn[0].sequences)]:
             self.end_txn(txn, is_commit=False)
         self.source.delete_topic(topic)
 
@@ -383,7 +396,12 @@ class World(ABC):
                 key = LogKey(topic, topic_id, partition)
                 target[key] = TargetLog(self.target.read(topic, partition), self.target.bounds(topic, partition)[0])
         left_out = self.not_copied() | self.settings.excluded if self.has_tables() else self.settings.excluded
-        complete = {key for key, log in self.logs.items() if not log.is_gone and key.topic not in left_out}
+        forgotten = self.forgotten_ids()
+        complete = {
+            key
+            for key, log in self.logs.items()
+            if not log.is_gone and key.topic not in left_out and key.topic_id not in forgotten
+        }
         return Observation(
             source=self.logs,
             target=target,

@@ -356,7 +356,7 @@ def _forget_produce_9(body: Any) -> None:
 
 def test_a_cluster_that_is_too_old_is_named(planned: Planned) -> None:
     planned.topic("orders")
-    planned.target.alter_answers("ApiVersions", _forget_produce_9)
+    planned.target.alter_responses("ApiVersions", _forget_produce_9)
     with pytest.raises(BrokerTooOldError, match=r"offers Produce 0 to 8 \(needed: 9\)$"):
         planned.check()
 
@@ -365,19 +365,19 @@ def test_one_broker_that_is_too_old_among_others_stops_the_mirror(planned: Plann
     with StrictCluster(nodes=2, cluster_id="west-id") as target:
         mixed = Planned(planned.folder, planned.source, target)
         mixed.topic("orders")
-        target.alter_answers("ApiVersions", lambda body: _forget_produce_9(body) if target.received[-1].node_id == 2 else None)
+        target.alter_responses("ApiVersions", lambda body: _forget_produce_9(body) if target.received[-1].node_id == 2 else None)
         (stop,) = sentences(mixed.check(), Level.STOPS)
     assert stop.startswith("cluster west, broker 2: broker 127.0.0.1:")
     assert "offers Produce 0 to 8 (needed: 9)" in stop
 
 
 def _grant(planned: Planned, cluster: str, operations: set[Operation], on_cluster: set[Operation]) -> None:
-    def answer(body: Any) -> None:
+    def respond(body: Any) -> None:
         body.authorized_operations = on_cluster
         for topic in body.topics:
             topic.authorized_operations = operations
 
-    getattr(planned, cluster).alter_answers("Metadata", answer)
+    getattr(planned, cluster).alter_responses("Metadata", respond)
 
 
 def test_rights_that_are_missing_are_named(planned: Planned) -> None:

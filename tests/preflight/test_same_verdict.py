@@ -125,7 +125,7 @@ def mirrored_back(planned: Planned) -> Mapping[str, Any]:
 
 def newer_target(planned: Planned) -> Mapping[str, Any]:
     planned.topic("orders", 1, **{"min.insync.replicas": "2"})
-    planned.target.alter_answers("ApiVersions", _offer_produce_of_3_7)
+    planned.target.alter_responses("ApiVersions", _offer_produce_of_3_7)
     return {}
 
 
@@ -139,7 +139,7 @@ def controller(side: str) -> Callable[[Planned], Mapping[str, Any]]:
     def arrange(planned: Planned) -> Mapping[str, Any]:
         cluster: StrictCluster = getattr(planned, side)
         planned.topic("orders")
-        cluster.alter_answers("ApiVersions", _offer_what_controllers_do)
+        cluster.alter_responses("ApiVersions", _offer_what_controllers_do)
         return {}
 
     return arrange
@@ -157,7 +157,7 @@ def old_broker(planned: Planned) -> Mapping[str, Any]:
         next(api_key for api_key in body.api_keys if api_key.api_key == 0).max_version = 8
 
     planned.topic("orders")
-    planned.target.alter_answers("ApiVersions", alter)
+    planned.target.alter_responses("ApiVersions", alter)
     return {}
 
 
@@ -168,16 +168,16 @@ def permitted(side: str, operations: set[Operation]) -> Callable[[Planned], Mapp
 
     def arrange(planned: Planned) -> Mapping[str, Any]:
         planned.topic("orders")
-        getattr(planned, side).alter_answers("Metadata", alter)
+        getattr(planned, side).alter_responses("Metadata", alter)
         return {}
 
     return arrange
 
 
-def answering(side: str, api: str, code: int, *places: tuple[str, int]) -> Callable[[Planned], Mapping[str, Any]]:
+def responding(side: str, api: str, code: int, *topic_partitions: tuple[str, int]) -> Callable[[Planned], Mapping[str, Any]]:
     def arrange(planned: Planned) -> Mapping[str, Any]:
         planned.topic("orders")
-        getattr(planned, side).change_always(api, error(code, *places))
+        getattr(planned, side).change_always(api, error(code, *topic_partitions))
         return {"mirror": "m"}
 
     return arrange
@@ -244,10 +244,10 @@ CASES = {
         permitted("target", {Operation.DESCRIBE, Operation.READ}),
         "target topic orders: TOPIC_AUTHORIZATION_FAILED: grant Write on topic orders",
     ),
-    "no Write of transactional ids": refused(answering("target", "EndTxn", 53), "grant Write on transactional id m-0"),
-    "no Read of groups": refused(answering("target", "Heartbeat", 30), "grant Read on group m-0"),
+    "no Write of transactional ids": refused(responding("target", "EndTxn", 53), "grant Write on transactional id m-0"),
+    "no Read of groups": refused(responding("target", "Heartbeat", 30), "grant Read on group m-0"),
     "settings of the target are hidden": refused(
-        answering("target", "DescribeConfigs", 29, ("orders", -1)), "reading the settings of topic orders: the cluster at"
+        responding("target", "DescribeConfigs", 29, ("orders", -1)), "reading the settings of topic orders: the cluster at"
     ),
     "a named topic that is hidden": refused(
         hidden_topic, "source topic secret: TOPIC_AUTHORIZATION_FAILED: grant Read on topic secret"

@@ -12,7 +12,7 @@ from shallow_mirror.wire.batches.admission import admit
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.coalescing import CHEAPER_FROM_BATCHES
 
-PLACE = TopicPartition("orders", 3)
+ORDERS_0 = TopicPartition("orders", 3)
 NO_TIMES = TimeLimits(None, None)
 
 
@@ -36,9 +36,9 @@ def counted(
     records = view(*batches)
     index = index_batches(records)
     admission = admit(
-        index, records, topic_partition=PLACE, position=position, range_end=range_end, aborted=aborted, limits=limits
+        index, records, topic_partition=ORDERS_0, position=position, range_end=range_end, aborted=aborted, limits=limits
     )
-    counts.add(PLACE, index, admission, limits, times)
+    counts.add(ORDERS_0, index, admission, limits, times)
     return counts
 
 
@@ -131,13 +131,13 @@ def test_a_source_that_makes_a_rule_of_every_batch_takes_no_more_memory() -> Non
     counts = TopicCounts()
     for n in range(1, MOST_RULES + 5):
         counted(batch(0, 10), position=n % 9 + 1, counts=counts)
-        counts.refuse(f"rule {n}", RuleCount("", PLACE, n, 1, Amount(1, 1, 1)))
+        counts.refuse(f"rule {n}", RuleCount("", ORDERS_0, n, 1, Amount(1, 1, 1)))
     assert len(counts.refusals) == MOST_RULES + 1
     assert counts.refusals["other rules"].amount.batch_count == 4
     assert counts.refused.batch_count == MOST_RULES + 4
 
 
-def test_counts_for_machines_name_rule_remedy_and_first_place() -> None:
+def test_counts_for_machines_name_rule_remedy_and_first_partition() -> None:
     document = counted(batch(0, deltas=[0, 2]), batch(3, 1, attributes=6)).document()
     assert document["rebuilds"][0]["rule"] == "records are missing inside the batch (compaction)"
     assert document["refusals"][0]["first"] == {"topic": "orders", "partition": 3, "base_offset": 3}

@@ -93,7 +93,7 @@ def test_the_same_trouble_of_many_topics_is_one_line() -> None:
     ]
 
 
-def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_place_and_remedy() -> None:
+def test_troubles_come_by_how_bad_they_are_and_rules_with_counts_partition_and_remedy() -> None:
     counts = TopicCounts()
     counts.refuse("too new", RuleCount("Set it", TopicPartition("orders", 1), 55, 900, Amount(3, 9, 2_000)))
     findings = (Finding(Level.DOUBT, "target topic orders", "stamps"), Finding(Level.STOPS, "broker 1", "is too old"))

@@ -146,5 +146,5 @@ class _Planned:
         return self
 
     def toArrow(self) -> pa.Table:  # noqa: N802
-        answers = [answer for ranges in self._slots for answer in self._function(iter([ranges]))]
-        return pa.Table.from_batches(answers, pa.schema([("body", pa.binary())]))
+        results = [result for ranges in self._slots for result in self._function(iter([ranges]))]
+        return pa.Table.from_batches(results, pa.schema([("body", pa.binary())]))

@@ -216,7 +216,7 @@ class ArchiveChecks:
                 self._is_spoilt(cut, prefix, is_preserved=is_preserved, micro_batch_bytes=micro_batch_bytes, is_complete=True)
 
     def _is_spoilt(self, cut: Cut, prefix: str, *, is_preserved: bool, micro_batch_bytes: int, is_complete: bool = False) -> bool:
-        """Let the next start have another file. Return whether its answer was wrong."""
+        """Let the next start have another file. Return whether its response was wrong."""
         other = random_other_file(self.chance, cut, self.oracle, prefix, is_complete=is_complete)
         is_begun = (self.folder / f"{prefix}tables" / "restore_ranges").exists()  # else the next start is the first one
         if not is_begun or self.chance.random() < 0.5:
@@ -231,9 +231,9 @@ class ArchiveChecks:
             **other.groups,
         )
         self.found.other_files += 1
-        answer = start_with_other_file(self.target, config, other, lambda: self.target.everything(prefix))
-        differences = list(answer.problems)
-        if answer.is_taken_up:  # then all of it is there, also of topics that only one of both files includes
+        start = start_with_other_file(self.target, config, other, lambda: self.target.everything(prefix))
+        differences = list(start.problems)
+        if start.is_taken_up:  # then all of it is there, also of topics that only one of both files includes
             for topics in (cut.topics, tuple(sorted(set(other.cut.topics) - set(cut.topics)))):
                 expected = self.oracle.expected(replace(cut, topics=topics))
                 for source, log in expected.logs.items():

@@ -75,8 +75,8 @@ class RestoreTarget:
 
     def _delete_records(self, _client: object, starts: Mapping[TopicPartition, int], timeout_s: float) -> None:
         assert timeout_s > 0
-        for place, offset in starts.items():
-            self.cluster.log(*place).delete_records_before(offset)
+        for topic_partition, offset in starts.items():
+            self.cluster.log(*topic_partition).delete_records_before(offset)
 
     @contextmanager
     def topics(self, partitions: Mapping[str, int]) -> Iterator[str]:
@@ -139,8 +139,8 @@ class RestoreTarget:
 
     def everything(self, prefix: str) -> dict[str, list[LogRecord]]:
         """Return what consumers can read now of every topic of a restore, by partition."""
-        places = [place for place in self.cluster.logs if place[0].startswith(prefix)]
-        return {f"{topic}-{partition}": self.records(topic, partition, is_done=False) for topic, partition in places}
+        topic_partitions = [topic_partition for topic_partition in self.cluster.logs if topic_partition[0].startswith(prefix)]
+        return {f"{topic}-{partition}": self.records(topic, partition, is_done=False) for topic, partition in topic_partitions}
 
     def log_bounds(self, topic: str, partition: int) -> tuple[int, int]:
         log = self.cluster.log(topic, partition)

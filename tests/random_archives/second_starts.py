@@ -46,15 +46,15 @@ def random_other_file(chance: random.Random, cut: Cut, oracle: Oracle, prefix: s
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SecondStart:
     is_taken_up: bool
     problems: Sequence[str] = ()
 
 
 def start_with_other_file(
     target: RestoreTarget, config: RestoreConfig, other: OtherFile, read: Callable[[], Mapping[str, Sequence[LogRecord]]]
-) -> Answer:
-    """Start with another file, and return what is wrong with its answer. `read`: returns what the target has of each partition."""
+) -> SecondStart:
+    """Start with another file, and return what is wrong with its response. `read`: returns what the target has of each partition."""
     before = read()
     try:
         target.restore(config)
@@ -66,5 +66,5 @@ def start_with_other_file(
             for name, records in before.items()
             if after[name][: len(records)] != records
         ]
-        return Answer(False, [*problems, f"it was refused: {error}"] if other.is_taken_up else problems)
-    return Answer(True, ["it was not refused"] if other.is_taken_up is False else [])
+        return SecondStart(False, [*problems, f"it was refused: {error}"] if other.is_taken_up else problems)
+    return SecondStart(True, ["it was not refused"] if other.is_taken_up is False else [])

@@ -89,8 +89,8 @@ def test_a_value_axis_holds_its_values_and_has_a_few_round_labels(lowest: float,
 
 
 def test_a_picture_without_copied_records_has_no_line_of_shifts() -> None:
-    place = SourcePartition("t", "id", 0)
-    picture = a_picture(place, 0)
+    source = SourcePartition("t", "id", 0)
+    picture = a_picture(source, 0)
     assert picture is not None
     assert picture.shifts == ()
     assert page(replace(content(rows_of_a_day(1)), picture=picture)).count("<svg") == 6

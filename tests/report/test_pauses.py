@@ -85,7 +85,7 @@ def test_the_page_shades_the_three_charts_over_time_and_says_who_was_paused_when
     left = 78 + (_BEGIN_MS / 1000 + 60 - begin_s) / (end_s - begin_s) * (746 - 78)
     bands = _BAND.findall(text)
     assert [label for _, _, label in bands] == ["paused: orders"] * 3
-    assert [float(place) for place, _, _ in bands] == pytest.approx([left] * 3, abs=0.06)
+    assert [float(low) for low, _, _ in bands] == pytest.approx([left] * 3, abs=0.06)
     assert text.count('<li><span class="key paused"></span>paused: orders</li>') == 3
     for title in ("bytes a second", "records a second", "offsets left"):
         assert f'role="img"><title>{title}; paused: orders (shaded)</title>' in text

@@ -48,6 +48,6 @@ def test_every_version_is_behind_what_it_refers_to(data: st.DataObject, count: i
         chosen = data.draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
         versions.append(version(f"s{number}", 1, data.draw(st.integers(1, 100)), *((f"s{other}", 1) for other in chosen)))
     ordered = registration_order(data.draw(st.permutations(versions)))
-    places = {each.key: place for place, each in enumerate(ordered)}
-    assert len(places) == count
-    assert all(places[key] < places[each.key] for each in ordered for key in each.referenced_keys)
+    positions = {each.key: position for position, each in enumerate(ordered)}
+    assert len(positions) == count
+    assert all(positions[key] < positions[each.key] for each in ordered for key in each.referenced_keys)

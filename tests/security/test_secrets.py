@@ -129,16 +129,16 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
 
     caplog.set_level(logging.DEBUG)
     group = f"readers.{topic_name}"
-    place, copy = TopicPartition(topic_name, 0), TopicPartition(copied, 0)
+    topic_partition, copy = TopicPartition(topic_name, 0), TopicPartition(copied, 0)
     with closing(GroupClient(MirrorConfig.load(conf).source.client, "the source")) as view:
-        assert view.commit(group, {place: (1, "")}) == {}
+        assert view.commit(group, {topic_partition: (1, "")}) == {}
     for name, *options in (("status",), ("verify",), ("preflight",), ("groups", "--group", re.escape(group), "--apply")):
         with pytest.raises(SystemExit) as ended:
             cli.main(["--verbose", name, str(conf), *options])
         assert ended.value.code in (None, 0), capsys.readouterr()
     with closing(GroupClient(MirrorConfig.load(conf).target.client, "the target")) as view:
         offsets = {record.topic_partition: record.offset for record in view.committed([group])[group]}
-    assert offsets == {place: 1, copy: 1}
+    assert offsets == {topic_partition: 1, copy: 1}
     printed = capsys.readouterr()
     monkeypatch.setenv("SOURCE_PASSWORD", "not-the-pa55word")
     with pytest.raises(SystemExit) as ended:

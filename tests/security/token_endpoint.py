@@ -63,17 +63,17 @@ class TokenEndpoint:
                 named = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
                 client_id, secret = map(urllib.parse.unquote_plus, named.split(":"))
                 if self.path != "/token":
-                    return self._answer(404, {"error": "not_found"})
+                    return self._respond(404, {"error": "not_found"})
                 if endpoint.status != 200:
-                    return self._answer(endpoint.status, {})
+                    return self._respond(endpoint.status, {})
                 if form.get("grant_type") != "client_credentials" or endpoint.clients.get(client_id) != secret:
-                    return self._answer(401, {"error": "invalid_client", "error_description": f"not {named}"})
+                    return self._respond(401, {"error": "invalid_client", "error_description": f"not {named}"})
                 endpoint.scopes.append(form.get("scope", ""))
                 token = endpoint.token(client_id)
                 document = {"access_token": token} if endpoint.says_token else {}
-                return self._answer(200, document | ({"expires_in": endpoint.lives_for_s} if endpoint.says_lifetime else {}))
+                return self._respond(200, document | ({"expires_in": endpoint.lives_for_s} if endpoint.says_lifetime else {}))
 
-            def _answer(self, status: int, document: Any) -> None:
+            def _respond(self, status: int, document: Any) -> None:
                 body = json.dumps(document).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))

@@ -70,8 +70,8 @@ def planned_frame(
 
     def evaluate() -> pa.Table:
         run()
-        answers: Sequence[MirrorError | object] = next(rounds)
-        return pa.table({"body": [pickle.dumps(answer) for answer in answers]})
+        results: Sequence[MirrorError | object] = next(rounds)
+        return pa.table({"body": [pickle.dumps(result) for result in results]})
 
     def map_in_arrow(function: Any, _schema: str) -> Any:
         task = function.__closure__[0].cell_contents

@@ -34,7 +34,7 @@ from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
 TARGETS = {source: TargetPartition("copy", "t", source.partition) for source in (A, B)}
 
 Object = dict[SourcePartition, list[tuple[int, bytes]]]
-"""Of each partition the record sections of its batches, each with its place."""
+"""Of each partition the record sections of its batches, each with its position."""
 
 
 @dataclass(slots=True)
@@ -86,18 +86,18 @@ class Writer:
     def write(self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]) -> list[QuarantinedBatch]:
         for part in (admit_part(self._job, read, builder_of(read.source).position, {}) for read in parts):
             source, outgoing = part.part.source, part.outgoing
-            places = list[int]()
+            positions = list[int]()
             for i in outgoing.chosen.tolist():
                 start, size = int(outgoing.index.pos[i]), int(outgoing.index.size_bytes[i])
-                place = self._ends.get(source, 0)
+                position = self._ends.get(source, 0)
                 section = bytes(outgoing.records[start + BATCH_HEADER_BYTES : start + size])
-                self._object.setdefault(source, []).append((place, section))
-                self._ends[source] = place + int(outgoing.index.headers["last_offset_delta"][i]) + 1
-                places.append(place)
+                self._object.setdefault(source, []).append((position, section))
+                self._ends[source] = position + int(outgoing.index.headers["last_offset_delta"][i]) + 1
+                positions.append(position)
             self._fetched_bytes += int(part.part.index.size_bytes.sum())
             if self._left is not None:
-                self._left -= len(places)
-            builder_of(source).add(part.part.index, part.admission, places, outgoing.rewritten)
+                self._left -= len(positions)
+            builder_of(source).add(part.part.index, part.admission, positions, outgoing.rewritten)
         self._fault()
         return []
 

@@ -25,7 +25,7 @@ from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.streaming.watch.micro_batch_summary import problems_of
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind
 
-PLACE = SOURCE.topic_partition
+PARTITION = SOURCE.topic_partition
 
 
 def copied(start: int, end: int, leader_epoch: int) -> Segment:
@@ -37,7 +37,7 @@ def copied(start: int, end: int, leader_epoch: int) -> Segment:
 
 def cut(expected_offset: int = 10, divergent_offset: int | None = 6, log_end: int | None = None) -> LogTruncatedError:
     return LogTruncatedError(
-        PLACE, expected_offset, "cut", log_end=log_end, divergent_offset=divergent_offset, topic_id=SOURCE.topic_id
+        PARTITION, expected_offset, "cut", log_end=log_end, divergent_offset=divergent_offset, topic_id=SOURCE.topic_id
     )
 
 
@@ -95,7 +95,7 @@ def test_the_next_round_continues_at_the_position_and_what_lies_below_it_is_repo
     assert driver.owner.positions()[SOURCE].offset == 15
     (report,) = driver.reports
     (problem,) = problems_of(report, [row.segment for row in report.rows])
-    assert (problem.kind, problem.place, problem.error_name) == (ProblemKind.TRUNCATED, PLACE, "LogTruncatedError")
+    assert (problem.kind, problem.place, problem.error_name) == (ProblemKind.TRUNCATED, PARTITION, "LogTruncatedError")
     assert problem.text.startswith(message)
     assert problem.text.endswith("the mirror continues at offset 10")
 
@@ -160,7 +160,7 @@ def test_an_archive_begins_the_next_lineage_instead_and_the_next_round_compares_
 
 def test_a_topic_that_was_created_again_is_no_cut(driver: Driver) -> None:
     with pytest.raises(TopicRecreatedError):
-        driver.copy([TopicRecreatedError(PLACE, 10, "old", "new")])
+        driver.copy([TopicRecreatedError(PARTITION, 10, "old", "new")])
 
 
 def test_a_round_keeps_the_epochs_of_the_other_partitions(driver: Driver) -> None:

@@ -61,13 +61,13 @@ class Clusters:
         create_target(target, "copy", 2)
         self.written: dict[SourcePartition, list[bytes]] = {A: [], B: []}
 
-    def write(self, place: SourcePartition, *counts: int) -> None:
-        log = self.source.log(place.topic, place.partition)
+    def write(self, source: SourcePartition, *counts: int) -> None:
+        log = self.source.log(source.topic, source.partition)
         for count in counts:
             at = log.end_offset
             raw = batch(at, count, payload=b"".join(record(delta, value=b"%d" % (at + delta)) for delta in range(count)))
-            self.source.seed((place.topic, place.partition), raw)
-            self.written[place].append(raw)
+            self.source.seed((source.topic, source.partition), raw)
+            self.written[source].append(raw)
 
     def job(self, positions: dict[SourcePartition, int], **changes: Any) -> KafkaSlotJob:
         settings: dict[str, Any] = {
@@ -95,13 +95,13 @@ class Clusters:
     def run(self, job: KafkaSlotJob, *ranges: PlannedRange) -> SlotResult:
         return run_kafka_slot(job, iter([arrow_batch_of(ranges)]), is_planned_ranges=True)
 
-    def committed(self, result: SlotResult, place: SourcePartition, topic: str = "copy") -> list[bytes]:
+    def committed(self, result: SlotResult, source: SourcePartition, topic: str = "copy") -> list[bytes]:
         """Record sections that the target shows to read_committed readers once the slot's transaction has ended."""
         assert result.txn is not None
         cluster = Cluster(client_of(self.target))
         assert end_txn(cluster, result.txn, True, Deadline.after_ms(5_000, time.monotonic)) is EndTxnAnswer.ENDED
         cluster.close()
-        log = self.target.log(topic, place.partition)
+        log = self.target.log(topic, source.partition)
         return [
             batch.data[BATCH_HEADER_BYTES:]
             for batch in log.batches

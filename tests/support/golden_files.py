@@ -37,7 +37,7 @@ def names(start: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One partition of a captured Fetch answer, and what was told about it."""
+    """One partition of a captured Fetch response, and what was told about it."""
 
     fetched: FetchedPartition
     index: BatchIndex
@@ -70,9 +70,9 @@ def reads(name: str) -> Iterator[Read]:
         log_append_time=LogAppendTimePolicy.PRODUCER,
     )
     for fetched in response.partitions:
-        place = str(fetched.topic_partition)
+        partition_name = str(fetched.topic_partition)
         index = index_batches(fetched.records)
-        position = expected["request"]["offsets"][place]
+        position = expected["request"]["offsets"][partition_name]
         admission = admit(
             index,
             fetched.records,
@@ -82,4 +82,6 @@ def reads(name: str) -> Iterator[Read]:
             aborted=fetched.aborted,
             limits=limits,
         )
-        yield Read(fetched, index, admission, {**expected["partitions"][place], "error_code": expected["error_code"]}, position)
+        yield Read(
+            fetched, index, admission, {**expected["partitions"][partition_name], "error_code": expected["error_code"]}, position
+        )

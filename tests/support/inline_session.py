@@ -39,5 +39,5 @@ class _Numbers:
 
     def toArrow(self) -> pa.Table:  # noqa: N802
         rows = (pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())}) for number in self._numbers)
-        answers = [batch for row in rows for batch in self._function(iter([row]))]
-        return pa.Table.from_batches(answers, pa.schema([("body", pa.binary())]))
+        results = [batch for row in rows for batch in self._function(iter([row]))]
+        return pa.Table.from_batches(results, pa.schema([("body", pa.binary())]))

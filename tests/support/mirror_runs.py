@@ -217,8 +217,8 @@ def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def delete_records(bootstrap: str, topic: str, before: int, partition: int = 0) -> None:
-    client, place = admin(bootstrap), TopicPartition(topic, partition, before)
-    client.delete_records([place])[place].result(30)
+    client, topic_partition = admin(bootstrap), TopicPartition(topic, partition, before)
+    client.delete_records([topic_partition])[topic_partition].result(30)
 
 
 def last_stable_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
@@ -230,13 +230,13 @@ def high_watermark(bootstrap: str, topic: str, partition: int = 0) -> int:
 
 
 def _latest(bootstrap: str, topic: str, partition: int, isolation: IsolationLevel) -> int:
-    client, place = admin(bootstrap), TopicPartition(topic, partition)
-    listed = client.list_offsets({place: OffsetSpec.latest()}, isolation_level=isolation)
-    return int(listed[place].result(30).offset)
+    client, topic_partition = admin(bootstrap), TopicPartition(topic, partition)
+    listed = client.list_offsets({topic_partition: OffsetSpec.latest()}, isolation_level=isolation)
+    return int(listed[topic_partition].result(30).offset)
 
 
 def wait_for_markers(bootstrap: str, topic: str) -> None:
-    """Wait for the markers, which come after the answer to the commit: what is read before them ends in front of it."""
+    """Wait for the markers, which come after the response to the commit: what is read before them ends in front of it."""
     every = range(topics_of(bootstrap)[topic])
     wait_for(
         f"the markers of {topic}",
@@ -287,9 +287,9 @@ class ReadRecord(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def read_places(bootstrap: str, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[ReadRecord]]:
+def read_partitions(bootstrap: str, topic_partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[ReadRecord]]:
     """Everything a read_committed consumer sees of these partitions, each in order."""
-    records: dict[tuple[str, int], list[ReadRecord]] = {place: [] for place in places}
+    records: dict[tuple[str, int], list[ReadRecord]] = {topic_partition: [] for topic_partition in topic_partitions}
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -303,20 +303,20 @@ def read_places(bootstrap: str, places: Iterable[tuple[str, int]]) -> dict[tuple
         }
     )
     try:
-        consumer.assign([TopicPartition(*place, 0) for place in records])
+        consumer.assign([TopicPartition(*topic_partition, 0) for topic_partition in records])
         unread = set(records)
         while unread:
             message = consumer.poll(30)
             assert message is not None, f"no answer about {unread}"
-            place = (message.topic(), message.partition())
+            topic_partition = (message.topic(), message.partition())
             if message.error():
                 assert message.error().name() == "_PARTITION_EOF", message.error()
-                unread.discard(place)
+                unread.discard(topic_partition)
                 continue
             kind, timestamp_ms = message.timestamp()
             timestamp_ms = NO_TIME if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
             headers = list(message.headers() or ())
-            records[place].append(ReadRecord(message.offset(), timestamp_ms, message.key(), message.value(), headers))
+            records[topic_partition].append(ReadRecord(message.offset(), timestamp_ms, message.key(), message.value(), headers))
         return records
     finally:
         consumer.close()
@@ -324,7 +324,7 @@ def read_places(bootstrap: str, places: Iterable[tuple[str, int]]) -> dict[tuple
 
 def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[str]:
     """Of every record that a read_committed consumer sees, in order, without tombstones."""
-    records = read_places(bootstrap, [(topic, partition)])[topic, partition]
+    records = read_partitions(bootstrap, [(topic, partition)])[topic, partition]
     return [record.value.decode() for record in records if record.value is not None]
 
 

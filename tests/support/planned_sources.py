@@ -39,17 +39,17 @@ class FakeCluster:
         wanted = self.topics if names is None else names
         return SimpleNamespace(topics={name: self.topics.get(name, _topic(name, "", [], error_code=3)) for name in wanted})
 
-    def latest_offsets(self, places: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
+    def latest_offsets(self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)
-        wrong = {name: self.wrong[name] for name in places if name in self.wrong}
-        return {name: self.offsets[name, -1] for name in places if name not in wrong}, wrong
+        wrong = {name: self.wrong[name] for name in topic_partitions if name in self.wrong}
+        return {name: self.offsets[name, -1] for name in topic_partitions if name not in wrong}, wrong
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel, deadline: Deadline) -> Any:
         self.asked.append(isolation)
-        answers = {name: self.offsets[name, timestamp] for name, timestamp in wanted.items()}
+        offsets = {name: self.offsets[name, timestamp] for name, timestamp in wanted.items()}
         if isolation is IsolationLevel.READ_UNCOMMITTED:
-            answers |= {name: end for name, end in self.high_watermarks.items() if wanted.get(name) == -1}
-        return {name: SimpleNamespace(offset=offset) for name, offset in answers.items()}
+            offsets |= {name: end for name, end in self.high_watermarks.items() if wanted.get(name) == -1}
+        return {name: SimpleNamespace(offset=offset) for name, offset in offsets.items()}
 
 
 class UnsampledPlanner(SourceOffsets):

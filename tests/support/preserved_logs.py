@@ -37,8 +37,8 @@ def read_all(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, byte
 
 
 def earliest(bootstrap: str, topic: str) -> int:
-    client, place = admin(bootstrap), TopicPartition(topic, 0)
-    return int(client.list_offsets({place: OffsetSpec.earliest()})[place].result(30).offset)
+    client, topic_partition = admin(bootstrap), TopicPartition(topic, 0)
+    return int(client.list_offsets({topic_partition: OffsetSpec.earliest()})[topic_partition].result(30).offset)
 
 
 def write_mixed(bootstrap: str, topic: str) -> None:

@@ -42,7 +42,7 @@ class Reading:
             buffers=[receive_buffer(fetch_bytes) for _ in range(2 * self._responses if self._responses > 1 else 1)],
             responses=self._responses,
         )
-        self.batches: dict[TopicPartition, list[tuple[int, bytes]]] = {place: [] for place in self.ranges}
+        self.batches: dict[TopicPartition, list[tuple[int, bytes]]] = {topic_partition: [] for topic_partition in self.ranges}
         self.parts: list[tuple[TopicPartition, int]] = []
         self.aborted: set[tuple[int, int]] = set()
         self.joined = 0
@@ -57,8 +57,8 @@ class Reading:
                 self._take(valid.popleft())
         while valid:
             self._take(valid.popleft())
-        for place, position in self.reader.positions().items():
-            assert position >= self.ranges[place].end
+        for topic_partition, position in self.reader.positions().items():
+            assert position >= self.ranges[topic_partition].end
         return self.batches
 
     def _take(self, response: FetchedResponse) -> None:
@@ -66,19 +66,19 @@ class Reading:
             self._take_part(part)
 
     def _take_part(self, part: IndexedPartition) -> None:
-        place = part.topic_partition
+        topic_partition = part.topic_partition
         bases = part.index.headers["base_offset"].tolist()
-        self.parts.append((place, len(bases)))
+        self.parts.append((topic_partition, len(bases)))
         self.aborted |= set(part.aborted)
         for base, pos, size in zip(bases, part.index.pos.tolist(), part.index.size_bytes.tolist(), strict=True):
-            if base < self.ranges[place].end:
-                self.batches[place].append((base, bytes(part.records[pos : pos + size])))
+            if base < self.ranges[topic_partition].end:
+                self.batches[topic_partition].append((base, bytes(part.records[pos : pos + size])))
         part.records[:] = b"\xee" * len(part.records)  # ours until the reader goes on: nothing it still needs
 
 
-def stored(fake: StrictCluster, place: TopicPartition, start: int, end: int) -> list[tuple[int, bytes]]:
+def stored(fake: StrictCluster, topic_partition: TopicPartition, start: int, end: int) -> list[tuple[int, bytes]]:
     """Return what a reader of [start, end) must give: batches that reach `start` and begin before `end`."""
-    log = fake.log(place.topic, place.partition)
+    log = fake.log(topic_partition.topic, topic_partition.partition)
     return [
         (batch.header.base_offset, batch.data)
         for batch in log.batches
@@ -86,17 +86,20 @@ def stored(fake: StrictCluster, place: TopicPartition, start: int, end: int) -> 
     ]
 
 
-def fill(fake: StrictCluster, place: TopicPartition, counts: Sequence[int], payload_bytes: int = 20) -> int:
+def fill(fake: StrictCluster, topic_partition: TopicPartition, counts: Sequence[int], payload_bytes: int = 20) -> int:
     """Batches of that many records each; returns the log's end."""
-    log = fake.log(place.topic, place.partition)
+    log = fake.log(topic_partition.topic, topic_partition.partition)
     for count in counts:
         log.seed(batch(log.end_offset, count, payload=bytes(payload_bytes)))
     return log.end_offset
 
 
-def whole(place: TopicPartition, end: int, position: int = 0, bytes_per_offset: float = 100.0) -> ReadRange:
-    return ReadRange(place, position, end, bytes_per_offset)
+def whole(topic_partition: TopicPartition, end: int, position: int = 0, bytes_per_offset: float = 100.0) -> ReadRange:
+    return ReadRange(topic_partition, position, end, bytes_per_offset)
 
 
-def with_id(fake: StrictCluster, client: Cluster, clock: SleepingClock, place: TopicPartition, end: int) -> ReadRange:
-    return replace(whole(place, end), topic_id=client.metadata([place.topic], clock.deadline()).topics[place.topic].topic_id)
+def with_id(fake: StrictCluster, client: Cluster, clock: SleepingClock, topic_partition: TopicPartition, end: int) -> ReadRange:
+    return replace(
+        whole(topic_partition, end),
+        topic_id=client.metadata([topic_partition.topic], clock.deadline()).topics[topic_partition.topic].topic_id,
+    )

@@ -11,8 +11,8 @@ from shallow_mirror.types import SlotTxn, TopicPartition
 
 
 def write_receipt(
-    cluster: Any, txn: SlotTxn, place: TopicPartition, *, decision: int, map_id: str, run_id: str, deadline: Deadline
+    cluster: Any, txn: SlotTxn, topic_partition: TopicPartition, *, decision: int, map_id: str, run_id: str, deadline: Deadline
 ) -> None:
     add_offsets(cluster, txn, deadline)
-    begun = begin_receipt(cluster, txn, place, decision=decision, map_id=map_id, run_id=run_id, deadline=deadline)
-    finish_receipt(cluster, txn, place, begun, deadline)
+    begun = begin_receipt(cluster, txn, topic_partition, decision=decision, map_id=map_id, run_id=run_id, deadline=deadline)
+    finish_receipt(cluster, txn, topic_partition, begun, deadline)

@@ -18,12 +18,12 @@ def without_offsets(records: list[ReadRecord]) -> list[tuple[Any, ...]]:
 
 
 def assert_every_offset_is_translated(
-    offset_map: OffsetMap, place: tuple[str, int], originals: list[ReadRecord], copies: list[ReadRecord]
+    offset_map: OffsetMap, topic_partition: tuple[str, int], originals: list[ReadRecord], copies: list[ReadRecord]
 ) -> None:
     """Assert that each offset leads to the copy of its record, or of the next record where it holds none."""
     target_of = {original.offset: copy.offset for original, copy in zip(originals, copies, strict=True)}
     next_target = -1
     for offset in range(originals[-1].offset, originals[0].offset - 1, -1):
         next_target = target_of.get(offset, next_target)
-        translated = offset_map.translate(*place, offset)
-        assert (translated.target_offset, translated.exact) == (next_target, offset in target_of), (place, offset)
+        translated = offset_map.translate(*topic_partition, offset)
+        assert (translated.target_offset, translated.exact) == (next_target, offset in target_of), (topic_partition, offset)

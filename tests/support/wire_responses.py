@@ -16,10 +16,10 @@ from shallow_mirror.wire.protocol.fetch import (
 A_UUID = UUID(bytes=b"topic of a test!")
 
 
-def fetch_answer(version: int = API_VERSION) -> bytes:
+def fetch_response(version: int = API_VERSION) -> bytes:
     topic = FetchResponse.FetchableTopicResponse
     partition = topic.PartitionData
-    answer = FetchResponse[version](
+    response = FetchResponse[version](
         throttle_time_ms=0,
         error_code=0,
         session_id=0,
@@ -42,13 +42,13 @@ def fetch_answer(version: int = API_VERSION) -> bytes:
             )
         ],
     )
-    return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
+    return (7).to_bytes(4, "big") + b"\x00" + bytes(response.encode())
 
 
-def leader_fetch_answer() -> bytes:
+def leader_fetch_response() -> bytes:
     topic = FetchResponse.FetchableTopicResponse
     partition = topic.PartitionData
-    answer = FetchResponse[API_VERSION_OF_LEADER](
+    response = FetchResponse[API_VERSION_OF_LEADER](
         throttle_time_ms=3,
         error_code=0,
         session_id=0,
@@ -69,13 +69,13 @@ def leader_fetch_answer() -> bytes:
             )
         ],
     )
-    return (7).to_bytes(4, "big") + bytes(answer.encode())
+    return (7).to_bytes(4, "big") + bytes(response.encode())
 
 
-def produce_answer() -> bytes:
+def produce_response() -> bytes:
     topic = ProduceResponse.TopicProduceResponse
     partition = topic.PartitionProduceResponse
-    answer = ProduceResponse[9](
+    response = ProduceResponse[9](
         responses=[
             topic(
                 name="a",
@@ -94,4 +94,4 @@ def produce_answer() -> bytes:
         ],
         throttle_time_ms=5,
     )
-    return (7).to_bytes(4, "big") + b"\x00" + bytes(answer.encode())
+    return (7).to_bytes(4, "big") + b"\x00" + bytes(response.encode())

@@ -21,7 +21,7 @@ class LogFile:
         self._path: Path = node.folder / "data" / f"{topic}-{partition}" / FIRST_SEGMENT
         self.batches = split_batches(self._path.read_bytes())
 
-    def data_places(self) -> list[int]:
+    def data_positions(self) -> list[int]:
         return [i for i, batch in enumerate(self.batches) if not self.header(i).is_control]
 
     def header(self, i: int) -> Header:

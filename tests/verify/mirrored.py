@@ -93,7 +93,7 @@ class Mirrored:
         return self.target.log(TOPIC)
 
     @property
-    def places(self) -> tuple[SourcePartition, TargetPartition]:
+    def pair(self) -> tuple[SourcePartition, TargetPartition]:
         ids = [kafka_text(cluster.topic_ids[TOPIC]) for cluster in (self.source, self.target)]
         return SourcePartition(TOPIC, ids[0], 0), TargetPartition(TOPIC, ids[1], 0)
 
@@ -108,7 +108,7 @@ class Mirrored:
 
     def copy(self) -> Sequence[Segment]:
         """Through the mirror's own admission, restamping and segments."""
-        source, target = self.places
+        source, target = self.pair
         position = self.owner.positions()[source].offset if source in self.owner.positions() else 0
         data = [batch.data for batch in self.source_log.batches if batch.header.last_offset >= position]
         records = view(*data)
@@ -143,7 +143,7 @@ class Mirrored:
         return builder.build()
 
     def _keep(self, batches: Sequence[bytes]) -> None:
-        source, target = self.places
+        source, target = self.pair
         kept = [
             QuarantinedBatch(
                 source=source, source_start=header_of(batch).base_offset, source_end=header_of(batch).last_offset + 1, target=target,
@@ -156,7 +156,7 @@ class Mirrored:
 
     def release(self, offset: int) -> None:
         """Let the batch that begins there come to the target after all."""
-        source, target = self.places
+        source, target = self.pair
         (batch,) = (batch.data for batch in self.source_log.batches if batch.header.base_offset == offset)
         records = view(batch)
         index = index_batches(records)
@@ -206,7 +206,7 @@ def flipped(batch: bytes, pos: int) -> bytes:
     return batch[:pos] + bytes([batch[pos] ^ 1]) + batch[pos + 1 :]
 
 
-def data_places(log: PartitionLog) -> list[int]:
+def data_positions(log: PartitionLog) -> list[int]:
     """Return indices of the batches that readers see."""
     return [
         i

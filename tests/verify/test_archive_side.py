@@ -18,7 +18,7 @@ from shallow_mirror.types import IsolationLevel, OffsetRange, Segment, SegmentKi
 from shallow_mirror.verify.archive_side import ArchiveSide
 from shallow_mirror.verify.partition_reader import CRC_REASON, Chunk, LogReader
 
-PLACE = TopicPartition("orders", 0)
+ORDERS_0 = TopicPartition("orders", 0)
 NO_STARTS = np.zeros(0, np.int64)
 
 
@@ -51,7 +51,7 @@ def read(reader: LogReader, start: int, end: int, *, is_first: bool = True) -> l
 
 
 def test_batches_of_a_range_are_read_up_to_the_cut(archive: ArchiveOfTest) -> None:
-    reader, second = side(archive, end=24).readers(PLACE, NO_STARTS)
+    reader, second = side(archive, end=24).readers(ORDERS_0, NO_STARTS)
     assert read(reader, 0, 30) == [0, 10, 20]
     assert read(second, 15, 20) == [10]
     assert read(second, 15, 30, is_first=False) == [20]
@@ -76,7 +76,7 @@ def test_a_batch_that_was_archived_damaged_is_reported_and_the_next_ones_are_rea
     damaged[-1] ^= 1
     archive.archive({ORDERS: [bytes(damaged), batch(10, 10)]})
     archive.archive({ORDERS: [batch(20, 10)]})
-    reader, _ = side(archive).readers(PLACE, NO_STARTS)
+    reader, _ = side(archive).readers(ORDERS_0, NO_STARTS)
     assert read(reader, 0, 30) == [0, 10, 20]
     assert reader.log.damages == {0: CRC_REASON}
 
@@ -86,14 +86,14 @@ def test_a_changed_object_ends_the_verification(archive: ArchiveOfTest, tmp_path
     content = bytearray(first.read_bytes())
     content[len(batch(0, 10)) + 7] ^= 1  # the base offset of the second batch
     first.write_bytes(content)
-    reader, _ = side(archive).readers(PLACE, NO_STARTS)
+    reader, _ = side(archive).readers(ORDERS_0, NO_STARTS)
     with pytest.raises(ArchiveFormatError, match="offsets 0 to 19 of orders-0"):
         read(reader, 15, 30)
 
 
 def test_a_missing_object_ends_the_verification(archive: ArchiveOfTest, tmp_path: Path) -> None:
     min((tmp_path / "objects").rglob("*.batches")).unlink()
-    reader, _ = side(archive).readers(PLACE, NO_STARTS)
+    reader, _ = side(archive).readers(ORDERS_0, NO_STARTS)
     with pytest.raises(ObjectMissingError):
         read(reader, 0, 30)
 
@@ -101,7 +101,7 @@ def test_a_missing_object_ends_the_verification(archive: ArchiveOfTest, tmp_path
 def test_what_retention_of_the_archive_deleted_lies_below_the_start_of_the_log(tmp_path: Path) -> None:
     archive = ArchiveOfTest(archive_config(tmp_path))
     archive.archive({ORDERS: [batch(20, 10)]}, positions={ORDERS: 20})
-    assert side(archive, start=0).log_view(PLACE).log_start == 20
+    assert side(archive, start=0).log_view(ORDERS_0).log_start == 20
 
 
 def test_records_of_a_batch_below_its_row_do_not_belong_to_the_comparison(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_records_of_a_batch_below_its_row_do_not_belong_to_the_comparison(tmp_pa
     expired = Segment(source=ORDERS, source_start=10, source_end=14, kind=SegmentKind.EXPIRED, target=TargetPartition(*ORDERS))
     archive.decide(DecidedSegment(expired, None))
     archive.archive({ORDERS: [batch(10, 10)]})
-    reader, _ = side(archive, end=20).readers(PLACE, NO_STARTS)
+    reader, _ = side(archive, end=20).readers(ORDERS_0, NO_STARTS)
     assert read(reader, 0, 20) == [0, 10]
     assert reader.data_rows is not None
     assert [ends.tolist() for ends in reader.data_rows] == [[0, 14], [10, 20]]

@@ -1,4 +1,4 @@
-"""Every kind of damage, planted between two strict clusters or in the map, is found, and told with its place."""
+"""Every kind of damage, planted between two strict clusters or in the map, is found, and reported with its partition and offset."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.fakes.partition_log import Follower, PartitionLog
 from tests.support.record_batches import batch, marker, record
-from tests.verify.mirrored import PRODUCER_ID, TOPIC, Mirrored, at, changed, data_places, flipped, replace
+from tests.verify.mirrored import PRODUCER_ID, TOPIC, Mirrored, at, changed, data_positions, flipped, replace
 
 from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, TopicPartition
@@ -59,7 +59,7 @@ def only(report: VerifyReport) -> Difference:
 
 def batch_at(log: PartitionLog, n: int) -> tuple[int, bytes]:
     """Index in the log and bytes of the n-th batch of data."""
-    topic_partition = data_places(log)[n]
+    topic_partition = data_positions(log)[n]
     return topic_partition, log.batches[topic_partition].data
 
 
@@ -250,12 +250,12 @@ def test_records_of_another_writer_in_front_of_the_first_copy_are_not_in_the_map
 
 @Depth
 def test_batches_of_another_writer_that_are_known_are_no_difference(copied: Mirrored, is_deep: bool) -> None:
-    end, place = copied.target_log.end_offset, TopicPartition(TOPIC, 0)
+    end, topic_partition = copied.target_log.end_offset, TopicPartition(TOPIC, 0)
     for part in range(2):
         copied.append(numbered(100 + 5 * part, 5))
-    first = {place: [OffsetRange(end, end + 5)]}
+    first = {topic_partition: [OffsetRange(end, end + 5)]}
     assert differences(copied.verify(is_deep=is_deep, known=first)) == [("not in map", None, None, end + 5, end + 10)]
-    both = {place: [OffsetRange(end + 5, end + 10), OffsetRange(end, end + 5)]}
+    both = {topic_partition: [OffsetRange(end + 5, end + 10), OffsetRange(end, end + 5)]}
     assert copied.verify(is_deep=is_deep, known=both).is_equal
 
 
@@ -297,7 +297,7 @@ def test_a_marker_of_the_other_kind_is_changed(copied: Mirrored) -> None:
     )  # fmt: skip
 
 
-def test_records_in_the_place_of_a_marker_are_missing(copied: Mirrored) -> None:
+def test_records_instead_of_a_marker_are_missing(copied: Mirrored) -> None:
     topic_partition = next(i for i, batch in enumerate(copied.source_log.batches) if batch.header.base_offset == 30)
     replace(copied.source_log, topic_partition, numbered(30, 1))
     difference = only(copied.verify())
@@ -374,12 +374,12 @@ def test_a_row_that_calls_data_a_gap_is_found(copied: Mirrored) -> None:
 def test_a_gap_is_looked_up_behind_a_leader_that_names_a_replica_instead_of_answering(
     copied: Mirrored, high_watermark: int | None
 ) -> None:
-    """Such answers hold no batch and no error: a mirror may have taken them for a hole, and decided a gap."""
+    """Such responses hold no batch and no error: a mirror may have taken them for a hole, and decided a gap."""
     copied.source.start_node(2)
     copied.source_log.followers[2] = Follower(high_watermark=high_watermark)
     copied.source_log.select_replica = lambda _rack: 2
     copied.source.seed((TOPIC, 0), numbered(70, 10))
-    source, target = copied.places
+    source, target = copied.pair
     gap = Segment(source=source, source_start=70, source_end=80, kind=SegmentKind.GAP, target=target)
     copied.owner.next_decision()
     copied.owner.decide([DecidedSegment(gap, None)], highest_slot=0)
@@ -403,7 +403,7 @@ def test_a_target_topic_that_was_created_again_is_missing_all(copied: Mirrored) 
 
 def test_offsets_below_either_log_start_cannot_be_checked_and_are_neither_missing_nor_equal(copied: Mirrored) -> None:
     copied.source_log.delete_records_before(15)
-    copied.target_log.delete_records_before(copied.target_log.batches[data_places(copied.target_log)[4]].header.base_offset)
+    copied.target_log.delete_records_before(copied.target_log.batches[data_positions(copied.target_log)[4]].header.base_offset)
     report = copied.verify()
     assert report.is_equal
     assert report.unchecked == {Unchecked.SOURCE_DELETED: 15, Unchecked.TARGET_DELETED: 28}
@@ -438,16 +438,16 @@ def test_rows_that_may_still_be_taken_back_are_not_judged(copied: Mirrored) -> N
 def test_what_compaction_removed_is_not_missing_and_what_is_left_is_compared(copied: Mirrored, side: str) -> None:
     log = copied.source_log if side == "source" else copied.target_log
     log.configs["cleanup.policy"] = "compact"
-    places = data_places(log)
-    base = log.batches[places[4]].header.base_offset
+    positions = data_positions(log)
+    base = log.batches[positions[4]].header.base_offset
     kept = [0, 3, 6]
     payload = b"".join(record(delta, b"k%d" % (50 + delta), b"value %d" % (50 + delta)) for delta in kept)
     fields: dict[str, Any] = {"producer_id": PRODUCER_ID, "attributes": 0x10} if side == "target" else {}
-    replace(log, places[4], batch(base, deltas=kept, payload=payload, **fields))
-    replace(log, places[1], None)
+    replace(log, positions[4], batch(base, deltas=kept, payload=payload, **fields))
+    replace(log, positions[1], None)
     report = copied.verify()
     why = Unchecked.SOURCE_COMPACTED if side == "source" else Unchecked.TARGET_COMPACTED
     assert report.is_equal, report.sentences()
     assert (report.unchecked, report.record_count, report.opened_batch_count) == ({why: 14}, 49, 1)
-    replace(log, places[4] - 1, batch(base, deltas=kept, **fields))
+    replace(log, positions[4] - 1, batch(base, deltas=kept, **fields))
     assert copied.verify().difference_counts == {DifferenceKind.CHANGED: 3}

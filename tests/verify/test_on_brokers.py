@@ -16,7 +16,7 @@ from tests.support.mirror_runs import (
     create_topic,
     delete_records,
     positions,
-    read_places,
+    read_partitions,
     read_values,
     set_topic,
     wait_for,
@@ -168,9 +168,9 @@ def test_damage_in_the_log_files_of_either_cluster_is_found(clusters: TwoCluster
     assert verify_mirror(settings).record_count == 120
     with stopped(clusters.source, clusters.target):
         logs = [LogFile(clusters.target, topic_name, partition) for partition in range(6)]
-        data = [log.data_places() for log in logs]
+        data = [log.data_positions() for log in logs]
         assert [len(raw) for raw in data] == [3] * 6
-        second = [log.batches[places[1]] for log, places in zip(logs, data, strict=True)]
+        second = [log.batches[topic_partitions[1]] for log, topic_partitions in zip(logs, data, strict=True)]
         logs[0].batches[data[0][1]] = flipped(second[0], len(second[0]) - 5)
         logs[1].batches[data[1][1]] = changed(second[1], second[1].index(b"1 1 3"), b"1 1 x")
         _swap(logs[2], data[2][0], data[2][2])
@@ -282,11 +282,11 @@ def test_message_sets_of_older_formats_are_mirrored_and_equal(clusters: TwoClust
             log.write()
     write(source, topic_name, ["of today"], 0)
     settings = mirrored(tmp_path, clusters, topic_name)
-    places = [(topic_name, partition) for partition in range(len(OLD_LOGS))]
-    originals, copies = read_places(source, places), read_places(target, places)
+    topic_partitions = [(topic_name, partition) for partition in range(len(OLD_LOGS))]
+    originals, copies = read_partitions(source, topic_partitions), read_partitions(target, topic_partitions)
     assert [len(records) for records in originals.values()] == [21, 30, 30, 10]
     offset_map = OffsetMap.open(settings.tables)
-    for topic_partition in places:
+    for topic_partition in topic_partitions:
         assert [copy[1:] for copy in copies[topic_partition]] == [original[1:] for original in originals[topic_partition]]
         for original, copy in zip(originals[topic_partition], copies[topic_partition], strict=True):
             assert offset_map.translate(*topic_partition, original.offset).target_offset == copy.offset

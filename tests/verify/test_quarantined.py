@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.support.record_batches import batch, record
-from tests.verify.mirrored import Mirrored, changed, data_places, flipped, replace
+from tests.verify.mirrored import Mirrored, changed, data_positions, flipped, replace
 
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.rows.schema import table_uri
@@ -76,7 +76,7 @@ def change_the_source(mirrored: Mirrored) -> None:
 
 def _released(mirrored: Mirrored) -> int:
     mirrored.release(6)
-    return data_places(mirrored.target_log)[-1]
+    return data_positions(mirrored.target_log)[-1]
 
 
 def change_the_copy(mirrored: Mirrored) -> None:

@@ -27,18 +27,18 @@ ENOUGH = 1 << 20
 
 
 class MemoryReader(PartitionReader):
-    """Reads from a list of batches, `per_answer` of them at a time."""
+    """Reads from a list of batches, `per_response` of them at a time."""
 
-    def __init__(self, topic_partition: TopicPartition, batches: Sequence[bytes], end: int, per_answer: int) -> None:
+    def __init__(self, topic_partition: TopicPartition, batches: Sequence[bytes], end: int, per_response: int) -> None:
         super().__init__(
             None, topic_partition, LogView(0, end, False),  # type: ignore[arg-type]
             isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=ENOUGH, starts=np.empty(0, np.int64), buffer=None,  # type: ignore[arg-type]
         )  # fmt: skip
-        self._batches, self._per_answer = batches, per_answer
+        self._batches, self._per_response = batches, per_response
 
     def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
-        for first in range(0, len(self._batches), self._per_answer):
-            records = view(*self._batches[first : first + self._per_answer])
+        for first in range(0, len(self._batches), self._per_response):
+            records = view(*self._batches[first : first + self._per_response])
             part = IndexedPartition(
                 self.topic_partition, index_batches(records), records, (), 0, wanted.end, wanted.end, wanted.start
             )
@@ -121,11 +121,14 @@ def _cut_up(target: list[bytes], draw: st.DrawFn) -> list[bytes]:
     return [*target[:i], *parts, *target[i + 1 :]]
 
 
-def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int], is_deep: bool) -> RangeResult:
+def audit(source: list[bytes], target: list[bytes], per_response: tuple[int, int], is_deep: bool) -> RangeResult:
     end = int.from_bytes(source[-1][:8], "big") + int.from_bytes(source[-1][23:27], "big") + 1
     start, source_end, kind, target_start, size = (np.array([value], np.int64) for value in (0, end, DATA, FIRST_COPY, 1_000))
     rows = MapRows(start, source_end, kind, target_start, np.array([False]), size)
-    of_source, of_target = MemoryReader(A, source, end, per_answer[0]), MemoryReader(B, target, FIRST_COPY + end, per_answer[1])
+    of_source, of_target = (
+        MemoryReader(A, source, end, per_response[0]),
+        MemoryReader(B, target, FIRST_COPY + end, per_response[1]),
+    )
     nothing = np.empty(0, np.int64)
     readers = PartitionReaders(of_source, of_target, of_source, of_target, rows, (nothing, nothing), is_deep)
     (range_pair,) = plan_range_pairs(rows, source_from=0, target_from=0, target_until=FIRST_COPY + end, size_bytes=1 << 30)
@@ -136,10 +139,10 @@ def audit(source: list[bytes], target: list[bytes], per_answer: tuple[int, int],
 @given(copies(), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.booleans())
 @settings(max_examples=examples(300), deadline=None)
 def test_a_verification_reports_every_record_that_differs_and_none_outside_of_their_batches(
-    pair: tuple[list[bytes], list[bytes]], per_answer: tuple[int, int], is_deep: bool
+    pair: tuple[list[bytes], list[bytes]], per_response: tuple[int, int], is_deep: bool
 ) -> None:
     source, target = pair
-    result = audit(source, target, per_answer, is_deep)
+    result = audit(source, target, per_response, is_deep)
     wanted = {FIRST_COPY + offset: content for offset, content in contents(source).items()}
     actual = contents(target)
     wrong = {offset - FIRST_COPY for offset in wanted if actual.get(offset) != wanted[offset]}

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from tests.fakes.changes import held
 from tests.support.mirror_runs import wait_for
 from tests.support.record_batches import batch, record
-from tests.verify.mirrored import Mirrored, changed, data_places, replace
+from tests.verify.mirrored import Mirrored, changed, data_positions, replace
 
 from shallow_mirror.checkpoints.logs import verify_log
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -77,7 +77,7 @@ def facts(report: VerifyReport) -> tuple[object, ...]:
 
 
 def test_what_was_verified_before_an_interruption_is_not_read_again_and_the_report_is_the_same(copied: Mirrored) -> None:
-    topic_partition = data_places(copied.target_log)[1]
+    topic_partition = data_positions(copied.target_log)[1]
     data = copied.target_log.batches[topic_partition].data
     replace(copied.target_log, topic_partition, changed(data, data.index(b"value 13"), b"value_13"))
     whole = copied.verify(range_bytes=1)
@@ -122,7 +122,7 @@ def test_the_table_says_who_verified_what_and_when(copied: Mirrored) -> None:
     assert {(row["audit_id"], row["host"], row["pid"]) for row in actual} == {(report.audit_id, os.uname().nodename, os.getpid())}
     assert sorted(row["outcome"] for row in actual) == ["begun", *["equal"] * RANGES, "finished"]
     ranges = [row for row in actual if row["outcome"] == "equal"]
-    source = copied.places[0]
+    source = copied.pair[0]
     assert {(row["source_topic"], row["source_topic_id"], row["source_partition"]) for row in ranges} == {
         (source.topic, source.topic_id, source.partition)
     }

@@ -31,7 +31,7 @@ from shallow_mirror.broker.produce.transactions import (
 )
 from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import RetriableError, TransactionBlockedError
+from shallow_mirror.errors import OlderTablesError, RetriableError, TransactionBlockedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.protocol import actions
@@ -162,8 +162,16 @@ class TxnPerformer:
         return actions.drive(steps, lambda action: self.perform(action, deadline), self._observer)
 
     def require_known_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Raise OlderTablesError if receipts are newer than the offset map, ConfigError if they are of another one."""
-        require_known_receipts(self._target, names, self._owner.map_id, self._owner.recorded(), deadline)
+        """Raise OlderTablesError if receipts are newer than the offset map, ConfigError if they are of another one.
+
+        Raises FencedError if another run has taken over these tables.
+        """
+        try:
+            require_known_receipts(self._target, names, self._owner.map_id, self._owner.recorded(), deadline)
+        except OlderTablesError:
+            # The other run may have decided since this one read the tables: only what this run knows of them is older then.
+            self._owner.check_ownership()
+            raise
 
     def recheck_unavailable(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
         """Check whether unavailable parts of the target can be used again. Returns transactions whose rows were removed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -27,14 +27,17 @@ class SourceCommit(NamedTuple):
 class Clusters:
     """Hold the first offset of each log on the origin if it is known, and both ends on the other cluster.
 
-    `other_ids`: topic ids there. `unsettled`: by partition of the origin, where rows begin that may still be removed.
+    `other_ids`: topic ids there, `origin_ids`: of the origin's topics, failing back. `unsettled`: by partition of the origin,
+    where rows begin that may still be removed. `forgotten_ids`: of source topics that the operator has closed with `forget`.
     """
 
     origin_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     other_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     other_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     other_ids: Mapping[str, str] = field(default_factory=dict)
+    origin_ids: Mapping[str, str] = field(default_factory=dict)
     unsettled: Mapping[TopicPartition, int] = field(default_factory=dict)
+    forgotten_ids: frozenset[str] = frozenset()
 
 
 class RemoteGroup(NamedTuple):
@@ -81,7 +84,11 @@ def evaluate(
         )
     line = lines.get(commit.source)
     if line is None:
-        return _without_line(result, commit.source, lines)
+        return _without_line(result, commit.source, lines, clusters.forgotten_ids)
+    origin_id = clusters.origin_ids.get(commit.topic_partition.topic)
+    if side == "target" and origin_id is not None and origin_id != line.target.topic_id:
+        # The offset is one of another log than that of which the map has rows.
+        return _created_again(result, origin_id, [line.target.topic_id])
     to_topic_partition = line.target.topic_partition if side == "source" else commit.source.topic_partition
     to_id = line.target.topic_id if side == "source" else commit.source.topic_id
     if line.is_preserved:
@@ -152,15 +159,22 @@ def _evaluate_preserved(
     return replace(result, outcome=Outcome.TRANSLATED, waits_for=0)
 
 
-def _without_line(result: GroupPartition, source: SourcePartition, lines: Mapping[SourcePartition, Line]) -> GroupPartition:
+def _without_line(
+    result: GroupPartition,
+    source: SourcePartition,
+    lines: Mapping[SourcePartition, Line],
+    forgotten_ids: frozenset[str],
+) -> GroupPartition:
     older = [mapped.topic_id for mapped in lines if mapped.topic_partition == source.topic_partition]
-    if older:
-        return replace(
-            result,
-            outcome=Outcome.RECREATED,
-            reason=f"the topic was deleted and created again (topic id {source.topic_id}), the map knows {', '.join(older)} only",
-        )
+    # A start mirrors what has the name of forgotten topics only, as a new topic.
+    if any(topic_id not in forgotten_ids for topic_id in older):
+        return _created_again(result, source.topic_id, older)
     return replace(result, outcome=Outcome.WAITS, reason="nothing of this partition is mirrored yet")
+
+
+def _created_again(result: GroupPartition, topic_id: str, known_ids: Sequence[str]) -> GroupPartition:
+    reason = f"the topic was deleted and created again (topic id {topic_id}), the map knows {', '.join(known_ids)} only"
+    return replace(result, outcome=Outcome.RECREATED, reason=reason)
 
 
 def _other_problem(to_topic_partition: TopicPartition, to_id: str, offset: int, clusters: Clusters) -> str | None:

@@ -62,13 +62,14 @@ class GroupSyncer:
         offset_map = self._refreshed_map()
         # Of a topic that a migration has handed over the target's groups are the application's own: an operator may have reset
         # them, and what the source has is older.
-        moving = Controls.open(self._storage).read().moving
+        controls = Controls.open(self._storage).read()
+        moving, forgotten = controls.moving, controls.forgotten
         commits_with_source = [
             commit
-            for commit in self._groups.resolve_sources(committed, offset_map)
+            for commit in self._groups.resolve_sources(committed, offset_map, forgotten)
             if commit.source is None or commit.source.topic not in moving
         ]
-        clusters = self._groups.clusters(commits_with_source, offset_map)
+        clusters = self._groups.clusters(commits_with_source, offset_map, forgotten)
         commits = commits_of(commits_with_source, clusters)
         translator = CommitTranslator(commits) if self._translator is None else self._translator.continue_with(commits)
         self._translator = None  # until it has all rows: one that was interrupted cannot be continued

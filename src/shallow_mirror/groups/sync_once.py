@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.controls import Controls
 from shallow_mirror.checkpoints.logs.group_offset_history import positions_as_of
 from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
@@ -64,8 +65,9 @@ def sync_groups(
             hint = "; one that the mirror's user may not Describe is not shown" if may_hide else ""
             raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}{hint}")
         offset_map.refresh()
-        source_commits = groups.resolve_sources(committed, offset_map)
-        clusters = groups.clusters(source_commits, offset_map, asks_origin=noted is None)
+        forgotten = Controls.open(storage).read().forgotten
+        source_commits = groups.resolve_sources(committed, offset_map, forgotten)
+        clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=noted is None)
         translator = translate(source_commits, clusters, offset_map, groups.side)
         evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
         planned = tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced))

@@ -14,6 +14,7 @@ from shallow_mirror import routing
 from shallow_mirror.broker.admin.consumer_groups import METADATA_TOO_LARGE, CommittedOffset
 from shallow_mirror.broker.produce.receipts import is_receipt
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.forgotten_topics import ForgottenTopics
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError
@@ -156,11 +157,23 @@ class GroupOffsets(GroupCommits):
         self._active = {name for name in names if not listed[name].is_free}
         return committed_offsets(self.origin, names)
 
-    def resolve_sources(self, committed: Iterable[Committed], offset_map: OffsetMap) -> list[SourceCommit]:
-        """Return the offsets with the incarnation of the source partition that each is of."""
+    def resolve_sources(
+        self, committed: Iterable[Committed], offset_map: OffsetMap, forgotten: ForgottenTopics
+    ) -> list[SourceCommit]:
+        """Return the offsets with the incarnation of the source partition that each is of: none that is forgotten."""
         committed = list(committed)
-        if self.side == "target":
-            return self._held_on_target(committed, offset_map)
+        found = self._held_on_target(committed, offset_map) if self.side == "target" else self._held_on_source(committed)
+        return [
+            commit
+            if commit.source is None or not forgotten.has(commit.source)
+            else commit._replace(
+                source=None,
+                reason=f"topic {commit.source.topic} (id {commit.source.topic_id}) is forgotten: it is not mirrored any more",
+            )
+            for commit in found
+        ]
+
+    def _held_on_source(self, committed: Sequence[Committed]) -> list[SourceCommit]:
         unknown = {commit.topic_partition.topic for commit in committed if commit.topic_id is None}
         topics = self._config.topics
         reasons = {topic: _exclusion_reason(topic, is_included=topics.is_included(topic)) for topic in unknown}
@@ -205,7 +218,14 @@ class GroupOffsets(GroupCommits):
             )
         return source_commits
 
-    def clusters(self, source_commits: Sequence[SourceCommit], offset_map: OffsetMap, *, asks_origin: bool = True) -> Clusters:
+    def clusters(
+        self,
+        source_commits: Sequence[SourceCommit],
+        offset_map: OffsetMap,
+        forgotten: ForgottenTopics,
+        *,
+        asks_origin: bool = True,
+    ) -> Clusters:
         """Return where logs begin on the origin, and where rows begin that may still be removed. To be called first."""
         topic_partitions = {commit.topic_partition for commit in source_commits if commit.source is not None}
         unsettled: dict[TopicPartition, int] = {}
@@ -214,7 +234,11 @@ class GroupOffsets(GroupCommits):
             if start is not None:
                 unsettled[topic_partition] = min(start, unsettled.get(topic_partition, start))
         return Clusters(
-            origin_starts=self.origin.offsets(topic_partitions, EARLIEST_TIMESTAMP) if asks_origin else {}, unsettled=unsettled
+            origin_starts=self.origin.offsets(topic_partitions, EARLIEST_TIMESTAMP) if asks_origin else {},
+            # The source's ids were compared when the offsets were resolved.
+            origin_ids=self.origin.topic_ids(name.topic for name in topic_partitions) if self.side == "target" else {},
+            unsettled=unsettled,
+            forgotten_ids=forgotten.topic_ids,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -86,18 +87,37 @@ def kafka_jar_set(version: str) -> JarSet:
     return JarSet(name=f"kafka-{version}", modules=(kafka, binding))
 
 
-def _delta_modules(delta: str, unitycatalog: str) -> tuple[Module, ...]:
-    names = ("delta-spark_4.2_2.13", "delta-storage", "delta-kernel-api", "delta-kernel-defaults", "delta-kernel-unitycatalog")
+DELTA_VERSION = "4.4.0"
+DELTA_FOR_SPARK = ("4.0", "4.1", "4.2")
+"""The Spark releases for which Delta has jars of this version."""
+
+
+def delta_jar_set(spark: str) -> JarSet:
+    """Return the jars of Delta for a release of Spark, such as 4.2.1. Raises ConfigError where Delta has none.
+
+    They are what delta-spark lists and PySpark does not ship; the rest (Hadoop, Jackson, Parquet, Scala, ...) is Spark's own.
+    """
+    release = ".".join(spark.split(".")[:2])
+    if release not in DELTA_FOR_SPARK:
+        raise ConfigError(
+            f"Delta {DELTA_VERSION} has no jars for Spark {spark}, but for {', '.join(DELTA_FOR_SPARK)}: tables that Spark reads "
+            "and writes (a catalog, tables_writer: spark) need one of these. Tables in a folder or an object store do not, with "
+            "tables_writer: auto or deltalake"
+        )
+    return JarSet(
+        name=f"delta-{DELTA_VERSION}-spark-{release}",
+        modules=_delta_modules(f"delta-spark_{release}_2.13", DELTA_VERSION, "0.6.0"),
+    )
+
+
+def _delta_modules(spark_module: str, delta: str, unitycatalog: str) -> tuple[Module, ...]:
+    names = (spark_module, "delta-storage", "delta-kernel-api", "delta-kernel-defaults", "delta-kernel-unitycatalog")
     own = [Module(organisation="io.delta", name=name, version=delta, transitive=False) for name in names]
     catalog = [
         Module(organisation="io.unitycatalog", name=name, version=unitycatalog, transitive=False)
         for name in ("unitycatalog-client", "unitycatalog-hadoop")
     ]
     return (*own, *catalog)
-
-
-# What delta-spark lists and PySpark does not ship; the rest (Hadoop, Jackson, Parquet, Scala, ...) is Spark's own.
-DELTA_JAR_SET = JarSet(name="delta-4.4.0", modules=_delta_modules("4.4.0", "0.6.0"))
 
 
 CONNECT_JAR_SET = JarSet(
@@ -132,8 +152,8 @@ def kafka_jars(version: str = KAFKA_VERSION) -> list[Path]:
 
 
 def delta_jars() -> list[Path]:
-    """Return the jars for `spark.jars`, beyond those inside PySpark 4.2."""
-    return jars_of(DELTA_JAR_SET)
+    """Return the jars for `spark.jars`, beyond those inside the installed PySpark. Raises ConfigError as `delta_jar_set`."""
+    return jars_of(delta_jar_set(importlib.metadata.version("pyspark")))
 
 
 def cache_folder() -> Path:

@@ -56,6 +56,7 @@ class Passage(Protocol):
     @property
     def other(self) -> Cluster: ...
     def topics(self) -> tuple[str, ...]: ...
+    def forgotten_topics(self) -> tuple[str, ...]: ...
     def target_topic(self, topic: str, /) -> str: ...
     def mapped_ends(self) -> Mapping[TopicPartition, MappedEnd]: ...
     def log_ends(self) -> LogEnds: ...
@@ -87,10 +88,18 @@ def problems_of(passage: Passage) -> list[str]:
 def _topic_problems(passage: Passage) -> Iterator[str]:
     topics, wave = passage.topics(), passage.wave
     hidden = unauthorized_topics(passage.origin, wave.topics, (), topics, request_deadline())
+    forgotten = passage.forgotten_topics()
     for pattern in wave.topics:
         if pattern in hidden:
             yield f"{passage.mirror.source_cluster_name}: topic {pattern}: {hidden[pattern]}"
-        elif not any(re.fullmatch(pattern, topic) for topic in topics):
+        elif any(re.fullmatch(pattern, topic) for topic in topics):
+            continue
+        elif closed := [topic for topic in forgotten if re.fullmatch(pattern, topic)]:
+            yield (
+                f"waves: {wave.name}: topics: {_forgotten_sentence(closed)}: remove {pattern} from the wave, or move with "
+                "another mirror id, tables and checkpoint"
+            )
+        else:
             yield f"waves: {wave.name}: topics: {pattern} matches no topic of {passage.mirror.source.alias}"
     excluded = [topic for topic in topics if not passage.mirror.topics.is_included(topic)]
     if excluded:
@@ -99,6 +108,14 @@ def _topic_problems(passage: Passage) -> Iterator[str]:
         shared = [topic for topic in topics if other.name != wave.name and other.has_topic(topic)]
         if shared:
             yield f"waves: {wave.name} and {other.name} both have {named(shared)}: a topic moves once"
+
+
+def _forgotten_sentence(topics: Sequence[str]) -> str:
+    is_one = len(topics) == 1
+    return (
+        f"{named(topics)} {'is' if is_one else 'are'} forgotten (`shallow-mirror forget`), so nothing of "
+        f"{'it' if is_one else 'them'} is copied"
+    )
 
 
 def _require_clusters(passage: Passage) -> None:
@@ -175,7 +192,10 @@ def _group_problems(passage: Passage) -> Iterator[str]:
     excluded = [name for name in topics_of if not passage.files.mirror.groups.is_included(name)]
     if excluded:
         yield f"mirror {passage.files.mirror.mirror} leaves out groups {named(excluded)} (groups.include, groups.exclude)"
-    yield from spanning_problems(topics_of, wave.has_topic, passage.mirror.topics.is_included)
+    forgotten = passage.forgotten_topics()
+    yield from spanning_problems(
+        topics_of, wave.has_topic, lambda topic: passage.mirror.topics.is_included(topic) and topic not in forgotten
+    )
     report = passage.move_groups(is_applied=False)
     if report is not None:
         # The ends are listed after the offsets were read: a log that grows meanwhile makes no offset one beyond its end.
@@ -205,12 +225,15 @@ def _permission_problems(passage: Passage) -> Iterator[str]:
 
 def notes_of(passage: Passage) -> list[str]:
     """Return what a plan cannot know and an operator has to."""
+    left = [topic for topic in passage.forgotten_topics() if passage.wave.has_topic(topic)]
+    notes = [f"{passage.mirror.source_cluster_name}: {_forgotten_sentence(left)}: the wave moves without"] if left else []
     patterns = [pattern for pattern in passage.wave.groups if not routing.is_plain_name(pattern)]
     if not patterns or not passage.may_hide_groups():
-        return []
+        return notes
     return [
+        *notes,
         f"{passage.mirror.source_cluster_name}: groups that the user of the mirror file may not describe are not seen and would "
-        f"not move: grant Describe on the cluster, or on every group of {named(patterns)}"
+        f"not move: grant Describe on the cluster, or on every group of {named(patterns)}",
     ]
 
 

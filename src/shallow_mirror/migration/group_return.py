@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints.logs.controls import Controls
 from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
@@ -126,10 +127,11 @@ def split(committed: Iterable[Committed], boundary: Mapping[TopicPartition, int]
 def _evaluated(groups: GroupOffsets, config: MirrorConfig, committed: list[Committed]) -> list[GroupPartition]:
     if not committed:
         return []
-    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
+    storage = MirrorStorage(config.table_location)
+    offset_map, forgotten = OffsetMap.open(storage, mirror=config.mirror), Controls.open(storage).read().forgotten
     groups.require(groups.origin, offset_map)
     groups.require(groups.other, offset_map)
-    source_commits = groups.resolve_sources(committed, offset_map)
-    clusters = groups.clusters(source_commits, offset_map)
+    source_commits = groups.resolve_sources(committed, offset_map, forgotten)
+    clusters = groups.clusters(source_commits, offset_map, forgotten)
     translator = translate(source_commits, clusters, offset_map, groups.side)
     return with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)

@@ -90,10 +90,22 @@ class Passage:
         return self._topics
 
     def listed_topics(self) -> tuple[str, ...]:
-        """Return the topics that the origin has now and the patterns of the wave match."""
-        listed = self._origin.metadata(None, request_deadline()).topics
-        names = (name for name, topic in listed.items() if topic.error_code == 0 and self.wave.has_topic(name))
+        """Return the topics that the origin has now and the patterns of the wave match, without forgotten ones."""
+        ids, forgotten = self._topic_ids(), self._forgotten_ids()
+        names = (name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name))
         return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
+
+    def forgotten_topics(self) -> tuple[str, ...]:
+        """Return the topics that the origin has now and the mirror copies nothing of, because they are forgotten."""
+        forgotten = self._forgotten_ids()
+        return tuple(sorted(name for name, topic_id in self._topic_ids().items() if topic_id in forgotten)) if forgotten else ()
+
+    def _topic_ids(self) -> dict[str, str]:
+        listed = self._origin.metadata(None, request_deadline()).topics
+        return {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
+
+    def _forgotten_ids(self) -> frozenset[str]:
+        return self.controls().forgotten.topic_ids
 
     def use_topics(self, names: Sequence[str]) -> None:
         """Take the topics that the check of this wave recorded."""

@@ -21,8 +21,10 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.connectivity import reach
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.controls import Controls
 from shallow_mirror.checkpoints.rows.positions import Position
 from shallow_mirror.checkpoints.rows.schema import rows_from_arrow, schema_of
+from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
@@ -141,18 +143,23 @@ def _problems(config: MirrorConfig, request: RedoRequest) -> list[str]:
         problems.append(f"offsets {request.start} to {request.end}: FROM must be below TO (TO itself is not copied)")
     template, alias, target = config.topics.target_name, config.source.alias, request.target_topic
     own = re.fullmatch(routing.own_targets_pattern(template, alias), target)
-    if own is not None and config.topics.is_included(own["topic"]) and _has_topic(config, own["topic"]):
+    if own is not None and config.topics.is_included(own["topic"]) and _is_copied(config, own["topic"]):
         problems.append(f"--to {target}: this mirror writes source topic {own['topic']} to it: give the name of another topic")
     problems += routing.name_problems(request.topic_partition.topic, target)
     return problems
 
 
-def _has_topic(config: MirrorConfig, topic: str) -> bool:
+def _is_copied(config: MirrorConfig, topic: str) -> bool:
+    """Return whether the source has the topic, and the operator has not forgotten this one: what is forgotten is not copied."""
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with closing(Cluster(config.source.client)) as source:
         reach(source, config.source_cluster_name, deadline)
         listed = source.metadata([topic], deadline).topics.get(topic)
-    return listed is not None and listed.error_code == 0
+    if listed is None or listed.error_code != 0:
+        return False
+    if config.table_location.is_read_by_spark:
+        return True  # there is no session yet: the name of another topic is always possible
+    return listed.topic_id not in Controls.open(MirrorStorage(config.table_location)).read().forgotten.topic_ids
 
 
 class _Copy:

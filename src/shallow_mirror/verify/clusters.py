@@ -57,6 +57,7 @@ class ClusterReader:
         self.isolation, self._where, self._clock = isolation, where, clock
         self._fetch_bytes, self._buffer = fetch_bytes, receive_buffer(fetch_bytes)
         self.refused: tuple[str, ...] = ()
+        self._cluster_id: str | None = None
         self._topics: Mapping[str, TopicView] = {}
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -69,7 +70,10 @@ class ClusterReader:
         self.second_connection.close()
 
     def cluster_id(self) -> str:
-        return reach(self.cluster, self._where, self._deadline()).cluster_id
+        """Return the id. It is asked for once: nothing of what is read between two answers depends on the second one."""
+        if self._cluster_id is None:
+            self._cluster_id = reach(self.cluster, self._where, self._deadline()).cluster_id
+        return self._cluster_id
 
     def load_metadata(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Read metadata and log ends of all partitions at once, as of now. What does not exist, or is refused, is left out."""

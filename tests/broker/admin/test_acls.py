@@ -21,11 +21,11 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 def test_rights_are_asked_without_creating_anything_and_what_is_not_said_is_none(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    def answer(body: Any) -> None:
+    def response(body: Any) -> None:
         body.authorized_operations = {Operation.CREATE, 12}
         body.topics[0].authorized_operations = {Operation.READ, Operation.DESCRIBE}
 
-    fake.alter_answers("Metadata", answer)
+    fake.alter_responses("Metadata", response)
     rights = request_permissions(client, ["t", "missing"], clock.deadline())
     assert rights.cluster == frozenset({Operation.CREATE})
     assert rights.topics == {"t": {Operation.READ, Operation.DESCRIBE}, "missing": None}
@@ -35,10 +35,10 @@ def test_rights_are_asked_without_creating_anything_and_what_is_not_said_is_none
 def test_no_right_at_all_on_the_cluster_is_what_who_may_not_describe_it_hears(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    def answer(body: Any) -> None:
+    def response(body: Any) -> None:
         body.authorized_operations = set()
 
-    fake.alter_answers("Metadata", answer)
+    fake.alter_responses("Metadata", response)
     assert request_permissions(client, [], clock.deadline()).cluster is None
 
 

@@ -24,7 +24,7 @@ from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 OURS, OTHERS = "mirror-0", "another-application"
-PLACES = A, B, _ = [TopicPartition("t", partition) for partition in range(3)]
+PARTITIONS = A, B, _ = [TopicPartition("t", partition) for partition in range(3)]
 
 
 class Hanging:
@@ -33,11 +33,13 @@ class Hanging:
     def __init__(self, fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
         self.fake, self.client, self.clock = fake, client, clock
 
-    def open(self, name: str, *places: TopicPartition) -> SlotTxn:
+    def open(self, name: str, *topic_partitions: TopicPartition) -> SlotTxn:
         txn = init_producer_id(self.client, name, 60_000, self.clock.deadline())
-        add_partitions(self.client, txn, places, self.clock.deadline())
-        for place in places:
-            self.fake.log(place.topic, place.partition).append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
+        add_partitions(self.client, txn, topic_partitions, self.clock.deadline())
+        for topic_partition in topic_partitions:
+            self.fake.log(topic_partition.topic, topic_partition.partition).append(
+                transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS
+            )
         return txn
 
     def forget(self, name: str) -> None:
@@ -45,10 +47,10 @@ class Hanging:
 
     def clean(self, *fenced: str, named: ProducersOfMap | None) -> None:
         txns = [init_producer_id(self.client, name, 60_000, self.clock.deadline()) for name in fenced]
-        abort_hanging(self.client, txns, PLACES, 60_000, self.clock.deadline(), named=named)
+        abort_hanging(self.client, txns, PARTITIONS, 60_000, self.clock.deadline(), named=named)
 
-    def is_open(self, place: TopicPartition) -> bool:
-        log = self.fake.log(place.topic, place.partition)
+    def is_open(self, topic_partition: TopicPartition) -> bool:
+        log = self.fake.log(topic_partition.topic, topic_partition.partition)
         return log.last_stable_offset < log.end_offset
 
 
@@ -67,8 +69,8 @@ def test_what_an_expired_id_left_open_is_aborted_at_each_leader(fake: StrictClus
     hanging.clean(OURS, named=of_map(old))
     assert not hanging.is_open(A)
     assert not hanging.is_open(B)
-    for place in (A, B):
-        log = fake.log(place.topic, place.partition)
+    for topic_partition in (A, B):
+        log = fake.log(topic_partition.topic, topic_partition.partition)
         assert [(aborted_txn.producer_id, aborted_txn.first_offset) for aborted_txn in log.aborted] == [(old.producer_id, 0)]
         assert log.producers[old.producer_id].epoch == old.producer_epoch + 1, "a zombie's batches are refused from now on"
 
@@ -129,7 +131,7 @@ def test_a_leader_or_an_epoch_that_moved_on_is_looked_at_again(fake: StrictClust
     assert fake.asked("DescribeProducers") == before + 3
 
 
-def test_without_the_right_every_place_is_named_with_what_ends_it(fake: StrictCluster, hanging: Hanging) -> None:
+def test_without_the_right_every_partition_is_named_with_what_ends_it(fake: StrictCluster, hanging: Hanging) -> None:
     old = hanging.open(OURS, A, B)
     hanging.forget(OURS)
     fake.change_always("WriteTxnMarkers", error(31))
@@ -137,11 +139,12 @@ def test_without_the_right_every_place_is_named_with_what_ends_it(fake: StrictCl
         hanging.clean(OURS, named=of_map(old))
     assert raised.value.error_name == "HANGING_TRANSACTION"
     host, port = hanging.client.config.bootstrap[0]
-    for place in (A, B):
-        assert f"target {place}: the transaction of producer id {old.producer_id} (epoch 0) is open from offset 0" in str(
-            raised.value
+    for topic_partition in (A, B):
+        assert (
+            f"target {topic_partition}: the transaction of producer id {old.producer_id} (epoch 0) is open from offset 0"
+            in str(raised.value)
         )
-        command = f"--bootstrap-server {host}:{port} abort --topic t --partition {place.partition} --start-offset 0"
+        command = f"--bootstrap-server {host}:{port} abort --topic t --partition {topic_partition.partition} --start-offset 0"
         assert f"kafka-transactions.sh {command}" in str(raised.value)
     assert "CLUSTER_AUTHORIZATION_FAILED: grant ClusterAction on the cluster" in str(raised.value)
     fake.change_always("WriteTxnMarkers", None)
@@ -159,7 +162,7 @@ def test_a_broker_without_the_request_is_named_as_well(fake: StrictCluster, hang
 
 @pytest.mark.brokers
 def test_a_real_broker_ends_it_and_takes_nothing_of_it_any_more(target_cluster: Any, topic_name: str) -> None:
-    bootstrap, place = target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    bootstrap, topic_partition = target_cluster.bootstrap, TopicPartition(topic_name, 0)
     create_topic(bootstrap, topic_name)
     cluster, deadline = (
         Cluster(ClientConfig.from_properties({"bootstrap.servers": bootstrap})),
@@ -167,12 +170,12 @@ def test_a_real_broker_ends_it_and_takes_nothing_of_it_any_more(target_cluster: 
     )
     with RawClient(bootstrap) as raw:
         old = init_producer_id(cluster, topic_name, 900_000, deadline)
-        add_partitions(cluster, old, [place], deadline)
+        add_partitions(cluster, old, [topic_partition], deadline)
         made = transactional(0, (old.producer_id, old.producer_epoch))
         assert raw.produce(topic_name, made, txn=topic_name).error_code == 0
         assert last_stable_offset(bootstrap, topic_name) == 0
         new = SlotTxn(topic_name, old.producer_id + 1_000_000, 0)  # what the coordinator answers once it has forgotten the id
-        abort_hanging(cluster, [new], [place], 60_000, deadline, named=of_map(old))
+        abort_hanging(cluster, [new], [topic_partition], 60_000, deadline, named=of_map(old))
         assert last_stable_offset(bootstrap, topic_name) == 2
         second = transactional(1, (old.producer_id, old.producer_epoch))
         assert raw.produce(topic_name, second, txn=topic_name).error_code == 47

@@ -81,7 +81,7 @@ def test_what_is_no_url_is_said(url: str) -> None:
         token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")
 
 
-def test_a_token_may_name_its_end_itself_and_an_answer_without_any_is_no_token(tmp_path: Path) -> None:
+def test_a_token_may_name_its_end_itself_and_a_response_without_any_is_no_token(tmp_path: Path) -> None:
     with TokenEndpoint(tmp_path, {"me": "s:e/c+r=t"}) as endpoint:
         endpoint.says_lifetime = False
         assert 590 < from_endpoint(endpoint).expires_at_s - time.time() <= 600
@@ -107,14 +107,14 @@ def test_an_endpoint_that_is_silent_is_given_up_in_time_and_named() -> None:
 def test_an_endpoint_without_tls_is_said_where_https_is_set() -> None:
     with socket.create_server(("127.0.0.1", 0)) as plain:
         port = plain.getsockname()[1]
-        answering = threading.Thread(target=_answer_in_plain_words, args=(plain,))
+        answering = threading.Thread(target=_respond_in_plain_text, args=(plain,))
         answering.start()
         with pytest.raises(ConfigError, match=f"does not use TLS: use http://127.0.0.1:{port}/token"):
             token(method="oidc", token__endpoint__url=f"https://127.0.0.1:{port}/token", client__id="me", client__secret="s")
         answering.join()
 
 
-def _answer_in_plain_words(server: socket.socket) -> None:
+def _respond_in_plain_text(server: socket.socket) -> None:
     peer, _ = server.accept()
     with peer:
         peer.recv(1 << 16)

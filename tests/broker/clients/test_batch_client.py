@@ -90,14 +90,14 @@ def records(node: Any, topic: str) -> list[list[Any]]:
     return records
 
 
-def places(topic: str) -> list[TopicPartition]:
+def topic_partitions(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
 
 
 def ends(node: Any, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> dict[TopicPartition, int]:
     with BatchConsumer(client(node), isolation=isolation) as consumer:
-        consumer.assign(dict.fromkeys(places(topic), "latest"))
-        return {place: consumer.position(place) for place in places(topic)}
+        consumer.assign(dict.fromkeys(topic_partitions(topic), "latest"))
+        return {topic_partition: consumer.position(topic_partition) for topic_partition in topic_partitions(topic)}
 
 
 def batches(node: Any, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> Iterator[FetchedBatch]:
@@ -105,12 +105,12 @@ def batches(node: Any, topic: str, isolation: IsolationLevel = IsolationLevel.RE
     up_to = ends(node, topic)
     with BatchConsumer(client(node), isolation=isolation) as consumer:
         consumer.assign(dict.fromkeys(up_to, "earliest"))
-        while any(consumer.position(place) < end for place, end in up_to.items()):
+        while any(consumer.position(topic_partition) < end for topic_partition, end in up_to.items()):
             yield from consumer.poll_batches(1 << 16, 1_000)
 
 
 def payloads(node: Any, topic: str) -> dict[TopicPartition, list[bytes]]:
-    payloads: dict[TopicPartition, list[bytes]] = {place: [] for place in places(topic)}
+    payloads: dict[TopicPartition, list[bytes]] = {topic_partition: [] for topic_partition in topic_partitions(topic)}
     for batch in batches(node, topic):
         payloads[batch.topic_partition].append(bytes(batch.view[BATCH_HEADER_BYTES:]))
     return payloads
@@ -121,11 +121,11 @@ def copy(source: Any, producer: BatchProducer, topic: str) -> Mapping[TopicParti
     up_to = ends(source, topic)
     with BatchConsumer(client(source)) as consumer:
         consumer.assign(dict.fromkeys(up_to, "earliest"))
-        while any(consumer.position(place) < end for place, end in up_to.items()):
+        while any(consumer.position(topic_partition) < end for topic_partition, end in up_to.items()):
             for batch in consumer.poll_batches(1 << 15, 1_000):
                 producer.send_batch(batch.topic_partition, batch)
             producer.flush()
-        return {place: consumer.position(place) for place in up_to}
+        return {topic_partition: consumer.position(topic_partition) for topic_partition in up_to}
 
 
 def test_a_topic_of_all_codecs_is_copied_byte_by_byte(two_clusters: Any, topic_name: str) -> None:
@@ -208,42 +208,42 @@ def test_read_committed_leaves_out_aborted_data_and_markers_while_the_position_m
                 for batch in consumer.poll_batches(1 << 20, 1_000):
                     producer.send_batch(TopicPartition(f"{topic_name}-copy", batch.topic_partition.partition), batch)
                 producer.flush()
-                reached = {place: consumer.position(place) for place in up_to}
+                reached = {topic_partition: consumer.position(topic_partition) for topic_partition in up_to}
     assert records(two_clusters.source, f"{topic_name}-copy") == records(two_clusters.source, topic_name)
     every = list(batches(two_clusters.source, topic_name, IsolationLevel.READ_UNCOMMITTED))
     assert sum(batch.record_count for batch in every if not batch.is_control) == 150
     assert sum(batch.is_control for batch in every) == 2 * PARTITIONS
 
 
-def test_an_answer_that_was_lost_is_no_duplicate_where_the_broker_remembers_the_producer(
+def test_a_response_that_was_lost_is_no_duplicate_where_the_broker_remembers_the_producer(
     two_clusters: Any, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(two_clusters.source, topic_name)
     create(two_clusters.target, topic_name)
     for codec in CODECS:
         write(two_clusters.source, topic_name, codec)
-    parse_appended, parse_all_appended, answers = ProduceFrames.parse_appended, ProduceFrames.parse_all_appended, 0
+    parse_appended, parse_all_appended, response_count = ProduceFrames.parse_appended, ProduceFrames.parse_all_appended, 0
 
     def lose_every_third(frames: ProduceFrames, frame: memoryview) -> Any:
-        nonlocal answers
-        answers += 1
-        if answers % 3 == 0:
+        nonlocal response_count
+        response_count += 1
+        if response_count % 3 == 0:
             raise RetriableError("NETWORK_EXCEPTION", "the answer was lost")
         return parse_appended(frames, frame)
 
     def parse_together_up_to_a_third(frames: ProduceFrames, received: Any) -> Any:
-        nonlocal answers
-        if answers % 3 + len(received) >= 3:
+        nonlocal response_count
+        if response_count % 3 + len(received) >= 3:
             return None
         appended = parse_all_appended(frames, received)
-        answers += len(received) if appended is not None else 0
+        response_count += len(received) if appended is not None else 0
         return appended
 
     monkeypatch.setattr(ProduceFrames, "parse_appended", lose_every_third)
     monkeypatch.setattr(ProduceFrames, "parse_all_appended", parse_together_up_to_a_third)
     with BatchProducer(client(two_clusters.target), in_flight_requests=5) as producer:
         copy(two_clusters.source, producer, topic_name)
-    assert answers >= 5
+    assert response_count >= 5
     assert records(two_clusters.target, topic_name) == records(two_clusters.source, topic_name)
 
 
@@ -318,10 +318,10 @@ def test_a_position_beyond_the_end_of_the_log_is_data_loss_with_both_offsets(two
 
 
 def test_an_unknown_topic_is_a_setting_to_correct_and_is_not_created(two_clusters: Any, topic_name: str) -> None:
-    place = TopicPartition(topic_name, 0)
+    topic_partition = TopicPartition(topic_name, 0)
     with BatchConsumer(client(two_clusters.source)) as consumer:
         with pytest.raises(ConfigError, match="UNKNOWN_TOPIC_OR_PARTITION; create it, or correct the name"):
-            consumer.assign({place: 0})
+            consumer.assign({topic_partition: 0})
     assert topic_name not in AdminClient({"bootstrap.servers": two_clusters.source.bootstrap}).list_topics(timeout=10).topics
 
 
@@ -329,19 +329,19 @@ def test_an_open_transaction_of_the_source_ends_what_read_committed_polls(two_cl
     create(two_clusters.source, topic_name)
     write(two_clusters.source, topic_name, count=2)
     producer = write(two_clusters.source, topic_name, **in_txn(f"open-{topic_name}"))
-    place = TopicPartition(topic_name, 0)
+    topic_partition = TopicPartition(topic_name, 0)
     try:
         with BatchConsumer(client(two_clusters.source)) as consumer:
-            consumer.assign({place: 0})
+            consumer.assign({topic_partition: 0})
             assert sum(batch.record_count for batch in consumer.poll_batches(1 << 20, PATIENCE_MS)) == 1
             assert len(consumer.poll_batches(1 << 20, 100)) == 0
-            assert consumer.position(place) == 1
+            assert consumer.position(topic_partition) == 1
             producer.commit_transaction(30)
             deadline = time.monotonic() + PATIENCE_MS / 1000
             while (
-                consumer.position(place) < 1 + 25 + 1 and time.monotonic() < deadline
-            ):  # the marker comes after the commit's answer
+                consumer.position(topic_partition) < 1 + 25 + 1 and time.monotonic() < deadline
+            ):  # the marker comes after the commit's response
                 consumer.poll_batches(1 << 20, 500)
-            assert consumer.position(place) == 1 + 25 + 1
+            assert consumer.position(topic_partition) == 1 + 25 + 1
     finally:
         producer.flush(5)

@@ -37,7 +37,7 @@ def consumer_of(cluster: StrictCluster, **more: Any) -> BatchConsumer:
 
 
 def polled(consumer: BatchConsumer, count: int, *, max_bytes: int = 1 << 20) -> list[tuple[TopicPartition, int]]:
-    """Places and base offsets of the next batches, `count` at least."""
+    """Partitions and base offsets of the next batches, `count` at least."""
     base_offsets: list[tuple[TopicPartition, int]] = []
     while len(base_offsets) < count:
         batches = consumer.poll_batches(max_bytes, PATIENCE_MS)
@@ -56,8 +56,8 @@ def test_batches_of_partitions_of_several_leaders_arrive_each_once_and_in_order(
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0, P1: "earliest"})
         actual = polled(consumer, 90, max_bytes=300)
-        assert [offset for place, offset in actual if place == P0] == list(range(50))
-        assert [offset for place, offset in actual if place == P1] == list(range(0, 80, 2))
+        assert [offset for topic_partition, offset in actual if topic_partition == P0] == list(range(50))
+        assert [offset for topic_partition, offset in actual if topic_partition == P1] == list(range(0, 80, 2))
         assert (consumer.position(P0), consumer.position(P1)) == (50, 80)
 
 
@@ -130,16 +130,16 @@ def test_one_buffer_serves_all_polls_unless_it_is_still_viewed(cluster: StrictCl
 @pytest.mark.parametrize("node_id", [1, 2])
 def test_a_broker_that_goes_away_is_an_error_of_the_poll_and_no_batch_is_lost(cluster: StrictCluster, node_id: int) -> None:
     cluster.seed(("orders", node_id - 1), batch(0, 1))
-    place = TopicPartition("orders", node_id - 1)
+    topic_partition = TopicPartition("orders", node_id - 1)
     with consumer_of(cluster) as consumer:
-        consumer.assign({place: 0})
-        assert polled(consumer, 1) == [(place, 0)]
+        consumer.assign({topic_partition: 0})
+        assert polled(consumer, 1) == [(topic_partition, 0)]
         cluster.stop_node(node_id)
         with pytest.raises(RetriableError):
             consumer.poll_batches(1 << 20, 200)
         cluster.start_node(node_id)
         cluster.seed(("orders", node_id - 1), batch(1, 1))
-        assert polled(consumer, 1) == [(place, 1)]
+        assert polled(consumer, 1) == [(topic_partition, 1)]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_broker_that_goes_away_is_an_error_of_the_poll_and_no_batch_is_lost(cl
         changes.error(56),
     ],
 )
-def test_after_a_broken_or_failed_answer_the_same_batches_come(cluster: StrictCluster, change: changes.Change) -> None:
+def test_after_a_broken_or_failed_response_the_same_batches_come(cluster: StrictCluster, change: changes.Change) -> None:
     cluster.seed(("orders", 0), *[batch(i, 1) for i in range(6)])
     cluster.change("Fetch", change, changes.AS_IT_SHOULD, change)
     with consumer_of(cluster) as consumer:
@@ -205,7 +205,7 @@ def test_what_is_lost_is_said_after_the_good_batches_and_again_until_it_is_assig
 def test_batches_of_old_formats_are_refused_after_the_good_ones(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, 1))
     old = batch(1, 1, magic=1)
-    cluster.alter_answers("Fetch", lambda answer: _append(answer, old))
+    cluster.alter_responses("Fetch", lambda response: _append(response, old))
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
         assert polled(consumer, 1) == [(P0, 0)]
@@ -213,8 +213,8 @@ def test_batches_of_old_formats_are_refused_after_the_good_ones(cluster: StrictC
             consumer.poll_batches(1 << 20, PATIENCE_MS)
 
 
-def _append(answer: Any, more: bytes) -> None:
-    for topic in answer.responses:
+def _append(response: Any, more: bytes) -> None:
+    for topic in response.responses:
         for partition in topic.partitions:
             partition.records = bytes(partition.records or b"") + more
 
@@ -244,14 +244,14 @@ def poll_without_end(consumer: BatchConsumer) -> None:
         consumer.poll_batches(1 << 20, 100)
 
 
-def test_an_answer_for_another_partition_is_a_broken_one(cluster: StrictCluster) -> None:
+def test_a_response_for_another_partition_is_a_broken_one(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), batch(0, 1))
 
-    def rename(answer: Any) -> None:
-        for topic in answer.responses:
+    def rename(response: Any) -> None:
+        for topic in response.responses:
             topic.topic = "others"
 
-    cluster.alter_answers("Fetch", rename)
+    cluster.alter_responses("Fetch", rename)
     with consumer_of(cluster) as consumer:
         consumer.assign({P0: 0})
         with pytest.raises(RetriableError, match="other partitions than were asked for"):
@@ -279,7 +279,7 @@ def test_a_topic_that_was_only_just_created_is_waited_for(cluster: StrictCluster
     timer.join()
 
 
-def test_a_new_assignment_replaces_the_old_one_and_its_answers(cluster: StrictCluster) -> None:
+def test_a_new_assignment_replaces_the_old_one_and_its_responses(cluster: StrictCluster) -> None:
     cluster.seed(("orders", 0), *[batch(i, 1) for i in range(5)])
     cluster.seed(("orders", 1), batch(0, 1))
     with consumer_of(cluster) as consumer:

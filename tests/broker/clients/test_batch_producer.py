@@ -1,4 +1,4 @@
-"""Against a fake cluster that loses answers and refuses on demand. What real brokers do: test_batch_client.py."""
+"""Against a fake cluster that loses responses and refuses on demand. What real brokers do: test_batch_client.py."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_after_a_produce_error_a_transaction_can_only_be_aborted(cluster: Strict
     assert [count for _, count in visible(cluster)] == [2]
 
 
-def test_after_a_lost_answer_an_abort_takes_a_new_epoch_so_that_nothing_late_can_arrive(cluster: StrictCluster) -> None:
+def test_after_a_lost_response_an_abort_takes_a_new_epoch_so_that_nothing_late_can_arrive(cluster: StrictCluster) -> None:
     first, second = polled(cluster, *several(2))
     cluster.change("Produce", changes.dropped_after())
     with producer_of(cluster, "t") as producer:
@@ -315,7 +315,7 @@ def test_a_transaction_that_timed_out_cannot_be_committed(cluster: StrictCluster
     assert visible(cluster) == []
 
 
-def test_a_commit_without_an_answer_may_be_asked_for_again_and_nothing_else(cluster: StrictCluster) -> None:
+def test_a_commit_without_a_response_may_be_asked_for_again_and_nothing_else(cluster: StrictCluster) -> None:
     (polled_batch,) = polled(cluster, *several(1))
     with producer_of(cluster, "t", delivery_timeout_ms=400) as producer:
         producer.begin_txn()

@@ -13,12 +13,12 @@ from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.batches.batch_index import index_batches
 from shallow_mirror.wire.batches.header import Codec
 
-PLACE = TopicPartition("orders", 3)
+ORDERS_0 = TopicPartition("orders", 3)
 
 
 def part(records: memoryview) -> FetchedPart:
     index = index_batches(records)
-    return FetchedPart(PLACE, index, records, np.arange(len(index)))
+    return FetchedPart(ORDERS_0, index, records, np.arange(len(index)))
 
 
 def fetched(*batches: bytes) -> FetchedBatches:
@@ -29,7 +29,7 @@ def test_a_batch_has_the_values_of_its_header() -> None:
     raw = batch(5, 3, attributes=0x1C, producer_id=7, producer_epoch=2, base_sequence=9, leader_epoch=4, timestamp=1234)
     (fetched_batch,) = fetched(raw)
     assert (fetched_batch.topic_partition, fetched_batch.base_offset, fetched_batch.last_offset, fetched_batch.record_count) == (
-        PLACE,
+        ORDERS_0,
         5,
         7,
         3,

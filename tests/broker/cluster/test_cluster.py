@@ -1,4 +1,4 @@
-"""What the client knows of a cluster whose leaders move, whose brokers go and come, and whose answers cannot be trusted."""
+"""What the client knows of a cluster whose leaders move, whose brokers go and come, and whose responses cannot be trusted."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def fake() -> Iterator[StrictCluster]:
 
 
 def leaders(client: Cluster, clock: SleepingClock) -> dict[TopicPartition, int]:
-    return {place: leader.leader for place, leader in client.leaders([A, B], clock.deadline()).items()}
+    return {topic_partition: leader.leader for topic_partition, leader in client.leaders([A, B], clock.deadline()).items()}
 
 
 def offsets(client: Cluster, clock: SleepingClock, ms: float = 20_000) -> list[int]:
     listed = client.list_offsets({A: -1, B: -1}, UNCOMMITTED, clock.deadline(ms))
-    return [listed[place].offset for place in (A, B)]
+    return [listed[topic_partition].offset for topic_partition in (A, B)]
 
 
 # --- metadata and leaders ---
@@ -121,10 +121,10 @@ def test_a_partition_without_a_leader_is_waited_for(fake: StrictCluster, client:
 
 
 def test_a_leader_that_no_broker_listing_names_is_retriable(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
-    def forget_node_2(answer: Any) -> None:
-        answer.brokers = [broker for broker in answer.brokers if broker.node_id == 1]
+    def forget_node_2(response: Any) -> None:
+        response.brokers = [broker for broker in response.brokers if broker.node_id == 1]
 
-    fake.alter_answers("Metadata", forget_node_2)
+    fake.alter_responses("Metadata", forget_node_2)
     with pytest.raises(RetriableError, match="the cluster lists no broker 2"):
         offsets(client, clock, ms=500)
 
@@ -230,15 +230,15 @@ def test_an_idle_connection_that_its_broker_has_closed_is_not_used_again(
 def test_a_broker_that_is_too_old_is_refused_in_one_line_with_all_that_it_lacks(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    def other(answer: Any) -> None:
-        for api_key in answer.api_keys:
+    def other(response: Any) -> None:
+        for api_key in response.api_keys:
             if api_key.api_key == API_KEYS["ListOffsets"]:
                 api_key.max_version = 5
             if api_key.api_key == API_KEYS["Fetch"]:
                 api_key.max_version = 11
 
     fake.not_offered = frozenset({"EndTxn"})
-    fake.alter_answers("ApiVersions", other)
+    fake.alter_responses("ApiVersions", other)
     with pytest.raises(BrokerTooOldError) as caught:
         client.metadata([], clock.deadline())
     assert caught.value.problems == (
@@ -250,12 +250,12 @@ def test_a_broker_that_is_too_old_is_refused_in_one_line_with_all_that_it_lacks(
 def test_a_broker_that_is_newer_than_what_is_known_is_refused_as_such(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    def other(answer: Any) -> None:
-        for api_key in answer.api_keys:
+    def other(response: Any) -> None:
+        for api_key in response.api_keys:
             if api_key.api_key == API_KEYS["Fetch"]:
                 api_key.min_version, api_key.max_version = 13, 20
 
-    fake.alter_answers("ApiVersions", other)
+    fake.alter_responses("ApiVersions", other)
     with pytest.raises(
         ConfigError, match=r"newer than .*: install a later one; .*offers Fetch 13 to 20 \(needed: 12\)$"
     ) as caught:
@@ -336,8 +336,8 @@ def test_a_refused_authorisation_is_for_the_operator_and_never_asked_again(
     assert fake.asked(api) == 1
 
 
-@pytest.mark.parametrize("api", [api for api in ASKED if api != "FindCoordinator"])  # its answer names a host to connect to
-def test_changed_bytes_of_an_answer_are_read_or_refused_and_nothing_else(
+@pytest.mark.parametrize("api", [api for api in ASKED if api != "FindCoordinator"])  # its response names a host to connect to
+def test_changed_bytes_of_a_response_are_read_or_refused_and_nothing_else(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, api: str
 ) -> None:
     fake.seed(("t", 0), batch(0, 5, producer_id=4, producer_epoch=0, base_sequence=0))
@@ -351,18 +351,18 @@ def test_changed_bytes_of_an_answer_are_read_or_refused_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("api", "answers"), [("ListOffsets", "topics"), ("DescribeProducers", "topics"), ("DescribeConfigs", "results")]
+    ("api", "responses"), [("ListOffsets", "topics"), ("DescribeProducers", "topics"), ("DescribeConfigs", "results")]
 )
-def test_an_answer_that_leaves_something_out_is_asked_for_again(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, api: str, answers: str
+def test_a_response_that_leaves_something_out_is_asked_for_again(
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, api: str, responses: str
 ) -> None:
     left_out: list[Any] = []
 
-    def leave_out_once(answer: Any) -> None:
+    def leave_out_once(response: Any) -> None:
         if not left_out:
-            left_out.append(getattr(answer, answers).pop())
+            left_out.append(getattr(response, responses).pop())
 
-    fake.alter_answers(api, leave_out_once)
+    fake.alter_responses(api, leave_out_once)
     ASKED[api](client, clock)
     assert left_out
     assert fake.asked(api) >= 2
@@ -441,20 +441,20 @@ def test_a_forked_process_makes_its_own_connections_and_leaves_its_parents_alone
 # --- the ends of many logs, again and again ---
 
 
-def latest(client: Cluster, clock: SleepingClock, places: list[TopicPartition], ms: float = 20_000) -> list[int]:
-    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline(ms))
+def latest(client: Cluster, clock: SleepingClock, topic_partitions: list[TopicPartition], ms: float = 20_000) -> list[int]:
+    offsets, wrong = client.latest_offsets(topic_partitions, UNCOMMITTED, clock.deadline(ms))
     assert not wrong
-    return [offsets[place] for place in places]
+    return [offsets[topic_partition] for topic_partition in topic_partitions]
 
 
 def test_latest_offsets_are_asked_in_the_same_words_and_follow_the_log(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    places = [A, B]
-    assert latest(client, clock, places) == [0, 0]
+    topic_partitions = [A, B]
+    assert latest(client, clock, topic_partitions) == [0, 0]
     fake.seed(("t", 0), batch(0, 5))
     asked = fake.asked("Metadata")
-    assert latest(client, clock, places) == latest(client, clock, places) == [5, 0]
+    assert latest(client, clock, topic_partitions) == latest(client, clock, topic_partitions) == [5, 0]
     assert fake.asked("Metadata") == asked
 
 
@@ -469,11 +469,11 @@ def test_latest_offsets_that_are_not_answered_are_asked_the_long_way(
 
 
 def test_latest_offsets_are_asked_of_the_leader_of_now(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
-    places = [A, B]
+    topic_partitions = [A, B]
     fake.seed(("t", 0), batch(0, 5))
-    assert latest(client, clock, places) == [5, 0]
+    assert latest(client, clock, topic_partitions) == [5, 0]
     fake.move_leader(("t", 0), 2)
-    assert latest(client, clock, places) == [5, 0]
+    assert latest(client, clock, topic_partitions) == [5, 0]
 
 
 def test_latest_offsets_that_may_not_be_asked_are_for_the_operator(
@@ -495,15 +495,17 @@ def test_a_leader_that_does_not_answer_keeps_back_the_latest_offsets_of_its_own_
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     fake.seed(("t", 0), batch(0, 5))
-    places = [A, B]
+    topic_partitions = [A, B]
     fake.change_always("ListOffsets", error(56, ("t", 1)))
-    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    offsets, wrong = client.latest_offsets(topic_partitions, UNCOMMITTED, clock.deadline())
     assert offsets == {A: 5}
-    assert {place: getattr(error, "error_name", None) for place, error in wrong.items()} == {B: "KAFKA_STORAGE_ERROR"}
+    assert {topic_partition: getattr(error, "error_name", None) for topic_partition, error in wrong.items()} == {
+        B: "KAFKA_STORAGE_ERROR"
+    }
     fake.change_always("ListOffsets", None)
-    assert latest(client, clock, places) == [5, 0]
+    assert latest(client, clock, topic_partitions) == [5, 0]
     fake.stop_node(2)
-    offsets, wrong = client.latest_offsets(places, UNCOMMITTED, clock.deadline())
+    offsets, wrong = client.latest_offsets(topic_partitions, UNCOMMITTED, clock.deadline())
     assert (offsets, set(wrong)) == ({A: 5}, {B})
 
 

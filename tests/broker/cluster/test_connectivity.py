@@ -25,15 +25,15 @@ def cluster_at(bootstrap: str, clock: SleepingClock, **properties: str) -> Clust
     return Cluster(config, clock=clock, sleep=clock.sleep)
 
 
-def with_sasl(answer: Any) -> None:
-    answer.error_code = 0
+def with_sasl(response: Any) -> None:
+    response.error_code = 0
 
 
 def unreached(properties: dict[str, str]) -> str:
     """Return the error of a cluster whose brokers run and ask for a token."""
     clock = SleepingClock()
     with StrictCluster() as fake:
-        fake.alter_answers("SaslHandshake", with_sasl)
+        fake.alter_responses("SaslHandshake", with_sasl)
         with (
             closing(cluster_at(fake.bootstrap, clock, **OAUTH, **properties)) as cluster,
             pytest.raises(RetriableError) as raised,

@@ -26,7 +26,7 @@ A = TopicPartition("t", 0)
 
 
 class Link:
-    """Answers of a broker over a link of so many bytes per second."""
+    """Responses of a broker over a link of so many bytes per second."""
 
     def __init__(self, bytes_per_s: float, latency_s: float = 0.0, largest_batch: int = 0) -> None:
         self.clock = SleepingClock()
@@ -34,7 +34,7 @@ class Link:
         self.bytes_per_s, self.latency_s, self.largest_batch = bytes_per_s, latency_s, largest_batch
 
     def fetch(self, most: int = MOST, reader_s: float = 0.0) -> int:
-        """Ask, work on the answer before for `reader_s`, and wait for the rest. Returns what was asked for."""
+        """Ask, work on the response before for `reader_s`, and wait for the rest. Returns what was asked for."""
         asked = self.pace.request_bytes(most)
         size = max(asked, self.largest_batch)
         self.pace.sent()
@@ -47,7 +47,7 @@ class Link:
         return asked
 
 
-def test_a_fast_link_is_asked_for_all_after_a_few_answers() -> None:
+def test_a_fast_link_is_asked_for_all_after_a_few_responses() -> None:
     link = Link(100e6, latency_s=0.1)
     assert [link.fetch() for _ in range(6)] == [FIRST_BYTES * GROWTH**n for n in range(4)] + [MOST, MOST]
 
@@ -90,7 +90,7 @@ def test_a_batch_that_is_larger_than_what_was_asked_for_shows_the_pace_as_well()
     assert [link.fetch() for _ in range(3)] == pytest.approx([FIRST_BYTES, 100_000, 100_000], abs=1)
 
 
-def test_small_answers_at_the_end_of_a_log_change_nothing() -> None:
+def test_small_responses_at_the_end_of_a_log_change_nothing() -> None:
     link = Link(100e6)
     for _ in range(5):
         link.fetch()
@@ -102,7 +102,7 @@ def test_small_answers_at_the_end_of_a_log_change_nothing() -> None:
     assert link.fetch() == MOST
 
 
-def test_a_fetch_without_an_answer_begins_again() -> None:
+def test_a_fetch_without_a_response_begins_again() -> None:
     link = Link(100e6)
     for _ in range(5):
         link.fetch()
@@ -193,7 +193,7 @@ def test_a_batch_that_takes_longer_than_the_request_timeout_is_read_as_long_as_i
     assert len(fake.bodies("Fetch")) == 2
 
 
-def test_an_answer_of_which_too_little_comes_is_given_up(
+def test_a_response_of_which_too_little_comes_is_given_up(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, slow_link: SlowLink
 ) -> None:
     end = fill(fake, 1, 1_000_000)
@@ -213,7 +213,7 @@ def test_the_pace_is_forgotten_with_the_connection_and_throttling_is_not_the_lin
     assert asked_bytes(fake)[:5] == [*first, first[2], FIRST_BYTES]
 
 
-def test_a_reader_that_has_to_end_waits_for_no_answer_any_longer(
+def test_a_reader_that_has_to_end_waits_for_no_response_any_longer(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, slow_link: SlowLink
 ) -> None:
     end = fill(fake, 3, 1_000_000)

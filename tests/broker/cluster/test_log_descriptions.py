@@ -80,7 +80,7 @@ def test_a_connection_that_ends_between_the_responses_is_made_again(
 def test_a_response_that_leaves_a_partition_out_is_an_error(
     seeded: StrictCluster, client: Cluster, clock: SleepingClock, api: str
 ) -> None:
-    seeded.alter_answers(api, lambda answer: answer.topics.pop())
+    seeded.alter_responses(api, lambda response: response.topics.pop())
     with pytest.raises(RetriableError, match=f"the answer to {api} leaves out t-"):
         client.describe_logs([A, B], clock.deadline())
 

@@ -148,14 +148,14 @@ def test_bytes_that_only_a_replica_has_damaged_are_read_from_its_leader(
     end = fill(fake, A, [2] * 5)
     damaged: list[Any] = []
 
-    def damage(answer: Any) -> None:
-        for part in (part for topic in answer.responses for part in topic.partitions):
+    def damage(response: Any) -> None:
+        for part in (part for topic in response.responses for part in topic.partitions):
             if part.records and not damaged:
                 damaged.append(part)
                 first = int.from_bytes(part.records[8:12], "big") + 12
                 part.records = bytes(part.records[: first + 8]) + b"\0\0\0\5" + bytes(part.records[first + 12 :])
 
-    fake.alter_answers("Fetch", damage)
+    fake.alter_responses("Fetch", damage)
     assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
     assert damaged
 
@@ -163,12 +163,12 @@ def test_bytes_that_only_a_replica_has_damaged_are_read_from_its_leader(
 def test_a_leader_that_names_itself_is_asked_to_answer(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
     end = fill(fake, A, [2] * 5)
 
-    def name_itself(answer: Any) -> None:
-        for part in (part for topic in answer.responses for part in topic.partitions):
+    def name_itself(response: Any) -> None:
+        for part in (part for topic in response.responses for part in topic.partitions):
             if fetches(fake)[-1][1] != BY_LEADER_ONLY:
                 part.records, part.preferred_read_replica = b"", LEADER
 
-    fake.alter_answers("Fetch", name_itself)
+    fake.alter_responses("Fetch", name_itself)
     assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
 
 
@@ -219,15 +219,15 @@ def test_a_leader_that_only_names_replicas_never_ends_a_range(fake: StrictCluste
     assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
 
 
-def empty_answers(fake: StrictCluster) -> None:
+def empty_responses(fake: StrictCluster) -> None:
     """Let every Fetch be answered without batches and without an error, as while a broker waits for its remote storage."""
 
-    def empty(answer: Any) -> None:
-        for topic in answer.responses:
+    def empty(response: Any) -> None:
+        for topic in response.responses:
             for part in topic.partitions:
                 part.records = b""
 
-    fake.alter_answers("Fetch", empty)
+    fake.alter_responses("Fetch", empty)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_range_that_compaction_cannot_have_emptied_is_no_hole(
     fake.is_newest = is_newest
     fake.log("t").configs.update(configs)
     end = fill(fake, A, [2] * 5)
-    empty_answers(fake)
+    empty_responses(fake)
     with pytest.raises(
         RetriableError, match=f"EMPTY_FETCH: the leader of t-0 answers Fetch at offset 0 without .* 10 .*: .*{message}"
     ):
@@ -288,9 +288,12 @@ def test_a_failure_at_remote_storage_is_no_damage_where_the_broker_cannot_be_ask
 def test_whatever_replicas_do_every_batch_comes_once_and_in_order(fake: StrictCluster, clock: SleepingClock, seed: int) -> None:
     dice = random.Random(seed)
     client = client_of(fake, clock, client_rack=dice.choice(["", "near"]))
-    ends = {place: fill(fake, place, [dice.randint(1, 9) for _ in range(dice.randint(1, 12))], 60) for place in (A, B, C)}
-    for place, end in ends.items():
-        log = fake.log(place.topic, place.partition)
+    ends = {
+        topic_partition: fill(fake, topic_partition, [dice.randint(1, 9) for _ in range(dice.randint(1, 12))], 60)
+        for topic_partition in (A, B, C)
+    }
+    for topic_partition, end in ends.items():
+        log = fake.log(topic_partition.topic, topic_partition.partition)
         other = 3 - log.leader
         log.followers[other] = Follower(dice.choice([None, dice.randint(0, end)]), dice.choice([None, dice.randint(0, end)]))
         log.select_replica = dice.choice([None, lambda _rack, other=other: other, lambda rack, other=other: other if rack else 0])
@@ -310,9 +313,9 @@ def test_whatever_replicas_do_every_batch_comes_once_and_in_order(fake: StrictCl
         *(after(partial(swap, partition)) for partition in range(3)),
     ]
     fake.change("Fetch", *[dice.choice(faults) for _ in range(20)])
-    ranges = [whole(place, end) for place, end in ends.items()]
+    ranges = [whole(topic_partition, end) for topic_partition, end in ends.items()]
     read = Reading(client, clock, *ranges, ms=600_000, fetch_bytes=dice.choice([64, 500, 4_000])).run()
-    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
     client.close()
 
 

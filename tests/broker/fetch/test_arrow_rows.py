@@ -19,7 +19,7 @@ LIMITS = BatchLimits(
 )
 
 
-def answer(*batches: bytes, aborted: tuple[tuple[int, int], ...] = (), log_start_offset: int = 0) -> IndexedPartition:
+def response(*batches: bytes, aborted: tuple[tuple[int, int], ...] = (), log_start_offset: int = 0) -> IndexedPartition:
     records = view(*batches)
     return IndexedPartition(SOURCE.topic_partition, index_batches(records), records, aborted, log_start_offset, 99, 99, 0)
 
@@ -46,7 +46,7 @@ def table(arrow_batches: Sequence[pa.RecordBatch]) -> list[dict[str, object]]:
 
 def test_a_row_holds_every_header_field_what_a_mirror_would_do_and_the_bytes() -> None:
     raw = batch(5, 3, attributes=0x14, producer_id=7, producer_epoch=2, base_sequence=9, leader_epoch=4, timestamp=1234)
-    ((row,),) = ([*table(rows_of([answer(raw)], 5, 8))],)
+    ((row,),) = ([*table(rows_of([response(raw)], 5, 8))],)
     crc = int.from_bytes(raw[17:21], "big")
     assert row == {
         "topic": "orders",
@@ -85,7 +85,7 @@ def test_markers_aborted_data_holes_and_refusals_have_rows_only_where_all_are_as
         marker(5, 0, 9),
         batch(6, 2, attributes=0x08),
     ]
-    fetched = [answer(*parts, aborted=((9, 4),))]
+    fetched = [response(*parts, aborted=((9, 4),))]
     every = table(rows_of(fetched, 0, 10))
     assert [(row["kind"], row["base_offset"], row["last_offset"]) for row in every] == [
         ("data", 0, 1),
@@ -104,14 +104,14 @@ def test_markers_aborted_data_holes_and_refusals_have_rows_only_where_all_are_as
 
 
 def test_a_batch_belongs_to_the_range_that_holds_its_base_offset() -> None:
-    fetched = answer(batch(0, 4), batch(4, 4))
+    fetched = response(batch(0, 4), batch(4, 4))
     first, second = table(rows_of([fetched], 0, 6)), table(rows_of([fetched], 6, 8))
     assert [(row["base_offset"], row["last_offset"]) for row in first] == [(0, 3), (4, 7)]
     assert second == []
 
 
 def test_a_batch_into_which_the_log_start_was_moved_belongs_to_the_first_range() -> None:
-    ((row,),) = (table(rows_of([answer(batch(0, 4), log_start_offset=2)], 2, 4)),)
+    ((row,),) = (table(rows_of([response(batch(0, 4), log_start_offset=2)], 2, 4)),)
     assert (row["base_offset"], row["verdict"]) == (0, "rebuild")
     assert "straddles" in str(row["reason"])
 
@@ -127,7 +127,7 @@ def test_an_error_travels_as_a_row() -> None:
     assert row.to_pylist()[0]["kind"] == FAILED
     _, failures = split_failures(row)
     assert failures == [b"pickled"]
-    rows = rows_of([answer(batch(0))], 0, 1)[0]
+    rows = rows_of([response(batch(0))], 0, 1)[0]
     assert split_failures(rows) == (rows, [])
     together = pa.Table.from_batches([rows, row, rows]).combine_chunks().to_batches()[0]
     kept, failures = split_failures(together)
@@ -166,13 +166,15 @@ def logs(draw: st.DrawFn) -> tuple[list[bytes], tuple[tuple[int, int], ...], int
 
 @settings(max_examples=examples(150), deadline=None)
 @given(logs(), st.data())
-def test_rows_cover_every_offset_and_say_what_the_answer_said(
+def test_rows_cover_every_offset_and_say_what_the_response_said(
     log: tuple[list[bytes], tuple[tuple[int, int], ...], int], data: st.DataObject
 ) -> None:
     parts, aborted, end = log
     cuts = sorted(data.draw(st.lists(st.integers(0, len(parts)), max_size=3)))
-    answers = [answer(*parts[first:last], aborted=aborted) for first, last in zip([0, *cuts], [*cuts, len(parts)], strict=True)]
-    arrow_batches = rows_of([answer for answer in answers if len(answer.index)], 0, end + 2)
+    responses = [
+        response(*parts[first:last], aborted=aborted) for first, last in zip([0, *cuts], [*cuts, len(parts)], strict=True)
+    ]
+    arrow_batches = rows_of([response for response in responses if len(response.index)], 0, end + 2)
     reached = 0
     for row in table(arrow_batches):
         assert row["base_offset"] == reached

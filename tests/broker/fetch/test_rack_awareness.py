@@ -21,7 +21,7 @@ from shallow_mirror.types import IsolationLevel, TopicPartition
 
 pytestmark = pytest.mark.brokers
 
-PLACE = TopicPartition("t", 0)
+ORDERS_0 = TopicPartition("t", 0)
 LEADER, FOLLOWER = 1, 2
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -55,7 +55,7 @@ def read(cluster: Cluster, end: int) -> list[int]:
     topic_id = cluster.metadata(["t"], deadline).topics["t"].topic_id
     reader = RangeReader(
         cluster,
-        [ReadRange(PLACE, 0, end, 100.0, topic_id)],
+        [ReadRange(ORDERS_0, 0, end, 100.0, topic_id)],
         isolation=IsolationLevel.READ_COMMITTED,
         fetch_bytes=1 << 16,
         deadline=deadline,
@@ -65,7 +65,7 @@ def read(cluster: Cluster, end: int) -> list[int]:
 
 def node_read_from(cluster: Cluster) -> int:
     deadline = Deadline.after_ms(10_000, time.monotonic)
-    return cluster.read_sources([PLACE], deadline)[PLACE].path.node_id
+    return cluster.read_sources([ORDERS_0], deadline)[ORDERS_0].path.node_id
 
 
 def in_sync(racks: LocalKafkaCluster) -> Callable[[], bool]:
@@ -82,7 +82,7 @@ def test_records_are_read_from_the_replica_in_the_clients_rack_and_from_the_lead
     assert read(with_rack, 3) == read(without_rack, 3) == [0, 1, 2]
     assert (node_read_from(with_rack), node_read_from(without_rack)) == (FOLLOWER, LEADER)
     with BatchConsumer(with_rack.config) as consumer:
-        consumer.assign({PLACE: "earliest"})
+        consumer.assign({ORDERS_0: "earliest"})
         polled: list[int] = []
         while len(polled) < 3:
             polled += [batch.base_offset for batch in consumer.poll_batches(1 << 20, 5_000)]

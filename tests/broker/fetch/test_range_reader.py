@@ -41,16 +41,18 @@ from shallow_mirror.wire.records.unpacked_batch import open_batch
 def test_ranges_of_several_leaders_are_read_completely_and_in_order(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    ends = {place: fill(fake, place, [3, 1, 4] * (place.partition + 1)) for place in (A, B, C)}
-    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
-    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    ends = {
+        topic_partition: fill(fake, topic_partition, [3, 1, 4] * (topic_partition.partition + 1)) for topic_partition in (A, B, C)
+    }
+    read = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items())).run()
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
 
 
 def test_no_partition_waits_until_another_one_is_done(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
-    ends = {place: fill(fake, place, [1] * 6, payload_bytes=300) for place in (A, C)}
-    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=400)
+    ends = {topic_partition: fill(fake, topic_partition, [1] * 6, payload_bytes=300) for topic_partition in (A, C)}
+    reading = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items()), fetch_bytes=400)
     reading.run()
-    assert {place for place, _ in reading.parts[:3]} == {A, C}
+    assert {topic_partition for topic_partition, _ in reading.parts[:3]} == {A, C}
 
 
 def test_a_broker_that_is_far_away_has_two_requests_on_the_way_and_all_comes_once(
@@ -58,9 +60,9 @@ def test_a_broker_that_is_far_away_has_two_requests_on_the_way_and_all_comes_onc
 ) -> None:
     monkeypatch.setattr(FetchPace, "is_far", True)
     fake.move_leader(("t", 1), 1)
-    ends = {place: fill(fake, place, [1] * 9, payload_bytes=300) for place in (A, B, C)}
-    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=700)
-    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    ends = {topic_partition: fill(fake, topic_partition, [1] * 9, payload_bytes=300) for topic_partition in (A, B, C)}
+    reading = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items()), fetch_bytes=700)
+    assert reading.run() == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
     lanes = {path.lane for path in reading.reader._sent}
     assert lanes == {0, 1}
 
@@ -77,10 +79,10 @@ def test_small_batches_of_a_broker_that_is_far_away_come_together(
     monkeypatch.setattr(FetchPace, "is_far", True)
     monkeypatch.setattr(FetchPace, "round_trip_s", 5.0)
     fake.move_leader(("t", 1), 1)
-    ends = {place: fill(fake, place, [1] * 12, payload_bytes=payload_bytes) for place in (A, B)}
-    ranges = [whole(place, end) for place, end in ends.items()]
+    ends = {topic_partition: fill(fake, topic_partition, [1] * 12, payload_bytes=payload_bytes) for topic_partition in (A, B)}
+    ranges = [whole(topic_partition, end) for topic_partition, end in ends.items()]
     reading = Reading(client, clock, *ranges, fetch_bytes=4 * payload_bytes, responses=2)
-    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert reading.run() == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
     assert reading.joined == joined
 
 
@@ -95,12 +97,14 @@ def test_small_batches_of_a_single_partition_are_requested_in_full_size(
 
 
 @pytest.mark.parametrize("fetch_bytes", [70, 100, 250, 333, 1000])
-def test_a_batch_that_was_cut_comes_whole_with_the_next_answer(
+def test_a_batch_that_was_cut_comes_whole_with_the_next_response(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, fetch_bytes: int
 ) -> None:
-    ends = {place: fill(fake, place, [1, 2, 3] * 5, payload_bytes=40) for place in (A, C)}
-    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=fetch_bytes)
-    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    ends = {topic_partition: fill(fake, topic_partition, [1, 2, 3] * 5, payload_bytes=40) for topic_partition in (A, C)}
+    reading = Reading(
+        client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items()), fetch_bytes=fetch_bytes
+    )
+    assert reading.run() == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
     assert len(reading.parts) > 2
 
 
@@ -111,7 +115,7 @@ def test_a_batch_larger_than_the_buffer_makes_it_grow(fake: StrictCluster, clien
     assert reading.parts == [(A, 1), (A, 1)]
 
 
-def test_an_answer_ends_with_its_log_segment_and_the_next_one_continues(
+def test_a_response_ends_with_its_log_segment_and_the_next_one_continues(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     fill(fake, A, [2, 2])
@@ -148,7 +152,7 @@ def test_a_topic_is_read_by_its_id_where_the_broker_knows_how(
     assert {request.version for request in fake.bodies("Fetch")} == {version}
 
 
-def test_a_topic_that_was_created_again_is_not_read_in_the_place_of_the_one_that_was_asked_for(
+def test_a_topic_that_was_created_again_is_not_read_instead_of_the_one_that_was_asked_for(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     end = fill(fake, A, [3, 1, 4])
@@ -180,27 +184,27 @@ def test_batches_that_the_cleaner_took_away_are_passed(
     assert Reading(client, clock, whole(A, 10)).run()[A] == stored(fake, A, 0, 10)
 
 
-def test_many_ranges_that_end_in_holes_are_ended_by_the_same_few_answers(
+def test_many_ranges_that_end_in_holes_are_ended_by_the_same_few_responses(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     fake.create_topic("wide", 40)
-    places = [TopicPartition("wide", partition) for partition in range(40)]
-    for place in places:
-        fill(fake, place, [2, 2])
-        fake.log(*(place.topic, place.partition)).compact_away(2, 4)
-    read = Reading(client, clock, *(whole(place, 4) for place in places)).run()
-    assert all([base for base, _ in read[place]] == [0] for place in places)
+    topic_partitions = [TopicPartition("wide", partition) for partition in range(40)]
+    for topic_partition in topic_partitions:
+        fill(fake, topic_partition, [2, 2])
+        fake.log(*(topic_partition.topic, topic_partition.partition)).compact_away(2, 4)
+    read = Reading(client, clock, *(whole(topic_partition, 4) for topic_partition in topic_partitions)).run()
+    assert all([base for base, _ in read[topic_partition]] == [0] for topic_partition in topic_partitions)
     assert fake.asked("Fetch") <= 2 * 4
 
 
-@pytest.mark.parametrize("remote_answers", [2, 3, 7])
+@pytest.mark.parametrize("remote_responses", [2, 3, 7])
 def test_batches_in_remote_storage_are_waited_for_however_often_the_broker_answers_without(
-    fake: StrictCluster, client: Cluster, clock: SleepingClock, remote_answers: int
+    fake: StrictCluster, client: Cluster, clock: SleepingClock, remote_responses: int
 ) -> None:
-    ends = {place: fill(fake, place, [3, 1, 4] * 3) for place in (A, B)}
-    fake.log("t", 0).local_start_offset, fake.log("t", 0).remote_answers = 17, remote_answers
-    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=400).run()
-    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    ends = {topic_partition: fill(fake, topic_partition, [3, 1, 4] * 3) for topic_partition in (A, B)}
+    fake.log("t", 0).local_start_offset, fake.log("t", 0).remote_responses = 17, remote_responses
+    read = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items()), fetch_bytes=400).run()
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
 
 
 def test_a_hole_at_the_end_is_a_hole_where_brokers_know_no_remote_storage(
@@ -283,20 +287,20 @@ FAULTS = {
 def test_after_a_fault_nothing_is_lost_and_nothing_comes_twice(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, fault: Change, nth: int
 ) -> None:
-    ends = {place: fill(fake, place, [2, 1, 3] * 4, payload_bytes=40) for place in (A, B, C)}
+    ends = {topic_partition: fill(fake, topic_partition, [2, 1, 3] * 4, payload_bytes=40) for topic_partition in (A, B, C)}
     fake.change("Fetch", *[AS_IT_SHOULD] * (nth - 1), fault, fault)
-    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=300).run()
-    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    read = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items()), fetch_bytes=300).run()
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
 
 
 def test_a_leader_that_moves_in_the_middle_of_a_range_is_followed(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    ends = {place: fill(fake, place, [1] * 20, payload_bytes=40) for place in (A, C)}
+    ends = {topic_partition: fill(fake, topic_partition, [1] * 20, payload_bytes=40) for topic_partition in (A, C)}
     moves = [after(partial(fake.move_leader, ("t", 0), node)) for node in (2, 1, 2)]
     fake.change("Fetch", AS_IT_SHOULD, AS_IT_SHOULD, moves[0], AS_IT_SHOULD, AS_IT_SHOULD, moves[1], AS_IT_SHOULD, moves[2])
-    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=350).run()
-    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    read = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items()), fetch_bytes=350).run()
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
     assert fake.log("t").leader_epoch == 3
 
 
@@ -317,9 +321,9 @@ def test_a_moved_partition_is_found_while_the_others_of_its_old_leader_continue(
     ends = {A: fill(fake, A, [1] * 3), C: fill(fake, C, [1] * 60, payload_bytes=100)}
     client.leaders([A, C], clock.deadline())
     fake.move_leader(("t", 0), 2)
-    reading = Reading(client, clock, *(whole(place, end) for place, end in ends.items()), fetch_bytes=500)
-    assert reading.run() == {place: stored(fake, place, 0, end) for place, end in ends.items()}
-    at_a = [index for index, (place, _) in enumerate(reading.parts) if place == A]
+    reading = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items()), fetch_bytes=500)
+    assert reading.run() == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
+    at_a = [index for index, (topic_partition, _) in enumerate(reading.parts) if topic_partition == A]
     assert at_a[0] < len(reading.parts) // 2
 
 
@@ -337,10 +341,10 @@ def test_a_leader_that_is_down_does_not_keep_the_others_from_being_read(
     assert reading.batches[B] == stored(fake, B, 0, ends[B])
 
 
-def test_a_partition_whose_leader_moved_while_its_answer_was_under_way_comes_once(
+def test_a_partition_whose_leader_moved_while_its_response_was_under_way_comes_once(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    ends = {place: fill(fake, place, [2, 2]) for place in (B, A)}
+    ends = {topic_partition: fill(fake, topic_partition, [2, 2]) for topic_partition in (B, A)}
     is_answered, is_asked_again = threading.Event(), threading.Event()
 
     def delay(frame: bytes) -> bytes:
@@ -354,8 +358,8 @@ def test_a_partition_whose_leader_moved_while_its_answer_was_under_way_comes_onc
 
     fake.change("Fetch", Change(reply=delay), node_id=1)
     fake.change("Fetch", Change(first=move, error_code=6), after(is_asked_again.set), node_id=2)
-    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
-    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    read = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items())).run()
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
 
 
 def test_a_broker_that_is_unreachable_for_a_while_is_waited_for(
@@ -388,19 +392,19 @@ def test_throttling_is_obeyed_and_no_sign_of_a_hole(fake: StrictCluster, client:
     assert clock.sleeps.count(1.5) == 5
 
 
-def test_a_throttled_answer_that_names_its_partitions_is_no_sign_of_a_hole_either(
+def test_a_throttled_response_that_names_its_partitions_is_no_sign_of_a_hole_either(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     end = fill(fake, A, [2, 2])
     throttled_answers: list[Any] = []
 
-    def throttle(answer: Any) -> None:
+    def throttle(response: Any) -> None:
         if len(throttled_answers) < 5:
-            throttled_answers.append(answer)
-            answer.throttle_time_ms = 100
-            answer.responses[0].partitions[0].records = b""
+            throttled_answers.append(response)
+            response.throttle_time_ms = 100
+            response.responses[0].partitions[0].records = b""
 
-    fake.alter_answers("Fetch", throttle)
+    fake.alter_responses("Fetch", throttle)
     assert Reading(client, clock, whole(A, end)).run()[A] == stored(fake, A, 0, end)
     assert clock.sleeps.count(0.1) == 5
 
@@ -413,23 +417,23 @@ def test_throttling_ends_with_the_deadline(fake: StrictCluster, client: Cluster,
     assert sum(clock.sleeps) == pytest.approx(5.0)
 
 
-def test_an_answer_with_partitions_that_were_not_asked_for_or_twice_is_not_believed(
+def test_a_response_with_partitions_that_were_not_asked_for_or_twice_is_not_believed(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    ends = {place: fill(fake, place, [2, 2]) for place in (A, C)}
+    ends = {topic_partition: fill(fake, topic_partition, [2, 2]) for topic_partition in (A, C)}
     altered: list[Any] = []
 
-    def alter(answer: Any) -> None:
+    def alter(response: Any) -> None:
         if not altered:
-            partitions = answer.responses[0].partitions
+            partitions = response.responses[0].partitions
             altered.append(partitions)
             partitions[1].partition_index = 9
             partitions.append(partitions[0])
 
-    fake.alter_answers("Fetch", alter)
-    read = Reading(client, clock, *(whole(place, end) for place, end in ends.items())).run()
+    fake.alter_responses("Fetch", alter)
+    read = Reading(client, clock, *(whole(topic_partition, end) for topic_partition, end in ends.items())).run()
     assert altered
-    assert read == {place: stored(fake, place, 0, end) for place, end in ends.items()}
+    assert read == {topic_partition: stored(fake, topic_partition, 0, end) for topic_partition, end in ends.items()}
 
 
 def test_what_never_comes_is_given_up_at_the_deadline(fake: StrictCluster, client: Cluster, clock: SleepingClock) -> None:
@@ -438,7 +442,7 @@ def test_what_never_comes_is_given_up_at_the_deadline(fake: StrictCluster, clien
         Reading(client, clock, whole(A, fill(fake, A, [2])), ms=3_000).run()
 
 
-def test_a_reader_that_is_left_early_leaves_no_answer_on_the_wire(
+def test_a_reader_that_is_left_early_leaves_no_response_on_the_wire(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
     end = fill(fake, A, [1] * 20, payload_bytes=40)
@@ -489,15 +493,15 @@ def test_what_is_no_batch_is_named_after_the_good_ones_in_front_of_it(
 ) -> None:
     fill(fake, A, [2, 2])
     good = stored(fake, A, 0, 4)
-    fake.alter_answers("Fetch", lambda answer: _append(answer, bad))
+    fake.alter_responses("Fetch", lambda response: _append(response, bad))
     reading = Reading(client, clock, whole(A, 9))
     with pytest.raises(expected, match=expected_message):
         reading.run()
     assert reading.batches[A][: len(good)] == good
 
 
-def _append(answer: Any, more: bytes) -> None:
-    for topic in answer.responses:
+def _append(response: Any, more: bytes) -> None:
+    for topic in response.responses:
         for partition in topic.partitions:
             partition.records = bytes(partition.records or b"") + more
 
@@ -507,7 +511,7 @@ def test_messages_of_older_formats_are_read_as_batches_with_their_offsets(
 ) -> None:
     fill(fake, A, [2])
     old = message(2, b"k", b"v", magic=0) + message(4, b"k", b"v", timestamp=77) + message(9)[:-1]
-    fake.alter_answers("Fetch", lambda answer: _append(answer, old))
+    fake.alter_responses("Fetch", lambda response: _append(response, old))
     reading = Reading(client, clock, whole(A, 5))
     reading.run()
     ((_, first), (base, converted)) = reading.batches[A]
@@ -536,7 +540,7 @@ def test_a_definite_code_is_not_retried_and_its_error_says_who_must_act(
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_changed_bytes_of_an_answer_end_in_an_error_of_ours_or_in_nothing(
+def test_changed_bytes_of_a_response_end_in_an_error_of_ours_or_in_nothing(
     fake: StrictCluster, client: Cluster, clock: SleepingClock, seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -550,12 +554,12 @@ def test_changed_bytes_of_an_answer_end_in_an_error_of_ours_or_in_nothing(
 # --- everything at once ---
 
 
-def _random_log(fake: StrictCluster, place: TopicPartition, dice: random.Random) -> int:
-    log = fake.log(place.topic, place.partition)
+def _random_log(fake: StrictCluster, topic_partition: TopicPartition, dice: random.Random) -> int:
+    log = fake.log(topic_partition.topic, topic_partition.partition)
     for _ in range(dice.randint(1, 25)):
         if dice.random() < 0.15:
             log.roll()
-        fill(fake, place, [dice.randint(1, 9)], payload_bytes=dice.choice([0, 5, 60, 400, 3_000]))
+        fill(fake, topic_partition, [dice.randint(1, 9)], payload_bytes=dice.choice([0, 5, 60, 400, 3_000]))
     for _ in range(dice.randint(0, 3)):
         start = dice.randrange(log.end_offset)
         log.compact_away(start, start + dice.randint(1, 12))
@@ -576,11 +580,11 @@ def test_whatever_happens_every_batch_comes_once_and_in_order(
     dice = random.Random(seed)
     monkeypatch.setattr(FetchPace, "is_far", seed % 2 == 1)
     ranges = []
-    for place in (A, B, C):
-        log_end = _random_log(fake, place, dice)
+    for topic_partition in (A, B, C):
+        log_end = _random_log(fake, topic_partition, dice)
         position = dice.randint(0, log_end)
         end = dice.randint(position, log_end)
-        ranges.append(whole(place, end, position, bytes_per_offset=dice.choice([0.0, 10.0, 1_000.0])))
+        ranges.append(whole(topic_partition, end, position, bytes_per_offset=dice.choice([0.0, 10.0, 1_000.0])))
     fake.change("Fetch", *[_random_fault(fake, dice) for _ in range(25)])
     sizes = {"fetch_bytes": dice.choice([64, 500, 4_000, 100_000]), "responses": dice.choice([1, 2, 3])}
     read = Reading(client, clock, *ranges, ms=600_000, **sizes).run()
@@ -603,11 +607,14 @@ def test_a_response_names_each_partition_once_also_where_both_lanes_come_togethe
     monkeypatch.setattr(FetchPace, "round_trip_s", 5.0)
     for partition in (1, 2):
         fake.move_leader(("t", partition), 1)
-    ends = {place: fill(fake, place, [1] * dice.randint(1, 60), payload_bytes=100) for place in (A, B, C)}
+    ends = {
+        topic_partition: fill(fake, topic_partition, [1] * dice.randint(1, 60), payload_bytes=100)
+        for topic_partition in (A, B, C)
+    }
     fetch_bytes = dice.choice([200, 500, 1_000])
     reader = RangeReader(
         client,
-        [whole(place, end) for place, end in ends.items()],
+        [whole(topic_partition, end) for topic_partition, end in ends.items()],
         isolation=COMMITTED,
         fetch_bytes=fetch_bytes,
         deadline=clock.deadline(),
@@ -627,11 +634,11 @@ def test_a_response_names_each_partition_once_also_where_both_lanes_come_togethe
 def test_a_partition_without_a_leader_is_left_where_it_stands_once_the_others_are_done(
     fake: StrictCluster, client: Cluster, clock: SleepingClock
 ) -> None:
-    ends = {place: fill(fake, place, [1] * 3) for place in (A, B)}
+    ends = {topic_partition: fill(fake, topic_partition, [1] * 3) for topic_partition in (A, B)}
     fake.move_leader(("t", 0), -1)
     reader = RangeReader(
         client,
-        [whole(place, end) for place, end in ends.items()],
+        [whole(topic_partition, end) for topic_partition, end in ends.items()],
         isolation=COMMITTED,
         fetch_bytes=1 << 16,
         deadline=clock.deadline(),
@@ -639,7 +646,9 @@ def test_a_partition_without_a_leader_is_left_where_it_stands_once_the_others_ar
         patience_ms=5_000,
     )
     assert [part.topic_partition for response in reader for part in response] == [B]
-    assert {place: error.error_name for place, error in reader.unfinished().items()} == {A: "LEADER_NOT_AVAILABLE"}
+    assert {topic_partition: error.error_name for topic_partition, error in reader.unfinished().items()} == {
+        A: "LEADER_NOT_AVAILABLE"
+    }
     assert reader.positions() == {A: 0, B: 3}
 
 

@@ -23,12 +23,12 @@ def deadline(ms: float = 3_000) -> Deadline:
 
 
 class Server:
-    """Accepts one connection, reads one frame, sends `answer`, closes when told."""
+    """Accepts one connection, reads one frame, sends `response`, closes when told."""
 
-    def __init__(self, answer: bytes, *, closes: bool) -> None:
+    def __init__(self, response: bytes, *, closes: bool) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        self.answer, self.closes = answer, closes
+        self.response, self.closes = response, closes
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
@@ -38,7 +38,7 @@ class Server:
         with peer:
             peer.settimeout(5)
             peer.recv(65_536)
-            peer.sendall(self.answer)
+            peer.sendall(self.response)
             if not self.closes:
                 self.over.wait(10)
 
@@ -57,9 +57,9 @@ def servers() -> Iterator[list[Server]]:
 
 
 def asked(
-    servers: list[Server], answer: bytes, *, closes: bool = True, ms: float = 3_000, buffer: ReceiveBuffer | None = None
+    servers: list[Server], response: bytes, *, closes: bool = True, ms: float = 3_000, buffer: ReceiveBuffer | None = None
 ) -> bytes:
-    server = Server(answer, closes=closes)
+    server = Server(response, closes=closes)
     servers.append(server)
     connection = Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
     try:
@@ -75,12 +75,12 @@ def frame(correlation_id: int, body: bytes = b"") -> bytes:
     return (len(body) + 4).to_bytes(4, "big") + correlation_id.to_bytes(4, "big") + body
 
 
-def test_an_answer_is_the_frame_without_its_length(servers: list[Server]) -> None:
+def test_a_response_is_the_frame_without_its_length(servers: list[Server]) -> None:
     assert asked(servers, frame(1, b"hello")) == b"\x00\x00\x00\x01hello"
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("response", "message"),
     [
         (b"", "closed the connection"),
         (b"\x00\x00", "closed the connection"),
@@ -91,9 +91,9 @@ def test_an_answer_is_the_frame_without_its_length(servers: list[Server]) -> Non
         ((0).to_bytes(4, "big"), "announced an answer of 0 bytes"),
     ],
 )
-def test_a_broken_answer_closes_the_connection_and_is_retriable(servers: list[Server], answer: bytes, message: str) -> None:
+def test_a_broken_response_closes_the_connection_and_is_retriable(servers: list[Server], response: bytes, message: str) -> None:
     with pytest.raises(RetriableError, match=message):
-        asked(servers, answer)
+        asked(servers, response)
 
 
 def test_a_silent_peer_is_given_up_at_the_deadline(servers: list[Server]) -> None:
@@ -128,7 +128,7 @@ def test_a_cluster_that_cannot_be_reached_is_retried_until_the_deadline() -> Non
     cluster.close()
 
 
-def test_an_answer_in_front_of_the_close_is_received_before_the_connection_counts_as_closed(servers: list[Server]) -> None:
+def test_a_response_in_front_of_the_close_is_received_before_the_connection_counts_as_closed(servers: list[Server]) -> None:
     correlation, body = (1).to_bytes(4, "big"), b"answer"
     server = Server((4 + len(body)).to_bytes(4, "big") + correlation + body, closes=True)
     servers.append(server)
@@ -146,9 +146,9 @@ def test_an_answer_in_front_of_the_close_is_received_before_the_connection_count
 
 
 @contextlib.contextmanager
-def connection_to(servers: list[Server], answers: bytes) -> Iterator[Connection]:
-    """Yield a connection to a server that stays open behind its answers."""
-    server = Server(answers, closes=False)
+def connection_to(servers: list[Server], responses: bytes) -> Iterator[Connection]:
+    """Yield a connection to a server that stays open behind its responses."""
+    server = Server(responses, closes=False)
     servers.append(server)
     connection = Connection(Transport("127.0.0.1", server.port, deadline()), "me", max_frame_bytes=1_000)
     with contextlib.closing(connection):
@@ -157,8 +157,8 @@ def connection_to(servers: list[Server], answers: bytes) -> Iterator[Connection]
 
 def test_responses_that_were_received_together_are_returned_together_and_count_once_they_are_taken(servers: list[Server]) -> None:
     bodies = [bytes([n]) * 5 for n in range(1, 7)]
-    answers = b"".join(frame(n, body) for n, body in enumerate(bodies, start=1)) + frame(7, b"longer than the others")
-    with connection_to(servers, answers) as connection:
+    responses = b"".join(frame(n, body) for n, body in enumerate(bodies, start=1)) + frame(7, b"longer than the others")
+    with connection_to(servers, responses) as connection:
         connection.send_several(range(1, 8), [b"seven requests"], deadline())
         assert bytes(connection.receive(deadline())[4:]) == bodies[0]
         assert [bytes(response[4:]) for response in connection.received_alike(9, most=3)] == bodies[1:4]
@@ -174,8 +174,8 @@ def test_responses_that_were_received_together_are_returned_together_and_count_o
 
 
 def test_a_response_that_answers_another_request_is_not_returned_with_those_before_it(servers: list[Server]) -> None:
-    answers = b"".join(frame(n, b"body") for n in (1, 2, 3, 9, 5))
-    with connection_to(servers, answers) as connection:
+    responses = b"".join(frame(n, b"body") for n in (1, 2, 3, 9, 5))
+    with connection_to(servers, responses) as connection:
         connection.send_several(range(1, 6), [b"five requests"], deadline())
         connection.receive(deadline())
         alike = connection.received_alike(8, most=100)
@@ -186,8 +186,8 @@ def test_a_response_that_answers_another_request_is_not_returned_with_those_befo
 
 
 def test_responses_to_more_requests_than_were_sent_are_not_returned(servers: list[Server]) -> None:
-    answers = b"".join(frame(n, b"body") for n in range(1, 9))
-    with connection_to(servers, answers) as connection:
+    responses = b"".join(frame(n, b"body") for n in range(1, 9))
+    with connection_to(servers, responses) as connection:
         connection.send_several((1, 2, 3), [b"three requests"], deadline())
         connection.receive(deadline())
         assert len(connection.received_alike(8, most=100)) == 2

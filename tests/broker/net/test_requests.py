@@ -1,9 +1,9 @@
-"""Answers that no broker sends, to requests that kafka-python encodes and decodes."""
+"""Responses that no broker sends, to requests that kafka-python encodes and decodes."""
 
 from __future__ import annotations
 
 import pytest
-from tests.fakes.replayed import NEVER, answer_frame, replayed_connection
+from tests.fakes.replayed import NEVER, replayed_connection, response_frame
 
 from shallow_mirror.broker.net import requests
 from shallow_mirror.errors import RetriableError
@@ -20,9 +20,9 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
-def test_an_answer_that_cannot_be_decoded_is_retriable_names_the_broker_and_closes_the_connection(what: str) -> None:
+def test_a_response_that_cannot_be_decoded_is_retriable_names_the_broker_and_closes_the_connection(what: str) -> None:
     api, body = UNREADABLE[what]
-    connection = replayed_connection(answer_frame(1, body))
+    connection = replayed_connection(response_frame(1, body))
     with pytest.raises(RetriableError, match=f"PROTOCOL: replayed:9092 sent an unreadable answer to {api}"):
         requests.call(connection, api, NEVER)
     assert connection.is_closed

@@ -1,4 +1,4 @@
-"""Batches in flight to leaders that refuse, fence, move and lose answers: bounded, in order, and never sent twice."""
+"""Batches in flight to leaders that refuse, fence, move and lose responses: bounded, in order, and never sent twice."""
 
 from __future__ import annotations
 
@@ -115,16 +115,16 @@ def sent(fake: StrictCluster) -> Counter[tuple[str, int, int]]:
     )
 
 
-def payloads(fake: StrictCluster, place: TopicPartition) -> list[bytes]:
-    return [data[16:] for data in fake.log(place.topic, place.partition).data()]
+def payloads(fake: StrictCluster, topic_partition: TopicPartition) -> list[bytes]:
+    return [data[16:] for data in fake.log(topic_partition.topic, topic_partition.partition).data()]
 
 
 def test_queues_are_appended_in_order_and_base_offsets_come_back(fake: StrictCluster, slot: Slot) -> None:
     queues = {A: slot.batches([3, 1, 2]), B: slot.batches([5]), C: slot.batches([1, 1, 1, 1])}
     assert slot.produce(queues) == {A: [0, 3, 4], B: [0], C: [0, 1, 2, 3]}
     slot.commit()
-    for place, batches in queues.items():
-        assert payloads(fake, place) == [bytes(batch[16:]) for batch in batches]
+    for topic_partition, batches in queues.items():
+        assert payloads(fake, topic_partition) == [bytes(batch[16:]) for batch in batches]
     assert set(sent(fake).values()) == {1}
     assert all(request.acks == -1 and request.transactional_id == NAME for request in fake.bodies("Produce"))
 
@@ -143,9 +143,9 @@ def test_batches_of_many_partitions_share_a_request_and_those_of_one_never(fake:
 
 def test_a_request_is_closed_when_it_is_full(fake: StrictCluster, slot: Slot) -> None:
     fake.create_topic("wide", 8)
-    places = [TopicPartition("wide", partition) for partition in range(0, 8, 2)]
-    add_partitions(slot.client, slot.txn, places, slot.clock.deadline())
-    slot.produce({place: slot.batches([1], REQUEST_BYTES // 3) for place in places})
+    topic_partitions = [TopicPartition("wide", partition) for partition in range(0, 8, 2)]
+    add_partitions(slot.client, slot.txn, topic_partitions, slot.clock.deadline())
+    slot.produce({topic_partition: slot.batches([1], REQUEST_BYTES // 3) for topic_partition in topic_partitions})
     assert [request.size_bytes < REQUEST_BYTES for request in fake.received if request.api == "Produce"] == [True, True]
 
 
@@ -179,8 +179,11 @@ def test_an_error_of_one_leader_leaves_no_connection_with_unread_responses(fake:
     second_slot = Slot(slot.client, slot.clock)
     actual = second_slot.produce({A: second_slot.batches([1, 1]), B: second_slot.batches([1, 1])})
     second_slot.commit()
-    for place, offsets in actual.items():
-        epochs = {header.base_offset: header.producer_epoch for header, _, _ in fake.log(place.topic, place.partition).batches}
+    for topic_partition, offsets in actual.items():
+        epochs = {
+            header.base_offset: header.producer_epoch
+            for header, _, _ in fake.log(topic_partition.topic, topic_partition.partition).batches
+        }
         assert [epochs[offset] for offset in offsets] == [second_slot.txn.producer_epoch] * 2
 
 
@@ -210,7 +213,7 @@ def test_no_more_bytes_are_in_flight_than_allowed_and_a_larger_batch_travels_alo
         slot = Slot(client, clock)
         sizes = [10_000, 10_000, 10_000, 10_000, 90_000, 10_000]
         fake.await_in_flight["Produce"] = 3
-        one_by_one = [slot.batches([1] * len(sizes), size)[place] for place, size in enumerate(sizes)]
+        one_by_one = [slot.batches([1] * len(sizes), size)[topic_partition] for topic_partition, size in enumerate(sizes)]
         slot.produce({A: one_by_one}, requests=5, size=35_000)
         client.close()
         assert fake.most_in_flight["Produce"] == 3
@@ -223,7 +226,7 @@ LIMIT_MS = 5_000
 
 
 class Paced:
-    """A slot whose window has a limit, on a link where every Produce answer takes its time on the clock."""
+    """A slot whose window has a limit, on a link where every Produce response takes its time on the clock."""
 
     def __init__(
         self, fake: StrictCluster, slot: Slot, clock: SleepingClock, seconds: Sequence[float], deadline_ms: float = 20_000
@@ -245,9 +248,9 @@ def test_a_window_stops_sending_at_its_limit_and_answers_for_what_is_on_the_targ
     placed = paced.window.produce_all(queues)
     slot.commit()
     assert fake.asked("Produce") == stops_after
-    for place, batches in queues.items():
-        assert len(placed[place]) == min(stops_after, len(batches))
-        assert payloads(fake, place) == [bytes(batch[16:]) for batch in batches[: len(placed[place])]]
+    for topic_partition, batches in queues.items():
+        assert len(placed[topic_partition]) == min(stops_after, len(batches))
+        assert payloads(fake, topic_partition) == [bytes(batch[16:]) for batch in batches[: len(placed[topic_partition])]]
 
 
 def test_nothing_stops_in_the_middle_of_what_one_source_batch_became(
@@ -256,7 +259,7 @@ def test_nothing_stops_in_the_middle_of_what_one_source_batch_became(
     paced = Paced(fake, slot, clock, [0.1, LIMIT_MS / 1000])
     queues = {A: slot.batches([1] * 6), C: slot.batches([1] * 6)}
     placed = paced.window.produce_all(queues, continuing={A: {1, 2, 3}, C: {3, 4}})
-    assert {place: len(offsets) for place, offsets in placed.items()} == {A: 4, C: 2}
+    assert {topic_partition: len(offsets) for topic_partition, offsets in placed.items()} == {A: 4, C: 2}
     slot.commit()
     assert payloads(fake, A) == [bytes(queue[16:]) for queue in queues[A][:4]]
 
@@ -345,13 +348,13 @@ def test_a_queue_is_sent_as_far_as_a_stop_allows_and_never_with_a_hole(data: st.
         slot = Slot(client, clock)
         seconds = data.draw(st.lists(st.sampled_from([0.0, 0.3, 2.0, LIMIT_MS / 1000]), max_size=8))
         paced = Paced(fake, slot, clock, seconds, deadline_ms=1_000_000)
-        queues = {place: slot.batches([1] * data.draw(st.integers(0, 6))) for place in (A, B, C)}
-        continuing = {place: data.draw(st.sets(st.integers(1, 5))) for place in queues}
+        queues = {topic_partition: slot.batches([1] * data.draw(st.integers(0, 6))) for topic_partition in (A, B, C)}
+        continuing = {topic_partition: data.draw(st.sets(st.integers(1, 5))) for topic_partition in queues}
         placed = paced.window.produce_all(queues, continuing=continuing)
         slot.commit()
-        for place, batches in queues.items():
-            assert payloads(fake, place) == [bytes(batch[16:]) for batch in batches[: len(placed[place])]]
-            assert len(placed[place]) == len(batches) or len(placed[place]) not in continuing[place]
+        for topic_partition, batches in queues.items():
+            assert payloads(fake, topic_partition) == [bytes(batch[16:]) for batch in batches[: len(placed[topic_partition])]]
+            assert len(placed[topic_partition]) == len(batches) or len(placed[topic_partition]) not in continuing[topic_partition]
         assert any(placed.values()) or not any(queues.values())
 
 
@@ -393,15 +396,15 @@ def test_a_batch_that_is_damaged_holed_or_too_large_is_refused_by_what_is_wrong_
     holed = memoryview(
         batch(0, deltas=[0, 2], attributes=0x10, producer_id=slot.txn.producer_id, producer_epoch=0, base_sequence=2)
     )
-    for place, batches, index, message in [
+    for topic_partition, batches, index, message in [
         (A, [good[0], damaged(good[1])], 1, "CORRUPT_MESSAGE"),
         (C, [good[0], good[1], holed], 2, "INVALID_RECORD: count is not"),
         (small, [good[0], slot.batches([1, 1], 200)[1]], 1, "MESSAGE_TOO_LARGE"),
         (compacted, [good[0]], 0, "INVALID_RECORD: a record of a compacted topic without a key"),
     ]:
         with pytest.raises(ProduceRefusedError, match=message) as caught:
-            slot.produce({place: batches}, requests=1)
-        assert (caught.value.topic_partition, caught.value.index_in_queue) == (place, index)
+            slot.produce({topic_partition: batches}, requests=1)
+        assert (caught.value.topic_partition, caught.value.index_in_queue) == (topic_partition, index)
 
 
 @pytest.mark.parametrize("code", [45, 47, 48, 49, 59, 90])
@@ -485,17 +488,17 @@ def test_what_was_acknowledged_in_front_of_an_error_is_known(fake: StrictCluster
     assert placed == {A: [0], C: [0, 1]}
 
 
-def test_an_answer_for_other_partitions_is_not_believed(fake: StrictCluster, slot: Slot) -> None:
-    def alter(answer: Any) -> None:
-        answer.responses[0].partition_responses[0].index = 9
+def test_a_response_for_other_partitions_is_not_believed(fake: StrictCluster, slot: Slot) -> None:
+    def alter(response: Any) -> None:
+        response.responses[0].partition_responses[0].index = 9
 
-    fake.alter_answers("Produce", alter)
+    fake.alter_responses("Produce", alter)
     with pytest.raises(RetriableError, match="answered for other partitions"):
         slot.produce({A: slot.batches([1])})
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_changed_bytes_of_an_answer_end_in_an_error_of_ours_or_in_an_offset(fake: StrictCluster, slot: Slot, seed: int) -> None:
+def test_changed_bytes_of_a_response_end_in_an_error_of_ours_or_in_an_offset(fake: StrictCluster, slot: Slot, seed: int) -> None:
     fake.change("Produce", hostile(random.Random(seed)))
     with contextlib.suppress(MirrorError):
         slot.produce({A: slot.batches([1, 1]), C: slot.batches([1])})
@@ -541,7 +544,7 @@ def test_a_leader_that_takes_no_bytes_any_more_is_given_up(fake: StrictCluster, 
     client.close()
 
 
-def test_a_throttled_answer_is_an_answer(fake: StrictCluster, slot: Slot) -> None:
+def test_a_throttled_response_is_a_response(fake: StrictCluster, slot: Slot) -> None:
     fake.change("Produce", throttled(5_000))
     assert slot.produce({A: slot.batches([2, 1])}) == {A: [0, 2]}
 

@@ -56,11 +56,11 @@ def write(node: Any, topic: str, count: int = 200) -> None:
 
 def read_all(cluster: Cluster, topic: str) -> dict[TopicPartition, list[bytes]]:
     """Whole batches as bytes, by partition."""
-    places = [TopicPartition(topic, partition) for partition in range(2)]
-    ends = cluster.list_offsets(dict.fromkeys(places, -1), IsolationLevel.READ_COMMITTED, deadline())
-    ranges = [ReadRange(place, 0, ends[place].offset, 100.0) for place in places]
+    topic_partitions = [TopicPartition(topic, partition) for partition in range(2)]
+    ends = cluster.list_offsets(dict.fromkeys(topic_partitions, -1), IsolationLevel.READ_COMMITTED, deadline())
+    ranges = [ReadRange(topic_partition, 0, ends[topic_partition].offset, 100.0) for topic_partition in topic_partitions]
     reader = RangeReader(cluster, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
-    batches: dict[TopicPartition, list[bytes]] = {place: [] for place in places}
+    batches: dict[TopicPartition, list[bytes]] = {topic_partition: [] for topic_partition in topic_partitions}
     for response in reader:
         for part in response:
             for start, size in zip(part.index.pos.tolist(), part.index.size_bytes.tolist(), strict=True):
@@ -92,12 +92,12 @@ def records(node: Any, topic: str) -> list[list[Any]]:
 
 
 def copy(source: Cluster, target: Cluster, topic: str, txn: SlotTxn) -> dict[TopicPartition, list[int]]:
-    places = [TopicPartition(topic, partition) for partition in range(2)]
-    ends = source.list_offsets(dict.fromkeys(places, -1), IsolationLevel.READ_COMMITTED, deadline())
+    topic_partitions = [TopicPartition(topic, partition) for partition in range(2)]
+    ends = source.list_offsets(dict.fromkeys(topic_partitions, -1), IsolationLevel.READ_COMMITTED, deadline())
     window = ProducePipeline(target, txn.transactional_id, in_flight_requests=5, in_flight_bytes=1 << 20, deadline=deadline())
-    add_partitions(target, txn, places, deadline())
-    ranges = [ReadRange(place, 0, ends[place].offset, 100.0) for place in places]
-    sequences, placed = dict.fromkeys(places, 0), {place: list[int]() for place in places}
+    add_partitions(target, txn, topic_partitions, deadline())
+    ranges = [ReadRange(topic_partition, 0, ends[topic_partition].offset, 100.0) for topic_partition in topic_partitions]
+    sequences, placed = dict.fromkeys(topic_partitions, 0), {topic_partition: list[int]() for topic_partition in topic_partitions}
     reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
     for response in reader:
         queues = {}
@@ -112,8 +112,8 @@ def copy(source: Cluster, target: Cluster, topic: str, txn: SlotTxn) -> dict[Top
             )
             spans = zip(part.index.pos.tolist(), part.index.size_bytes.tolist(), strict=True)
             queues[part.topic_partition] = [part.records[start : start + size] for start, size in spans]
-        for place, offsets in window.produce_all(queues).items():
-            placed[place] += offsets
+        for topic_partition, offsets in window.produce_all(queues).items():
+            placed[topic_partition] += offsets
     return placed
 
 
@@ -129,8 +129,8 @@ def test_batches_of_every_codec_arrive_with_the_same_payload_bytes(two_clusters:
     assert end_txn(target, txn, True, deadline()) is EndTxnAnswer.ENDED
     assert end_txn(target, txn, True, deadline()) is EndTxnAnswer.ENDED
     before, after = read_all(source, topic_name), read_all(target, topic_name)
-    for place, batches in before.items():
-        copied = [batch for batch in after[place] if not batch[22] & 0x20]
+    for topic_partition, batches in before.items():
+        copied = [batch for batch in after[topic_partition] if not batch[22] & 0x20]
         assert [batch[BATCH_HEADER_BYTES:] for batch in copied] == [batch[BATCH_HEADER_BYTES:] for batch in batches]
     assert records(two_clusters.target, topic_name) == records(two_clusters.source, topic_name)
     fence = init_producer_id(target, txn.transactional_id, 60_000, deadline())
@@ -184,14 +184,14 @@ def test_a_position_beyond_the_log_end_is_data_loss_with_both_offsets(two_cluste
 
 
 def test_a_topic_that_was_created_again_is_refused_by_its_id_and_never_read(two_clusters: Any, topic_name: str) -> None:
-    node, place = two_clusters.source, TopicPartition(topic_name, 0)
+    node, topic_partition = two_clusters.source, TopicPartition(topic_name, 0)
     source, admin = cluster_of(node), AdminClient({"bootstrap.servers": node.bootstrap})
     create(node, topic_name)
     write(node, topic_name, 4)
     topic_id = source.metadata([topic_name], deadline()).topics[topic_name].topic_id
 
     def read() -> int:
-        ranges = [ReadRange(place, 0, 10, 1.0, topic_id)]
+        ranges = [ReadRange(topic_partition, 0, 10, 1.0, topic_id)]
         reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
         return sum(int(part.index.headers["records_count"].sum()) for response in reader for part in response)
 
@@ -212,10 +212,10 @@ def test_a_range_ends_at_its_end_also_when_later_batches_were_fetched_along(two_
         producer.produce(topic_name, b"x", partition=0)
         producer.flush()
     source = cluster_of(two_clusters.source)
-    place = TopicPartition(topic_name, 0)
-    ranges = [ReadRange(place, 0, 2, 1.0)]
+    topic_partition = TopicPartition(topic_name, 0)
+    ranges = [ReadRange(topic_partition, 0, 2, 1.0)]
     reader = RangeReader(source, ranges, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=1 << 16, deadline=deadline())
     fetched = [len(part.index) for response in reader for part in response]
     assert sum(fetched) == 4
-    assert reader.positions() == {place: 2}
+    assert reader.positions() == {topic_partition: 2}
     source.close()

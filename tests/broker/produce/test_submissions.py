@@ -99,7 +99,7 @@ def test_what_follows_is_sent_before_anything_is_acknowledged(slot: Slot) -> Non
     assert (first.base_offsets, second.base_offsets) == ({A: [0, 1], B: [0, 1]}, {A: [3], B: [3]})
     slot.window.finish(third)
     assert third.base_offsets == {B: [6]}
-    assert {place: slot.written(place) for place in (A, B)} == slot.sent
+    assert {topic_partition: slot.written(topic_partition) for topic_partition in (A, B)} == slot.sent
 
 
 def test_an_error_of_an_earlier_submission_is_raised_as_its_own_and_nothing_is_sent_again(slot: Slot) -> None:
@@ -169,7 +169,7 @@ def test_responses_that_have_come_together_are_parsed_together(slot_of_one_leade
     assert (first.base_offsets[A], second.base_offsets[A]) == (list(range(30)), list(range(30, 90, 2)))
     assert (first.base_offsets[B], second.base_offsets[B]) == (first.base_offsets[A], second.base_offsets[A])
     assert len(received_alone) < 10
-    assert {place: slot.written(place) for place in (A, B)} == slot.sent
+    assert {topic_partition: slot.written(topic_partition) for topic_partition in (A, B)} == slot.sent
 
 
 def test_an_error_among_responses_that_have_come_together_is_of_its_own_request(slot_of_one_leader: Slot) -> None:

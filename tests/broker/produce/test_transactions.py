@@ -1,4 +1,4 @@
-"""Each request of the transaction protocol, against a coordinator that moves, loads, forgets, fences and loses answers."""
+"""Each request of the transaction protocol, against a coordinator that moves, loads, forgets, fences and loses responses."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def began(fake: StrictCluster, slot: Slot) -> None:
 
 @pytest.mark.parametrize("code", RETRIED)
 @pytest.mark.parametrize("api", CALLS)
-def test_a_retriable_code_is_asked_again_until_there_is_an_answer(fake: StrictCluster, slot: Slot, api: str, code: int) -> None:
+def test_a_retriable_code_is_asked_again_until_there_is_a_response(fake: StrictCluster, slot: Slot, api: str, code: int) -> None:
     began(fake, slot)
     before = fake.asked(api)
     fake.change(api, error(code), error(code))
@@ -122,7 +122,7 @@ def test_a_retriable_code_is_asked_again_until_there_is_an_answer(fake: StrictCl
 
 @pytest.mark.parametrize("api", CALLS)
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
-def test_a_broken_answer_is_asked_for_again_on_another_connection(
+def test_a_broken_response_is_asked_for_again_on_another_connection(
     fake: StrictCluster, slot: Slot, api: str, broken: Change
 ) -> None:
     began(fake, slot)
@@ -376,7 +376,7 @@ def test_ending_twice_is_ending_once(fake: StrictCluster, slot: Slot, commit: bo
     assert len(fake.log("t").batches) == 1
 
 
-def test_a_lost_answer_to_the_commit_is_found_out_by_asking_again(fake: StrictCluster, slot: Slot) -> None:
+def test_a_lost_response_to_the_commit_is_found_out_by_asking_again(fake: StrictCluster, slot: Slot) -> None:
     began(fake, slot)
     fake.hold_markers()
     fake.change("EndTxn", dropped_after(), AS_IT_SHOULD, after(fake.write_markers))
@@ -386,7 +386,7 @@ def test_a_lost_answer_to_the_commit_is_found_out_by_asking_again(fake: StrictCl
 
 
 @pytest.mark.parametrize("lost", [dropped_before(), dropped_after(), error(51), error(7, is_performed=True)])
-def test_a_commit_without_an_answer_until_the_deadline_has_an_unknown_outcome(
+def test_a_commit_without_a_response_until_the_deadline_has_an_unknown_outcome(
     fake: StrictCluster, slot: Slot, lost: Change
 ) -> None:
     began(fake, slot)

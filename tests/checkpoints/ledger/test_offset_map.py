@@ -278,29 +278,29 @@ def test_a_take_over_that_loses_to_another_take_over_is_fenced(tmp_path: Path) -
         take(tmp_path, "new", writer=Faulty(tmp_path, once("before append", lambda: do(take(tmp_path, "rival")))))
 
 
-def _race(tables: str, name: str, barrier: Any, answers: Any) -> None:
+def _race(tables: str, name: str, barrier: Any, results: Any) -> None:
     barrier.wait(60)
     try:
         owner = take(Path(tables), name)
         owner.settle()
         for at in range(5):
             decide(owner, data(at, at + 1, txn=SlotTxn(name, 1, at)))
-        answers.put((name, "done"))
+        results.put((name, "done"))
     except MirrorError as error:
-        answers.put((name, type(error).__name__))
+        results.put((name, type(error).__name__))
 
 
 def test_of_processes_that_start_at_once_each_position_is_decided_by_one(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    barrier, answers = context.Barrier(3), context.Queue()
-    runs = [context.Process(target=_race, args=(str(tmp_path), f"run{n}", barrier, answers)) for n in range(3)]
+    barrier, results = context.Barrier(3), context.Queue()
+    runs = [context.Process(target=_race, args=(str(tmp_path), f"run{n}", barrier, results)) for n in range(3)]
     for run in runs:
         run.start()
-    actual = dict(answers.get(timeout=120) for _ in runs)
+    actual = dict(results.get(timeout=120) for _ in runs)
     for run in runs:
         run.join(60)
-    answers.close()
-    answers.join_thread()
+    results.close()
+    results.join_thread()
     assert set(actual.values()) <= {"done", "FencedError", "OffsetMapConflictError"}
     reader = OffsetMap.open(str(tmp_path))
     recorded = reader.recorded()
@@ -311,7 +311,7 @@ def test_of_processes_that_start_at_once_each_position_is_decided_by_one(tmp_pat
     assert versions == sorted(set(versions), reverse=True)
 
 
-def test_of_two_threads_that_write_as_one_run_only_one_wins_each_place_in_the_log(tmp_path: Path) -> None:
+def test_of_two_threads_that_write_as_one_run_only_one_wins_each_version_of_the_log(tmp_path: Path) -> None:
     settled(tmp_path, "one")
     ready = threading.Barrier(2)
     failures: list[str] = []
@@ -786,8 +786,8 @@ def test_as_of_uses_what_was_decided_until_then(tmp_path: Path) -> None:
     decide(owner, data(5, 9))
     owner.settle()
     reader = OffsetMap.open(str(tmp_path))
-    answers = [reader.translate("orders", 0, 7, as_of=datetime.fromtimestamp(at, UTC)) for at in (9, 10, 20)]
-    assert [(translated.exact, translated.beyond, translated.target_offset) for translated in answers] == [
+    results = [reader.translate("orders", 0, 7, as_of=datetime.fromtimestamp(at, UTC)) for at in (9, 10, 20)]
+    assert [(translated.exact, translated.beyond, translated.target_offset) for translated in results] == [
         (False, True, None), (False, True, 105), (True, False, 107),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Positions of groups, as looks noted them, at any time since."""
+"""Positions of groups, as looks recorded them, at any time since."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path:
     assert offsets(60 * 24 * 9) == ({("g", A): 9}, at(60), None), "also long after the last look"
     positions = positions_as_of(store, at(0))
     assert positions.positions[0] == GroupPosition(group="g", source=A, offset=5, metadata="m", target_offset=7)
-    noted = last_pass(store, at(2.5))
-    assert noted is not None
-    assert noted.problem == "the source is unreachable"
+    recorded = last_pass(store, at(2.5))
+    assert recorded is not None
+    assert recorded.problem == "the source is unreachable"
 
 
 @pytest.mark.parametrize("writer", ["deltalake", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.long])])
@@ -104,16 +104,16 @@ def test_between_complete_passes_notes_are_thinned_out_up_to_a_time(tmp_path: Pa
         done = GroupSyncPass(observed_at=at(minutes), is_whole=is_whole)
         record_pass(store, done, [GroupPosition(group="g", source=A, offset=offset)])
 
-    def noted() -> list[datetime]:
+    def recorded() -> list[datetime]:
         offsets = sorted(row["observed_at"] for row in store.read("group_offsets", ()))
         assert offsets == sorted(row["observed_at"] for row in store.read("group_syncs", ()))
         return offsets
 
     thin_out(store, at(59))
-    assert noted() == [at(minutes) for minutes in (0, 1, 60, 61, 120)]
+    assert recorded() == [at(minutes) for minutes in (0, 1, 60, 61, 120)]
     thin_out(store, at(119))
-    assert noted() == [at(minutes) for minutes in (0, 60, 61, 120)]
+    assert recorded() == [at(minutes) for minutes in (0, 60, 61, 120)]
     assert [position.offset for position in positions_as_of(store, at(30)).positions] == [1]
     assert [position.offset for position in positions_as_of(store, at(90)).positions] == [4]
     thin_out(store, at(121))
-    assert noted() == [at(minutes) for minutes in (0, 60, 120)]
+    assert recorded() == [at(minutes) for minutes in (0, 60, 120)]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shallow_mirror.checkpoints.rows.codec import TIMESTAMP, Column, Inline, Int32, Json, TimeMs, row_codec
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     topic: str
     partition: int
 
@@ -51,8 +51,8 @@ class Example:
     at: datetime
     seen_at_ms: TimeMs
     ended_at_ms: TimeMs | None = None
-    source: Place
-    target: Place | None = None
+    source: Location
+    target: Location | None = None
     span: Annotated[Span, Inline("span_")]
     details: Annotated[Details | None, Inline()] = None
     colour: Colour
@@ -72,7 +72,7 @@ _INT64, _INT32, _TEXT = pa.int64(), pa.int32(), pa.string()
 int64 = st.integers(-(1 << 62), (1 << 62) - 1)
 time_ms = st.integers(0, 4_000_000_000_000)
 spans = st.builds(Span, int64, int64)
-places = st.builds(Place, st.text(), st.integers(0, 1 << 20))
+locations = st.builds(Location, st.text(), st.integers(0, 1 << 20))
 examples = st.builds(
     Example,
     name=st.text(),
@@ -84,8 +84,8 @@ examples = st.builds(
     at=time_ms.map(lambda ms: datetime.fromtimestamp(ms / 1000, UTC)),
     seen_at_ms=time_ms,
     ended_at_ms=st.none() | time_ms,
-    source=places,
-    target=st.none() | places,
+    source=locations,
+    target=st.none() | locations,
     span=spans,
     details=st.none() | st.builds(Details, size_bytes=int64, note=st.text()),
     colour=st.sampled_from(Colour),
@@ -141,7 +141,7 @@ class After:
     name: str
     details: Annotated[NewDetails, Inline()]
     epoch: Int32 = 7
-    place: Place | None = None
+    location: Location | None = None
 
 
 def test_columns_that_a_table_lacks_or_that_are_null_in_old_rows_take_the_default() -> None:
@@ -160,6 +160,6 @@ def test_a_missing_column_without_a_default_is_an_error() -> None:
 def _example(count: int) -> Example:
     return Example(
         name="n", count=count, epoch=1, ratio=0.5, is_done=True, data=b"\0", at=datetime(2026, 1, 1, tzinfo=UTC), seen_at_ms=1_000,
-        source=Place("t", 0), target=Place("u", 1), span=Span(1, 2), details=Details(size_bytes=1), colour=Colour.BLUE, action="on",
+        source=Location("t", 0), target=Location("u", 1), span=Span(1, 2), details=Details(size_bytes=1), colour=Colour.BLUE, action="on",
         configs={"a": "b"}, spans=(Span(3, 4),), checksums=(5,), document={"k": 1},
     )  # fmt: skip

@@ -73,8 +73,8 @@ def test_what_lies_between_the_position_and_the_first_batch_is_a_gap() -> None:
 def test_a_rebuilt_batch_has_a_row_for_each_run_on_both_sides_and_does_not_merge_with_raw_ones() -> None:
     records = view(batch(0, 2), batch(2, deltas=[0, 1, 2, 4, 5], last_offset_delta=7), batch(10, 1))
     index = index_batches(records)
-    place = TopicPartition("t", 0)
-    admission = admit(index, records, topic_partition=place, position=0, range_end=99, aborted=(), limits=LIMITS)
+    topic_partition = TopicPartition("t", 0)
+    admission = admit(index, records, topic_partition=topic_partition, position=0, range_end=99, aborted=(), limits=LIMITS)
     builder = SegmentBuilder(SOURCE, TARGET, 0)
     made = Rewritten(np.array([2, 3, 4, 6, 7]), [SentPart(1, 0, 2), SentPart(2, 0, 3)])
     builder.add(index, admission, [100, 102, 110, 113], {1: made})

@@ -145,9 +145,9 @@ def test_released_records_lead_to_where_they_are_and_no_other_offset_leads_there
         segment(SegmentKind.RELEASED, 7, 8, 202),
     )
     line = Line(rows, 0, 10, ())
-    answers = [line.forward.find(offset) for offset in range(10)]
-    assert [translated.target_offset for translated in answers] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
-    assert [str(difference.kind) for difference in answers[2:9]] == [
+    translations = [line.forward.find(offset) for offset in range(10)]
+    assert [translated.target_offset for translated in translations] == [100, 101, 102, 200, 201, 103, 103, 202, 103, 104]
+    assert [str(difference.kind) for difference in translations[2:9]] == [
         "data",
         "released",
         "released",
@@ -156,6 +156,6 @@ def test_released_records_lead_to_where_they_are_and_no_other_offset_leads_there
         "released",
         "data",
     ]
-    assert [translated.exact for translated in answers] == [True, True, True, True, True, False, False, True, True, True]
+    assert [translated.exact for translated in translations] == [True, True, True, True, True, False, False, True, True, True]
     assert [line.backward.find(offset).target_offset for offset in (102, 103, 200, 202)] == [2, 8, 3, 7]
     assert line.backward.find(150).beyond

@@ -1,4 +1,4 @@
-"""Who plays the people in a rehearsal: the writer stops when it is asked to, and a mirror that has ended ends it."""
+"""The people in a rehearsal, simulated: the writer stops when it is asked to, and a mirror that has ended ends it."""
 
 from __future__ import annotations
 

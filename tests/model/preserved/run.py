@@ -1,6 +1,6 @@
 """Many schedules of a partition that preserves offsets: `make model`, or `python -m tests.model.preserved.run SCHEDULES`.
 
-A schedule is drawn from its number and the seed; a violation is printed with what it takes to play it again, step by step.
+A schedule is drawn from its number and the seed; a violation is printed with what it takes to replay it, step by step.
 """
 
 from __future__ import annotations

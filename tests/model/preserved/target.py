@@ -32,12 +32,12 @@ class Connection:
     `trusts_log`: something was sent over it because the log was new, or held the producer's batch.
     """
 
-    __slots__ = ("answers", "broker", "closes_at", "is_broken", "is_slow", "requests", "trusts_log", "waits")
+    __slots__ = ("broker", "closes_at", "is_broken", "is_slow", "requests", "responses", "trusts_log", "waits")
 
     def __init__(self, broker: int) -> None:
         self.broker = broker
         self.requests: deque[Request] = deque()
-        self.answers: deque[tuple[int, int]] = deque()
+        self.responses: deque[tuple[int, int]] = deque()
         self.waits: tuple[int, int] | None = None
         self.closes_at: int | None = None
         self.is_broken = self.is_slow = False
@@ -87,20 +87,20 @@ class TargetPartition:
         if connection.waits is not None:
             base, end = connection.waits
             if not replica.is_leading:
-                answer = NOT_LEADER
+                response = NOT_LEADER
             elif replica.high_watermark >= end:
-                answer = NO_ERROR
+                response = NO_ERROR
             elif self._chance() < 0.2:
-                answer = TIMED_OUT
+                response = TIMED_OUT
             else:
                 return
             connection.waits = None
-            connection.answers.append((answer, base))
+            connection.responses.append((response, base))
         elif connection.requests:
             error, base, end = self._produce(replica, connection.requests.popleft())
             if error:
                 self.refusals += 1
-                connection.answers.append((error, base))
+                connection.responses.append((error, base))
             else:
                 connection.waits = base, end
 

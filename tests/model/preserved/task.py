@@ -64,9 +64,9 @@ class Task:
             self._learn(world)
             return
         connection = self._connection
-        if connection is not None and (connection.answers or connection.is_broken):
-            error, base = connection.answers.popleft() if connection.answers else (DISCONNECTED, -1)
-            self._take_answer(world, error, base)
+        if connection is not None and (connection.responses or connection.is_broken):
+            error, base = connection.responses.popleft() if connection.responses else (DISCONNECTED, -1)
+            self._take_response(world, error, base)
         elif self._may_send(world):
             self._send(world)
         elif not self._unanswered or not world.rules.records_answered:
@@ -158,7 +158,7 @@ class Task:
         self._connection.requests.append(request)
         self._unanswered.append((request.wanted, request.records))
 
-    def _take_answer(self, world: World, error: int, base: int) -> None:
+    def _take_response(self, world: World, error: int, base: int) -> None:
         if error == NO_ERROR:
             wanted, count = self._unanswered.popleft()
             if base != wanted and world.rules.compares_base_offsets:
@@ -195,7 +195,7 @@ class Task:
             return self._stage != _START
         if not self._is_alone or self._next == self._trusted_origin:
             return True
-        return self._connection is not None and bool(self._connection.answers)
+        return self._connection is not None and bool(self._connection.responses)
 
     @property
     def sent(self) -> int:

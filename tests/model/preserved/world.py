@@ -1,6 +1,6 @@
 """One schedule, drawn from a seed: owners of the map, their tasks, the target, time, and what goes wrong.
 
-What is assumed of the surroundings, and by what the product or an operator makes sure of it:
+What is assumed of the environment, and by what the product or an operator makes sure of it:
 
 - Brokers take `connections.max.idle.ms` at the most to close a connection of a dead writer; a task ends at its deadline, and the
   owner of before starts no new one (it checks its ownership first). Both together are `quiet_ms`.
@@ -76,7 +76,7 @@ _FOCUSES = (
 class World:
     """`position`: of the map, up to where the source's offsets are accounted for. `recorded_end`: of what it has on the target.
 
-    `focus`: drawn where it is None. `unclean_ms`: when a request of another writer, or one without an answer, may have been on its way the last time. `cut`: how
+    `focus`: drawn where it is None. `unclean_ms`: when a request of another writer, or one without a response, may have been on its way the last time. `cut`: how
     many records a batch has; 0: any number.
     """
 

@@ -159,7 +159,7 @@ def expiry_of(config: ArchiveConfig, owner: OffsetMapOwner) -> Expiry:
 
 
 @pytest.mark.parametrize("step", ["before update", "after update"])
-def test_a_commit_whose_answer_was_lost_is_read_back(tmp_path: Path, step: str) -> None:
+def test_a_commit_whose_response_was_lost_is_read_back(tmp_path: Path, step: str) -> None:
     config = written(tmp_path).config
     writer = Faulty(MirrorStorage.of(config.tables).decisions(ARCHIVE_LAYOUT))
     owner = owner_of(config, writer)
@@ -296,7 +296,7 @@ def test_notes_of_groups_are_kept_as_long_as_the_oldest_cut_needs_them(tmp_path:
     def time_of(day: float) -> datetime:
         return datetime.fromtimestamp(NOW_MS / 1000, UTC) + timedelta(days=day)
 
-    def noted() -> list[float]:
+    def recorded() -> list[float]:
         times = sorted(row["observed_at"] for row in tables.read("group_syncs", ()))
         assert times == sorted(row["observed_at"] for row in tables.read("group_offsets", ()))
         return [(time - time_of(0)) / timedelta(days=1) for time in times]
@@ -305,11 +305,11 @@ def test_notes_of_groups_are_kept_as_long_as_the_oldest_cut_needs_them(tmp_path:
         note(day - 0.5, 10 * day, is_whole=True)
         note(day, 10 * day + 1, is_whole=False)
     expire(archive.config, takes_over=True, now_ms=lambda: NOW_MS + 5 * DAY_MS)
-    assert noted() == [-0.5, 0.5, 1.5, 2.5, 3, 3.5, 4, 4.5, 5]
+    assert recorded() == [-0.5, 0.5, 1.5, 2.5, 3, 3.5, 4, 4.5, 5]
     # Of the data of days 0 and 1 nothing is kept at day 8.5: the oldest record is of day 2.
     assert expire(archive.config, takes_over=True, now_ms=lambda: NOW_MS + 8 * DAY_MS + DAY_MS // 2).object_count == 2
-    assert noted() == [1.5, 2.5, 3.5, 4.5, 5]
+    assert recorded() == [1.5, 2.5, 3.5, 4.5, 5]
     oldest = positions_as_of(tables, time_of(2)).positions
     assert [(position.group, position.offset) for position in oldest] == [("g", 20)]
     expire(archive.config, takes_over=True, now_ms=lambda: NOW_MS + 99 * DAY_MS)
-    assert noted() == [4.5, 5]
+    assert recorded() == [4.5, 5]

@@ -30,8 +30,8 @@ def written(folder: Path) -> ArchiveOfTest:
     return archive
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, ends: dict[SourcePartition, int]) -> None:
-    class Answering:
+def serve_ends(monkeypatch: pytest.MonkeyPatch, ends: dict[SourcePartition, int]) -> None:
+    class ServedEnds:
         def __init__(self, *_: object) -> None:
             pass
 
@@ -39,13 +39,13 @@ def answering(monkeypatch: pytest.MonkeyPatch, ends: dict[SourcePartition, int])
             ids = {source.topic: source.topic_id for source in ends}
             return LogEnds(ends=ends, topic_ids=ids, leaderless=frozenset())
 
-    monkeypatch.setattr(archive_status, "SourceOffsets", Answering)
+    monkeypatch.setattr(archive_status, "SourceOffsets", ServedEnds)
     monkeypatch.setattr(archive_status, "retention_threats", lambda *_: ())
 
 
 def test_topics_have_what_is_archived_and_the_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = written(tmp_path)
-    answering(monkeypatch, {ORDERS: 25, SECOND: 3})
+    serve_ends(monkeypatch, {ORDERS: 25, SECOND: 3})
     status = gather_archive_status(archive.config)
     orders, payments = status.topics
     assert orders.partitions[0] == ArchivedPartition(
@@ -65,7 +65,7 @@ def test_what_expired_is_not_counted_and_the_position_stays(tmp_path: Path, monk
     rows = archive.archive({SECOND: [batch(3, 1)]})
     assert rows[0].stored is not None
     archive.owner.mark([rows[0].stored.object_name], SegmentState.DELETE_SEGMENT_STARTED, (3, 3))
-    answering(monkeypatch, {})
+    serve_ends(monkeypatch, {})
     status = gather_archive_status(archive.config)
     at = status.topics[0].partitions[1]
     assert (at.position, at.last_offset, at.record_count) == (4, 2, 3)
@@ -91,7 +91,7 @@ def test_a_source_that_does_not_answer_costs_the_lag_only(tmp_path: Path, monkey
 
 def test_the_command_prints_a_table_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = written(tmp_path)
-    answering(monkeypatch, {ORDERS: 25, SECOND: 3, PAYMENTS: 3})
+    serve_ends(monkeypatch, {ORDERS: 25, SECOND: 3, PAYMENTS: 3})
     file = tmp_path / "archive.yaml"
     document = {
         "archive": archive.config.archive,

@@ -187,11 +187,11 @@ def test_objects_are_read_in_pieces_of_bounded_size(tmp_path: Path, monkeypatch:
     sizes: list[int] = []
     read = ObjectStore.read_ranges
 
-    def noted(self: ObjectStore, name: str, ranges: list[tuple[int, int]], max_concurrency: int = 8) -> tuple[bytes, ...]:
+    def recording(self: ObjectStore, name: str, ranges: list[tuple[int, int]], max_concurrency: int = 8) -> tuple[bytes, ...]:
         sizes.append(sum(size for _, size in ranges))
         return read(self, name, ranges, max_concurrency)
 
-    monkeypatch.setattr(ObjectStore, "read_ranges", noted)
+    monkeypatch.setattr(ObjectStore, "read_ranges", recording)
     assert verify_archive(archive.config).is_equal
     assert max(sizes) <= 1_500_000
     assert len(sizes) >= 4

@@ -126,7 +126,7 @@ def test_what_is_missed_once_and_is_there_again_is_counted_from_the_next_time(sc
     assert scene.expire(80) == [PAYMENTS]
 
 
-def test_a_topic_is_missed_by_two_answers_before_anything_is_deleted(tmp_path: Path) -> None:
+def test_a_topic_is_missed_by_two_responses_before_anything_is_deleted(tmp_path: Path) -> None:
     with StrictCluster(cluster_id=CLUSTER_ID) as source:
         scene = Scene(tmp_path, source, keep="1 ms")
         source.delete_topic("orders")

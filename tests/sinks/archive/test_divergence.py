@@ -21,9 +21,9 @@ def history(*epochs: tuple[int, int], start: int = 0, end: int = 100, rows: tupl
     return EpochHistory(epochs, start, end, rows or (start,))
 
 
-def found(log: EpochHistory, *answers: EpochEnd, is_compacted: bool = False) -> tuple[list[int], int | None, str]:
+def found(log: EpochHistory, *epoch_ends: EpochEnd, is_compacted: bool = False) -> tuple[list[int], int | None, str]:
     """Return what is asked, the divergent offset, and why there is none."""
-    divergence, asked, remaining = Divergence(log, is_compacted=is_compacted), list[int](), list(answers)
+    divergence, asked, remaining = Divergence(log, is_compacted=is_compacted), list[int](), list(epoch_ends)
     while divergence.ask is not None:
         asked.append(divergence.ask)
         divergence.take(remaining.pop(0))
@@ -56,20 +56,20 @@ def test_a_leader_without_any_of_the_archived_epochs_has_other_records_from_the_
     assert found(history((3, 0)), EpochEnd(1, 20)) == ([3], 0, "")
 
 
-def test_rows_without_batches_in_front_of_the_first_epoch_belong_to_the_log_up_to_the_answer() -> None:
+def test_rows_without_batches_in_front_of_the_first_epoch_belong_to_the_log_up_to_the_response() -> None:
     log = EpochHistory.of_rows([ArchivedRange(0, 50), ArchivedRange(50, 100, ((3, 50),))])
     assert found(log, EpochEnd(1, 20)) == ([3], 20, "")
 
 
 @pytest.mark.parametrize(
-    ("log", "answers", "reason"),
+    ("log", "epoch_ends", "reason"),
     [
         (history(), [], "no archived batch has a leader epoch"),
         (history((3, 0)), [EpochEnd(-1, -1)], "the leader does not know any leader epoch up to 3"),
     ],
 )
-def test_what_cannot_be_found_out_is_not_guessed(log: EpochHistory, answers: list[EpochEnd], reason: str) -> None:
-    assert found(log, *answers)[1:] == (None, reason)
+def test_what_cannot_be_found_out_is_not_guessed(log: EpochHistory, epoch_ends: list[EpochEnd], reason: str) -> None:
+    assert found(log, *epoch_ends)[1:] == (None, reason)
 
 
 def test_on_compacted_topics_an_end_that_the_next_epoch_sets_is_lowered_to_its_row() -> None:
@@ -152,8 +152,8 @@ class ModelArchive:
         """As `sinks/slots/truncation_check.py`."""
         if self.last is None or self.last.leader_epoch == first.leader_epoch:
             return False
-        answer = replicas.leader.end_of(self.last.leader_epoch)
-        return answer.leader_epoch != self.last.leader_epoch or answer.end < self.last.end
+        epoch_end = replicas.leader.end_of(self.last.leader_epoch)
+        return epoch_end.leader_epoch != self.last.leader_epoch or epoch_end.end < self.last.end
 
     def begin_lineage(self, replicas: Replicas) -> bool:
         log = self.history()

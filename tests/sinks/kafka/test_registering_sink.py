@@ -38,8 +38,8 @@ def sink_of(folder: Path, clusters: Clusters, register: Callable[[], None]) -> M
     return micro_batch_sink(owner, performer, clusters.job({}), register=register)
 
 
-def planned(answer: SlotResult = NOTHING_READ, run: Callable[[], None] = lambda: None) -> Any:
-    return planned_frame(itertools.repeat([answer]), run=run)
+def planned(result: SlotResult = NOTHING_READ, run: Callable[[], None] = lambda: None) -> Any:
+    return planned_frame(itertools.repeat([result]), run=run)
 
 
 def test_new_partitions_are_registered_in_front_of_each_micro_batch_and_never_while_one_runs(

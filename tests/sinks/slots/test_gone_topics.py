@@ -65,7 +65,7 @@ class Copy:
         return self.clusters.job({A: 0, B: 0, USERS: 0}, **settings)
 
     def lose_target(self, change: Change, api: str | None) -> None:
-        """Let `copy` go away in front of the first answer to `api`; None: before the slot begins.
+        """Let `copy` go away in front of the first response to `api`; None: before the slot begins.
 
         Not at once: what is asked meanwhile over another connection is answered before.
         """
@@ -113,7 +113,12 @@ def test_a_target_topic_that_goes_away_is_left_out_and_the_other_topic_is_copied
 ) -> None:
     copy.lose_target(change, api)
     copy.run_rounds(run, of_orders("target", GONE))
-    visible = [batch for place, log in copy.clusters.target.logs.items() if place[0] == "copy" for batch in log.batches]
+    visible = [
+        batch
+        for topic_partition, log in copy.clusters.target.logs.items()
+        if topic_partition[0] == "copy"
+        for batch in log.batches
+    ]
     assert all(batch.header.is_transactional for batch in visible), "readers of another topic see nothing of the mirror's"
 
 

@@ -27,8 +27,8 @@ def test_each_document_has_the_text_of_one_that_is_built_alone(
     for first in firsts:
         offsets = first
         for change in [{}, *changes]:
-            places = list(offsets)
-            offsets = offsets | {places[at]: offset for at, offset in change.items() if at < len(places)}
+            partitions = list(offsets)
+            offsets = offsets | {partitions[at]: offset for at, offset in change.items() if at < len(partitions)}
             built = documents.build(offsets)
             assert json.dumps(built) == json.dumps(offset_planning.build_stream_offset(offsets))
             assert documents.parse(json.loads(json.dumps(built))) == offsets

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import TwoClusters
 from tests.fakes.record_rules import header_of, split_batches
-from tests.support.mirror_runs import ReadRecord, conf_file, create_topic, open_transaction, read_places, write_stamped
+from tests.support.mirror_runs import ReadRecord, conf_file, create_topic, open_transaction, read_partitions, write_stamped
 from tests.support.one_batch import one_batch_producer
 from tests.verify.log_files import FIRST_SEGMENT
 from tests.verify.mirror_main import catch_up
@@ -35,7 +35,7 @@ def write_small(bootstrap: str, topic: str, first: int) -> None:
 
 
 def read(bootstrap: str, topic: str) -> list[ReadRecord]:
-    return read_places(bootstrap, [(topic, 0)])[topic, 0]
+    return read_partitions(bootstrap, [(topic, 0)])[topic, 0]
 
 
 def test_small_batches_become_few_and_one_that_the_target_refuses_among_them_is_set_aside_alone(

@@ -21,7 +21,7 @@ from tests.support.mirror_runs import (
     delete_records,
     high_watermark,
     open_transaction,
-    read_places,
+    read_partitions,
     write,
 )
 from tests.support.one_batch import one_batch_producer
@@ -104,7 +104,7 @@ def read_on(bootstrap: str, topic: str, count: int | None = None) -> list[Read]:
 
 
 def committed_records(bootstrap: str, topic: str) -> list[Read]:
-    return [Read(record.offset, record.value) for record in read_places(bootstrap, [(topic, 0)])[topic, 0]]
+    return [Read(record.offset, record.value) for record in read_partitions(bootstrap, [(topic, 0)])[topic, 0]]
 
 
 def move_group(conf: MirrorConfig, topic: str, **options: Any) -> None:

@@ -1,25 +1,17 @@
 from __future__ import annotations
 
-import importlib.util
-from typing import Any
-
 import pytest
 from tests.support.inline_session import InlineSession
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runs import micro_batch_choice
-from shallow_mirror.streaming.runs.micro_batch_choice import ADMISSION_CONTROL, choose_micro_batches
+from shallow_mirror.streaming.runs.micro_batch_choice import choose_micro_batches
 from shallow_mirror.streaming.runs.micro_batch_loop import loop_micro_batches
 from shallow_mirror.streaming.runs.micro_batch_stream import stream_micro_batches
 
 
 def _without_admission_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-
-    def find_spec(name: str, package: str | None = None) -> Any:
-        return None if name == ADMISSION_CONTROL else found(name, package)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.setattr(micro_batch_choice, "has_admission_control", lambda: False)
 
 
 def test_a_classic_session_with_admission_control_streams_unless_the_loop_is_set() -> None:

@@ -52,14 +52,14 @@ class Source:
         return SimpleNamespace(topics={name: topics.get(name, gone) for name in (topics if names is None else names)})
 
     def latest_offsets(
-        self, places: Any, _isolation: object, _deadline: Deadline
+        self, topic_partitions: Any, _isolation: object, _deadline: Deadline
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
         ends = {partition.topic_partition: end for partition, (_, end) in self.logs.items()}
-        return {place: ends[place] for place in places}, {}
+        return {topic_partition: ends[topic_partition] for topic_partition in topic_partitions}, {}
 
     def list_offsets(self, wanted: Any, _isolation: object, _deadline: Deadline) -> Any:
         starts = {partition.topic_partition: start for partition, (start, _) in self.logs.items()}
-        return {place: SimpleNamespace(offset=starts[place]) for place in wanted}
+        return {topic_partition: SimpleNamespace(offset=starts[topic_partition]) for topic_partition in wanted}
 
 
 class Unsampled(SourceOffsets):
@@ -350,7 +350,7 @@ def test_a_disk_that_refuses_the_note_is_an_error_that_is_waited_out(tmp_path: P
         exchange.registrar.register()
 
 
-def test_a_planner_that_cannot_ask_or_gets_no_answer_ends_the_query_so_that_a_start_registers(tmp_path: Path) -> None:
+def test_a_planner_that_cannot_ask_or_gets_no_response_ends_the_query_so_that_a_start_registers(tmp_path: Path) -> None:
     exchange = Exchange(tmp_path)
     exchange.mirror.source.logs |= {LATE: (0, 3)}
     exchange.planner.latest({BASE: 5})

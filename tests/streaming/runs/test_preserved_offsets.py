@@ -19,7 +19,7 @@ from tests.support.mirror_runs import (
     create_topic,
     delete_records,
     high_watermark,
-    read_places,
+    read_partitions,
     set_topic,
     topics_of,
     wait_for,
@@ -51,8 +51,8 @@ def conf_of(clusters: TwoClusters, folder: Path, topic: str, **groups: Any) -> M
 
 def require_equal(clusters: TwoClusters, topic: str) -> None:
     """Both consumers of the target see what a read_committed consumer of the source sees, at the same offsets and times."""
-    source = read_places(clusters.source.bootstrap, [(topic, 0)])[topic, 0]
-    assert source == read_places(clusters.target.bootstrap, [(topic, 0)])[topic, 0]
+    source = read_partitions(clusters.source.bootstrap, [(topic, 0)])[topic, 0]
+    assert source == read_partitions(clusters.target.bootstrap, [(topic, 0)])[topic, 0]
     committed = [(record.offset, record.value) for record in source]
     assert committed == read_all(clusters.target.bootstrap, topic, "read_uncommitted")
     assert high_watermark(clusters.source.bootstrap, topic) == high_watermark(clusters.target.bootstrap, topic)
@@ -98,8 +98,8 @@ def test_every_record_keeps_its_offset_whatever_lies_between(
     catch_up(conf, spark)
     require_equal(two_clusters, topic_name)
     assert earliest(target, late) == late_start
-    behind_start = [record for record in read_places(source, [(late, 0)])[late, 0] if record.offset >= late_start]
-    assert behind_start == read_places(target, [(late, 0)])[late, 0]
+    behind_start = [record for record in read_partitions(source, [(late, 0)])[late, 0] if record.offset >= late_start]
+    assert behind_start == read_partitions(target, [(late, 0)])[late, 0]
     rows = rows_from_arrow(DeltaTable(table_uri(conf.tables)).to_pyarrow_table())
     data = [row.segment for row in rows if row.segment.kind is SegmentKind.DATA]
     assert data
@@ -167,7 +167,7 @@ def test_a_foreign_writer_stops_the_partition_with_its_offset(
     # Translated offsets go on from there, and the map stays exact.
     conf = conf_of(two_clusters, tmp_path, topic_name, topics={"offsets": {".*": "translated"}})
     catch_up(conf, spark)
-    values = [record.value for record in read_places(target, [(topic_name, 0)])[topic_name, 0]]
+    values = [record.value for record in read_partitions(target, [(topic_name, 0)])[topic_name, 0]]
     assert values == [b"a", b"b", b"foreign", b"c"]
 
 
@@ -186,10 +186,12 @@ def test_a_compacted_topic_keeps_its_offsets(two_clusters: TwoClusters, tmp_path
         for key in range(6):
             producer.produce(topic_name, key=f"{key if n == 0 or key % 2 else n * 10 + key}", value=f"{n} {key}", partition=0)
         assert producer.flush(30) == 0
-    wait_for("compaction", lambda: len(read_places(source, [(topic_name, 0)])[topic_name, 0]) < 24)
+    wait_for("compaction", lambda: len(read_partitions(source, [(topic_name, 0)])[topic_name, 0]) < 24)
     catch_up(conf_of(two_clusters, tmp_path, topic_name), spark)
-    records = read_places(source, [(topic_name, 0)])[topic_name, 0]
-    copied = {record.offset: record for record in read_places(two_clusters.target.bootstrap, [(topic_name, 0)])[topic_name, 0]}
+    records = read_partitions(source, [(topic_name, 0)])[topic_name, 0]
+    copied = {
+        record.offset: record for record in read_partitions(two_clusters.target.bootstrap, [(topic_name, 0)])[topic_name, 0]
+    }
     # Either side may have compacted more by now: what both have is at the same offset, and the newest of each key is there.
     newest = {record.key: record for record in records}
     assert all(copied[record.offset] == record for record in newest.values())
@@ -231,7 +233,7 @@ def test_preserved_offsets_become_translated_without_a_record_twice_and_not_pres
     write(source, topic_name, ["last"])
     translated = conf_of(two_clusters, tmp_path, topic_name, topics={"offsets": {}})
     catch_up(translated, spark)
-    copies = {bootstrap: read_places(bootstrap, [(topic_name, 0)])[topic_name, 0] for bootstrap in (source, target)}
+    copies = {bootstrap: read_partitions(bootstrap, [(topic_name, 0)])[topic_name, 0] for bootstrap in (source, target)}
     assert [record.value for record in copies[target]] == [record.value for record in copies[source]]
     assert verify_mirror(translated).differences == ()
     with pytest.raises(ConfigError, match=f"topics.offsets: {topic_name} was mirrored with translated offsets until now"):

@@ -21,7 +21,7 @@ from tests.support.mirror_runs import (
     create_topic,
     delete_records,
     high_watermark,
-    read_places,
+    read_partitions,
     topic_settings,
     write,
     write_stamped,
@@ -161,9 +161,9 @@ def test_a_log_is_restored_as_it_was_up_to_a_time_inside_of_a_batch(archived: Ar
     archived.restore(config)
 
     restored = config.target_topic(topic_name)
-    at_source = read_places(source, [(topic_name, 0)])[topic_name, 0]
+    at_source = read_partitions(source, [(topic_name, 0)])[topic_name, 0]
     expected = [record for record in at_source if record.timestamp_ms <= cut_ms]
-    assert read_places(target, [(restored, 0)])[restored, 0] == expected
+    assert read_partitions(target, [(restored, 0)])[restored, 0] == expected
     cut = next(record.offset for record in at_source if record.timestamp_ms > cut_ms)
     require_records(target, restored, {record.offset: record.value for record in expected}, 7, cut)
     require_records(target, config.target_topic(made.topic), {1: b"v", 4: b"v"}, 0, 25)
@@ -243,8 +243,8 @@ def test_preserved_and_translated_topics_are_restored_together(archived: Archive
         with pytest.raises(CrashError):
             archived.restore(config, CrashAt(point))
     archived.restore(config)
-    preserved, translated = (read_places(target, [(f"mixed.{topic}", 0)])[f"mixed.{topic}", 0] for topic in topics)
-    first, second = (read_places(source, [(topic, 0)])[topic, 0] for topic in topics)
+    preserved, translated = (read_partitions(target, [(f"mixed.{topic}", 0)])[f"mixed.{topic}", 0] for topic in topics)
+    first, second = (read_partitions(source, [(topic, 0)])[topic, 0] for topic in topics)
     assert preserved == first
     assert [record._replace(offset=0) for record in translated] == [record._replace(offset=0) for record in second]
     verified = verify_restore(config, is_deep=True)

@@ -15,7 +15,7 @@ from tests.messy.corpus import (
     write_large,
     write_stamped_by_the_broker,
 )
-from tests.support.mirror_runs import catch_up, config, create_topic, read_places
+from tests.support.mirror_runs import catch_up, config, create_topic, read_partitions
 from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
@@ -25,7 +25,7 @@ from shallow_mirror.verify import verify_mirror
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-def rebuilt_places(settings: MirrorConfig) -> set[tuple[str, int]]:
+def rebuilt_partitions(settings: MirrorConfig) -> set[tuple[str, int]]:
     rows = OffsetMap.open(settings.tables).settled_rows().to_pylist()
     return {(row["source_topic"], row["source_partition"]) for row in rows if row["rebuilt_batch_count"]}
 
@@ -41,15 +41,15 @@ def test_what_cannot_be_copied_as_it_is_comes_rebuilt_through_spark_as_well(
     write_stamped_by_the_broker(source, stamped)
     write_large(source, large)
     create_topic(target, large, settings={"max.message.bytes": str(SMALL_TARGET_BYTES)})
-    places = [(compacted, partition) for partition in range(len(CODECS) + 1)] + [(cut, 0), (stamped, 0), (large, 0)]
+    topic_partitions = [(compacted, partition) for partition in range(len(CODECS) + 1)] + [(cut, 0), (stamped, 0), (large, 0)]
     settings = config(tmp_path, source, target, [f"{name}.*"], read={"transfer": "through-spark"})
     catch_up(settings, spark)
     offset_map = OffsetMap.open(settings.tables)
-    originals, copies = read_places(source, places), read_places(target, places)
-    for place in places:
-        assert without_offsets(copies[place]) == without_offsets(originals[place]), place
-        assert_every_offset_is_translated(offset_map, place, originals[place], copies[place])
-    assert rebuilt_places(settings) == set(places)
+    originals, copies = read_partitions(source, topic_partitions), read_partitions(target, topic_partitions)
+    for topic_partition in topic_partitions:
+        assert without_offsets(copies[topic_partition]) == without_offsets(originals[topic_partition]), topic_partition
+        assert_every_offset_is_translated(offset_map, topic_partition, originals[topic_partition], copies[topic_partition])
+    assert rebuilt_partitions(settings) == set(topic_partitions)
     report = verify_mirror(settings)
     assert report.is_equal, report.sentences()
     assert report.record_count == sum(map(len, originals.values()))

@@ -94,11 +94,14 @@ def test_translate_answers_from_the_map_whatever_the_file_says(
     restores.restore()
     file = restores.folder / "restore.yaml"
     file.write_text(json.dumps(restores.document(["payments"], topics={"target_name": "back.{topic}"})))
-    for topic, answer in (("orders", "target east.orders-0 offset 6 (exact)"), ("payments", "payments-0 was never restored")):
+    for topic, translation in (
+        ("orders", "target east.orders-0 offset 6 (exact)"),
+        ("payments", "payments-0 was never restored"),
+    ):
         with pytest.raises(SystemExit):
             main(["translate", str(file), topic, "0", "6"])
         said = capsys.readouterr()
-        assert answer in said.out + said.err
+        assert translation in said.out + said.err
 
 
 def test_all_differences_are_named_at_once(restores: InlineRestores) -> None:

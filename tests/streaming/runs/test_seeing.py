@@ -30,8 +30,8 @@ Samples = dict[tuple[str, str], float]
 def _scraped(port: int) -> Samples:
     """Value by name and by what its labels say besides the mirror; nothing before the port is open."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            text = response.read().decode()
     except OSError:
         return {}
     return {

@@ -78,7 +78,7 @@ def test_groups_are_kept_in_step_and_remembered_with_tables_in_a_catalog(
     two_clusters: Any, spark: Any, schema: str, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
-    group, place = f"{topic_name}.readers", TopicPartition(topic_name, 0)
+    group, topic_partition = f"{topic_name}.readers", TopicPartition(topic_name, 0)
     groups = {"sync": "1 minute", "include": [re.escape(group)]}
     document = mirror_runs.document(
         source, target, [topic_name], mirror=topic_name, checkpoint=str(tmp_path / "checkpoint"), groups=groups
@@ -89,11 +89,11 @@ def test_groups_are_kept_in_step_and_remembered_with_tables_in_a_catalog(
         mirror_runs.write(source, topic_name, values)
         mirror_runs.catch_up(settings, spark)
     with closing(GroupClient(settings.source.client, "the source")) as view:
-        assert view.commit(group, {place: (2, "")}) == {}
+        assert view.commit(group, {topic_partition: (2, "")}) == {}
     mirror_runs.catch_up(settings, spark)
     with closing(GroupClient(settings.target.client, "the target")) as view:
         (committed,) = view.committed([group])[group]
-    assert (committed.topic_partition, committed.offset) == (place, 3), "behind the marker of the first transaction"
+    assert (committed.topic_partition, committed.offset) == (topic_partition, 3), "behind the marker of the first transaction"
     now = sync_groups(settings, spark=spark)
     then = sync_groups(settings, spark=spark, as_of=datetime.now(UTC))
     assert (

@@ -16,20 +16,20 @@ from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 
 
 class Cycles:
-    """`answer`: whether what was taken back may be copied."""
+    """`may_copy`: whether what was taken back may be copied."""
 
-    def __init__(self, answer: Callable[[], bool]) -> None:
-        self._answer = answer
+    def __init__(self, may_copy: Callable[[], bool]) -> None:
+        self._may_copy = may_copy
         self.requested: list[Collection[str]] = []
 
     def exempt(self, topics: frozenset[str], returned: frozenset[str]) -> None: ...
 
     def may_copy_again(self, returned: Collection[str]) -> bool:
         self.requested.append(returned)
-        return self._answer()
+        return self._may_copy()
 
 
-def no_answer() -> bool:
+def raise_unreachable() -> bool:
     raise RetriableError("BROKER_NOT_AVAILABLE", "the source does not answer")
 
 
@@ -64,14 +64,14 @@ def test_a_hand_over_is_confirmed_once_a_plan_was_made_without_the_topic(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("answer", "left"),
-    [(lambda: True, set()), (lambda: False, {"orders"}), (no_answer, {"orders"})],
+    ("may_copy", "left"),
+    [(lambda: True, set()), (lambda: False, {"orders"}), (raise_unreachable, {"orders"})],
     ids=["no other mirror copies it", "another mirror copies it", "the source does not answer"],
 )
 def test_a_topic_that_was_taken_back_is_planned_only_where_no_other_mirror_brings_it_back(
-    tmp_path: Path, answer: Callable[[], bool], left: set[str]
+    tmp_path: Path, may_copy: Callable[[], bool], left: set[str]
 ) -> None:
-    controls, paused_path, cycles = Controls.open(str(tmp_path)), tmp_path / "paused.json", Cycles(answer)
+    controls, paused_path, cycles = Controls.open(str(tmp_path)), tmp_path / "paused.json", Cycles(may_copy)
     monitor = monitored(controls, paused_path, cycles)
     controls.add("hand-over", ["orders"])
     monitor._read_controls()

@@ -210,9 +210,9 @@ def test_two_mirrors_in_both_directions_are_safe_with_the_source_in_names_and_re
         return made
 
     safe, unsafe = f"{topic}.safe", f"{topic}.unsafe"
-    for cluster, place in ((east, "east"), (west, "west")):
+    for cluster, side in ((east, "east"), (west, "west")):
         create_topic(cluster, safe, 2)
-        write(cluster, safe, [place])
+        write(cluster, safe, [side])
     there, back = mirrors("safe", "{source}.{topic}")
     with Running(there, spark) as first, Running(back, spark) as second:
         first.wait_for("copies in the west", lambda: runs.positions(there).get((safe, 0)) == 1)

@@ -114,7 +114,7 @@ def test_tables_that_only_spark_reads_are_refused_with_the_function_that_finds_t
     assert "kafka_archive_options(spark, ARCHIVE_FILE)" in problem
 
 
-def test_the_table_of_an_archive_may_have_a_place_of_its_own() -> None:
+def test_the_table_of_an_archive_may_have_a_folder_of_its_own() -> None:
     options = parse_archive_options({"archivesegments": "s3://b/5f0c", "objects": "s3://b/o", "storage.aws_region": "x"})
     assert options.tables.uri("archive_segments") == "s3://b/5f0c"
     assert options.tables.is_object_store
@@ -123,7 +123,7 @@ def test_the_table_of_an_archive_may_have_a_place_of_its_own() -> None:
         options.tables.uri("archive_topics")
 
 
-def test_the_place_of_the_table_is_given_once_and_absolute() -> None:
+def test_the_folder_of_the_table_is_given_once_and_absolute() -> None:
     assert problems(archiveSegments="/t", tables="/tables", objects="/o") == ("archiveSegments: give either this or `tables`",)
     assert problems(archiveSegments="t", objects="/o") == ("archiveSegments: t: not an absolute folder or a URI",)
     assert problems(archiveSegments="/t") == ("objects: is missing",)
@@ -131,12 +131,12 @@ def test_the_place_of_the_table_is_given_once_and_absolute() -> None:
     assert problem.startswith("archiveSegments: dbfs:/t can be read by Spark only")
 
 
-def test_an_archive_file_and_a_place_of_the_table_exclude_each_other(archive_file: Path) -> None:
+def test_an_archive_file_and_a_folder_of_the_table_exclude_each_other(archive_file: Path) -> None:
     (problem,) = problems(archive=str(archive_file), archiveSegments="/t")
     assert problem == "archiveSegments: are in the archive file; give either `archive` or these"
 
 
-def test_places_are_absolute() -> None:
+def test_table_folders_are_absolute() -> None:
     assert [problem.split(":")[:2] for problem in problems(tables="tables", objects="objects")] == [
         ["tables", " tables"],
         ["objects", " objects"],

@@ -127,8 +127,8 @@ def test_the_newest_lineage_is_read_or_the_one_that_is_asked_for(spark: Any, tmp
     archived.archive({ORDERS: [batch(5, 2)]})
 
     def rows(**options: str) -> list[tuple[int, int]]:
-        place = {"tables": archived.config.tables, "objects": archived.config.objects}
-        frame = spark.read.format(kafka_archive.NAME).options(**place, **options).load()
+        location = {"tables": archived.config.tables, "objects": archived.config.objects}
+        frame = spark.read.format(kafka_archive.NAME).options(**location, **options).load()
         first = "offset" if options.get("records") else "base_offset"
         return sorted((row[first], row.lineage) for row in frame.collect())
 

@@ -27,8 +27,8 @@ def new_health() -> RunHealth:
 
 
 def scrape(settings: MetricsSettings, parameters: str = "") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{settings.port}/metrics{parameters}", timeout=10) as answer:
-        text: str = answer.read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{settings.port}/metrics{parameters}", timeout=10) as response:
+        text: str = response.read().decode()
     return text
 
 

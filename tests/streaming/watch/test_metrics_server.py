@@ -56,8 +56,8 @@ def test_clients_that_send_nothing_are_limited_and_make_room_when_they_leave(
         with socket.create_connection(("127.0.0.1", port), timeout=10) as refused:
             assert refused.recv(1) == b""
     give_up_at = time.monotonic() + 20  # the threads of clients that left need a moment
-    while not (answer := probe(port, "healthz"))[0]:
+    while not (response := probe(port, "healthz"))[0]:
         assert time.monotonic() < give_up_at
         time.sleep(0.01)
-    assert answer == (200, "live\n")
+    assert response == (200, "live\n")
     assert capfd.readouterr().err == ""

@@ -63,7 +63,7 @@ def report(*rows: Any, **changes: Any) -> MicroBatchReport:
     return MicroBatchReport(micro_batch=1, rows=rows, fetched_bytes=2_000, duration_ms=STEPS, **changes)
 
 
-def witness_of(settings: MirrorConfig) -> tuple[RunReporter, BestEffortTables, Any]:
+def reporter_of(settings: MirrorConfig) -> tuple[RunReporter, BestEffortTables, Any]:
     owner, store = take_over(settings.tables), MirrorStorage(settings.tables).best_effort_tables()
     reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
     reporter.on_takeover(owner, store)
@@ -71,7 +71,7 @@ def witness_of(settings: MirrorConfig) -> tuple[RunReporter, BestEffortTables, A
 
 
 def test_a_run_up_to_its_start_that_left_something_out_does_not_end_in_success(tmp_path: Path) -> None:
-    reporter, _, owner = witness_of(config(tmp_path))
+    reporter, _, owner = reporter_of(config(tmp_path))
     decide(owner, segment(A, 0, 5, NOW_MS))
     error = RetriableError("LEADER_NOT_AVAILABLE", "partition 0 of orders has no leader")
     reporter.left_out.on_micro_batch([UnfinishedRange.of(A, 0, Side.TARGET, error)], owner.positions())
@@ -97,7 +97,7 @@ def test_a_micro_batch_is_a_line_with_fields_a_row_and_what_its_tasks_met(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    reporter, store, owner = witness_of(config(tmp_path))
+    reporter, store, owner = reporter_of(config(tmp_path))
     rows = [
         segment(A, 0, 5, NOW_MS - 500),
         segment(A, 5, 9, None, SegmentKind.EXPIRED),
@@ -187,7 +187,7 @@ def test_a_wait_is_reported_once_whatever_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(tmp_path)
-    reporter, store, _ = witness_of(settings)
+    reporter, store, _ = reporter_of(settings)
     at_note = iter(range(0, 1_000, 10))
     monkeypatch.setattr(
         "shallow_mirror.streaming.watch.run_reporter.time", SimpleNamespace(time=lambda: 2e9, monotonic=lambda: next(at_note))
@@ -213,8 +213,8 @@ def test_the_metrics_say_that_it_waits_until_the_planner_plans_again(tmp_path: P
     settings = config(tmp_path, metrics={"port": port})
 
     def metric(name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
         (line,) = [line for line in lines if line.startswith(f"shallow_mirror_{name}")]
         return float(line.rpartition(" ")[2])
 
@@ -274,7 +274,7 @@ def test_an_archive_and_a_restore_have_limits_of_their_own(tmp_path: Path) -> No
 
 def test_without_a_local_checkpoint_the_loop_beside_the_query_counts_as_its_planner(tmp_path: Path) -> None:
     settings = config(tmp_path, checkpoint="s3://bucket/checkpoint")
-    reporter, _, _ = witness_of(settings)
+    reporter, _, _ = reporter_of(settings)
     reporter.start_step("waiting for the first plan")
     reporter.check_stalls(None)
     assert reporter.health.ready().is_passed
@@ -287,15 +287,15 @@ def test_a_mirror_of_an_unreachable_cluster_is_live_and_not_ready(tmp_path: Path
     with ThreadPoolExecutor(1) as threads:
         run = threads.submit(mirror.run)
         try:
-            answers = [probe(port, path) for path in ("healthz", "readyz")]
-            while "cannot connect" not in answers[1][1]:
+            statuses = [probe(port, path) for path in ("healthz", "readyz")]
+            while "cannot connect" not in statuses[1][1]:
                 assert not run.done()
-                answers = [probe(port, path) for path in ("healthz", "readyz")]
+                statuses = [probe(port, path) for path in ("healthz", "readyz")]
         finally:
             mirror.stop()
         run.result(30)
-    assert (answers[0], answers[1][0]) == ((200, "live\n"), 503)
-    assert answers[1][1].startswith("not ready: waits for: source cluster east")
+    assert (statuses[0], statuses[1][0]) == ((200, "live\n"), 503)
+    assert statuses[1][1].startswith("not ready: waits for: source cluster east")
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_clusters_that_are_unreachable_have_no_lag_and_are_not_up(tmp_path: Path
 
 def test_status_shows_the_last_problems_with_their_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
-    reporter, _, _ = witness_of(settings)
+    reporter, _, _ = reporter_of(settings)
     for _ in range(2):
         reporter.on_retry("query", RetriableError("NETWORK_EXCEPTION", "cannot connect"), 1, 1.0)
     reporter.on_end("stopped", None)
@@ -421,7 +421,7 @@ def test_slots_that_end_early_again_and_again_are_reported_once_with_speed_and_s
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    reporter, _, owner = witness_of(config(tmp_path))
+    reporter, _, owner = reporter_of(config(tmp_path))
     rows = [segment(A, 0, 5, NOW_MS - 500)]
     decide(owner, *rows)
     early = (EarlyEnd(2_000_000, 20.0, 19.0), EarlyEnd(500_000, 20.0, 20.0))

@@ -1,4 +1,4 @@
-"""Answers captured from real brokers (tests/golden), held against what a confluent-kafka consumer and kafka-python say.
+"""Responses captured from real brokers (tests/golden), held against what a confluent-kafka consumer and kafka-python say.
 
 The frames were stored as they came; `tests/golden/capture.py` makes them anew.
 """
@@ -38,8 +38,8 @@ VERSIONS = ("3.9.2", "4.3.0")
 LOG_APPEND_TIME = 2
 
 
-def read(scenario: str, version: str, place: int = 0) -> Read:
-    return list(reads(f"fetch-{scenario}-{version}"))[place]
+def read(scenario: str, version: str, position: int = 0) -> Read:
+    return list(reads(f"fetch-{scenario}-{version}"))[position]
 
 
 def test_both_versions_were_captured_in_all_scenarios() -> None:
@@ -50,7 +50,7 @@ def test_both_versions_were_captured_in_all_scenarios() -> None:
 
 
 @pytest.mark.parametrize("name", names("fetch-"))
-def test_a_fetch_answer_is_what_kafka_python_decodes(name: str) -> None:
+def test_a_fetch_response_is_what_kafka_python_decodes(name: str) -> None:
     frame = frame_of(name)
     decoded = FetchResponse[12].decode(bytes(frame[ANSWER_HEAD_BYTES - LENGTH_BYTES :]))
     response = parse_fetch_response(frame)
@@ -143,7 +143,7 @@ def test_a_partial_last_batch_is_left_over(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_end_of_the_log_is_an_empty_answer_and_beyond_it_an_error(version: str) -> None:
+def test_the_end_of_the_log_is_an_empty_response_and_beyond_it_an_error(version: str) -> None:
     empty, beyond = read("empty", version), read("out-of-range", version)
     assert (empty.fetched.error_code, len(empty.fetched.records)) == (0, 0)
     assert beyond.fetched.error_code == 1
@@ -217,7 +217,7 @@ def test_a_produce_response_is_what_kafka_python_decodes(name: str) -> None:
         for partition_response in topic.partition_responses
     }
     assert [partition.topic_partition for partition in response.partitions] == list(theirs)
-    assert {str(place) for place in theirs} == documents.keys()
+    assert {str(position) for position in theirs} == documents.keys()
     for ours in response.partitions:
         other = theirs[ours.topic_partition]
         errors = [(record_error.batch_index, record_error.batch_index_error_message) for record_error in other.record_errors]
@@ -236,7 +236,7 @@ def test_a_produce_response_is_what_kafka_python_decodes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", names(""))
-def test_every_cut_of_an_answer_is_refused(name: str) -> None:
+def test_every_cut_of_a_response_is_refused(name: str) -> None:
     frame = frame_of(name)
     parse = parse_fetch_response if name.startswith("fetch-") else parse_produce_response
     for size in range(len(frame)):

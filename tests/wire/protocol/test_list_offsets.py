@@ -12,11 +12,11 @@ from shallow_mirror.wire.protocol import list_offsets
 from shallow_mirror.wire.protocol.primitives import WireError
 
 VERSION = list_offsets.API_VERSION
-_PLACES = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=4)
+_PARTITIONS = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=4)
 ENTRY = ListOffsetsResponse[VERSION].ListOffsetsTopicResponse.ListOffsetsPartitionResponse
 
 
-def answer(topics: dict[str, list[tuple[int, int]]], error_code: int = 0) -> bytes:
+def response(topics: dict[str, list[tuple[int, int]]], error_code: int = 0) -> bytes:
     """(partition, offset) by topic; the error is the last partition's. Behind the length of the frame."""
     response = ListOffsetsResponse[VERSION]
     made = [
@@ -35,8 +35,8 @@ def answer(topics: dict[str, list[tuple[int, int]]], error_code: int = 0) -> byt
 
 
 @pytest.mark.parametrize("isolation", IsolationLevel)
-@given(places=_PLACES)
-def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, places: dict[str, list[int]]) -> None:
+@given(topic_partitions=_PARTITIONS)
+def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, topic_partitions: dict[str, list[int]]) -> None:
     request = ListOffsetsRequest[VERSION]
     topic = request.ListOffsetsTopic
     theirs = request(
@@ -50,32 +50,32 @@ def test_a_request_is_the_bytes_of_another_client(isolation: IsolationLevel, pla
                     for partition in partitions
                 ],
             )
-            for name, partitions in places.items()
+            for name, partitions in topic_partitions.items()
         ],
     )
     theirs.with_header(7, "client")
-    ours = list_offsets.build_header(7, "client") + list_offsets.build_latest_body(places, isolation)
+    ours = list_offsets.build_header(7, "client") + list_offsets.build_latest_body(topic_partitions, isolation)
     assert ours == bytes(theirs.encode(framed=False, header=True))
 
 
 @given(
     st.dictionaries(st.text("abc", max_size=3), st.lists(st.tuples(st.integers(0, 99), st.integers(-1, 2**63 - 1)), max_size=4))
 )
-def test_an_answer_is_read_as_it_was_written(topics: dict[str, list[tuple[int, int]]]) -> None:
-    actual = list_offsets.parse_offsets(memoryview(answer(topics)))
+def test_a_response_is_read_as_it_was_written(topics: dict[str, list[tuple[int, int]]]) -> None:
+    actual = list_offsets.parse_offsets(memoryview(response(topics)))
     assert actual is not None
     assert [
         (name, list(zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True))) for name, entries in actual
     ] == list(topics.items())
 
 
-def test_an_answer_with_an_error_is_no_plain_one() -> None:
-    assert list_offsets.parse_offsets(memoryview(answer({"a": [(0, 5)], "b": [(0, 5), (1, 6)]}, error_code=6))) is None
+def test_a_response_with_an_error_is_no_plain_one() -> None:
+    assert list_offsets.parse_offsets(memoryview(response({"a": [(0, 5)], "b": [(0, 5), (1, 6)]}, error_code=6))) is None
 
 
 @given(st.data())
 def test_whatever_else_comes_is_refused(data: st.DataObject) -> None:
-    whole = answer({"a": [(0, 5), (1, 2)], "b": [(3, 4)]})
+    whole = response({"a": [(0, 5), (1, 2)], "b": [(3, 4)]})
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(WireError):
         list_offsets.parse_offsets(memoryview(whole[:cut]))

@@ -55,13 +55,13 @@ def test_a_first_message_that_no_honest_server_sends_is_refused(changed: bytes, 
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"), [(b"e=unknown-user", "refused: unknown-user"), (b"v=?", "readable v="), (b"x=1", "v=")]
+    ("final", "message"), [(b"e=unknown-user", "refused: unknown-user"), (b"v=?", "readable v="), (b"x=1", "v=")]
 )
-def test_a_final_message_that_refuses_or_says_nothing_is_an_error(answer: bytes, message: str) -> None:
+def test_a_final_message_that_refuses_or_says_nothing_is_an_error(final: bytes, message: str) -> None:
     scram_client = client()
     scram_client.final(SERVER_FIRST)
     with pytest.raises(ScramError, match=message):
-        scram_client.verify(answer)
+        scram_client.verify(final)
 
 
 @given(st.binary(max_size=80))

@@ -274,11 +274,11 @@ def test_a_log_that_was_half_shortened_has_no_hole(tmp_path: Path, monkeypatch: 
     assert versions(tmp_path)[0] == 9
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/map", "abfss://c@a.dfs.core.windows.net/map", "dbfs:/map", "/Volumes/a/b/map"])
-def test_a_place_that_is_not_on_this_machine_is_left_to_its_store(place: str) -> None:
-    assert local_log(place) is None
+@pytest.mark.parametrize("folder", ["s3://bucket/map", "abfss://c@a.dfs.core.windows.net/map", "dbfs:/map", "/Volumes/a/b/map"])
+def test_a_folder_that_is_not_on_this_machine_is_left_to_its_store(folder: str) -> None:
+    assert local_log(folder) is None
 
 
-@pytest.mark.parametrize("place", ["/data/map", "file:/data/map", "file:///data/map"])
-def test_a_folder_of_this_machine_has_a_log_however_it_is_written(place: str) -> None:
-    assert isinstance(local_log(place), LocalLog)
+@pytest.mark.parametrize("folder", ["/data/map", "file:/data/map", "file:///data/map"])
+def test_a_folder_of_this_machine_has_a_log_however_it_is_written(folder: str) -> None:
+    assert isinstance(local_log(folder), LocalLog)

@@ -26,7 +26,7 @@ NOW_MS = 1_700_000_000_000
 P = 77
 
 
-class Answers:
+class TargetResponses:
     """A target that describes its log as this one, then as that one; the last one from then on."""
 
     def __init__(self, *logs: TargetLog) -> None:
@@ -56,8 +56,8 @@ def log_until(end: int, written_until: int) -> TargetLog:
     return TargetLog(0, end, ProducerState(P, 0, -1, NOW_MS, -1, written_until - 1))
 
 
-def learned(*logs: TargetLog, position: int, recorded_end: int) -> tuple[Answers, TargetLogs]:
-    target = Answers(*logs)
+def learned(*logs: TargetLog, position: int, recorded_end: int) -> tuple[TargetResponses, TargetLogs]:
+    target = TargetResponses(*logs)
     return target, TargetLogs(
         cast(Cluster, target),
         {COPY: P},

@@ -100,7 +100,7 @@ class Run:
         assert self.owner.positions()[A].offset == end
 
 
-class Place:
+class CopiedMirror:
     """A mirror that has copied offsets 0 to 3, and a copy of its tables of that time. `start` starts it with a folder."""
 
     def __init__(self, clusters: Clusters, root: Path, target: Cluster) -> None:
@@ -135,50 +135,50 @@ def deadline() -> Deadline:
 
 
 @pytest.fixture
-def place(clusters: Clusters, tmp_path: Path) -> Iterator[Place]:
+def mirror(clusters: Clusters, tmp_path: Path) -> Iterator[CopiedMirror]:
     with closing(Cluster(client_of(clusters.target))) as target:
-        yield Place(clusters, tmp_path, target)
+        yield CopiedMirror(clusters, tmp_path, target)
 
 
-def test_tables_that_were_put_back_are_refused_before_anything_is_written_however_often(place: Place) -> None:
-    place.first.copy(7)
-    place.first.performer.next_round.finish(deadline())
+def test_tables_that_were_put_back_are_refused_before_anything_is_written_however_often(mirror: CopiedMirror) -> None:
+    mirror.first.copy(7)
+    mirror.first.performer.next_round.finish(deadline())
     requests = ("Produce", "InitProducerId", "AddPartitionsToTxn", "EndTxn", "TxnOffsetCommit")
-    before = {api: place.clusters.target.asked(api) for api in requests}
+    before = {api: mirror.clusters.target.asked(api) for api in requests}
     for attempt in range(2):  # the take-over of the first one does not make the tables newer
         with pytest.raises(OlderTablesError) as raised:
-            place.start(place.older, f"later {attempt}")
+            mirror.start(mirror.older, f"later {attempt}")
         known = r"newest decision is decision 4 of run epoch 1 (2023-11-14T22:13:20+00:00), but consumer group m-0 on the target"
         assert known in str(raised.value)
         assert "receipt of decision 6 of run epoch 1 (20" in str(raised.value)
         assert "of run first. Nothing was written" in str(raised.value)
         assert "recover CONF --accept-repeats" in str(raised.value)
-    assert {api: place.clusters.target.asked(api) for api in requests} == before
+    assert {api: mirror.clusters.target.asked(api) for api in requests} == before
 
 
-def test_the_newest_tables_continue_after_older_ones_were_refused(place: Place) -> None:
-    place.first.copy(7)
+def test_the_newest_tables_continue_after_older_ones_were_refused(mirror: CopiedMirror) -> None:
+    mirror.first.copy(7)
     with pytest.raises(OlderTablesError):
-        place.start(place.older, "with older tables")
-    place.start(place.tables, "with the newest tables").copy(9)
-    assert place.copied() == [3, 4, 2]
+        mirror.start(mirror.older, "with older tables")
+    mirror.start(mirror.tables, "with the newest tables").copy(9)
+    assert mirror.copied() == [3, 4, 2]
 
 
-def test_the_operator_may_continue_from_older_tables_and_newer_ones_are_older_then(place: Place) -> None:
-    place.first.copy(7)
+def test_the_operator_may_continue_from_older_tables_and_newer_ones_are_older_then(mirror: CopiedMirror) -> None:
+    mirror.first.copy(7)
     with pytest.raises(OlderTablesError) as raised:
-        place.start(place.older, "older")
-    place.start(place.older, "accepting", accepted_version=raised.value.version)
-    place.start(place.older, "continuing").copy(9)
-    assert place.copied() == [3, 4, 4, 2]
+        mirror.start(mirror.older, "older")
+    mirror.start(mirror.older, "accepting", accepted_version=raised.value.version)
+    mirror.start(mirror.older, "continuing").copy(9)
+    assert mirror.copied() == [3, 4, 4, 2]
     with pytest.raises(OlderTablesError, match=r"decision 6 of run epoch 1 .*, but .* decision 2 of run epoch 4 "):
-        place.start(place.tables, "with the tables of before")
+        mirror.start(mirror.tables, "with the tables of before")
 
 
 def test_tables_whose_last_decision_was_never_committed_are_refused_where_a_copy_has_replaced_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    mirror: CopiedMirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed = place.start(place.tables, "killed")
+    killed = mirror.start(mirror.tables, "killed")
 
     def die(*_: object) -> None:
         raise ConnectionAbortedError
@@ -186,20 +186,20 @@ def test_tables_whose_last_decision_was_never_committed_are_refused_where_a_copy
     monkeypatch.setattr(killed.owner, "on_decided", die)
     with pytest.raises(ConnectionAbortedError):
         killed.copy(7)
-    place.start(place.older, "with the copy").copy(7)
+    mirror.start(mirror.older, "with the copy").copy(7)
     with pytest.raises(OlderTablesError, match=r"decision 2 of run epoch 2 .*of run with the copy"):
-        place.start(place.tables, "with the tables of the killed run")
-    assert place.copied() == [3, 4]
+        mirror.start(mirror.tables, "with the tables of the killed run")
+    assert mirror.copied() == [3, 4]
 
 
-def test_tables_of_an_earlier_release_count_as_they_were_before_the_first_take_over(place: Place) -> None:
-    recorded = place.first.owner.recorded()
+def test_tables_of_an_earlier_release_count_as_they_were_before_the_first_take_over(mirror: CopiedMirror) -> None:
+    recorded = mirror.first.owner.recorded()
     metadata = {name: value for name, value in recorded.metadata().items() if name != "decided_version"}
     assert type(recorded).from_metadata(recorded.version, metadata).decided_version == recorded.version
 
 
 def test_a_copy_that_is_started_while_the_first_run_commits_is_refused_behind_its_fence(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    mirror: CopiedMirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first run decides when the copy has looked at the receipts already, and before it takes the guard."""
     take, copied = RunGuard.take, list[int]()
@@ -207,33 +207,33 @@ def test_a_copy_that_is_started_while_the_first_run_commits_is_refused_behind_it
     def take_late(guard: RunGuard, until: Deadline) -> None:
         if not copied:
             copied.append(7)
-            place.first.copy(7)
+            mirror.first.copy(7)
         take(guard, until)
 
     monkeypatch.setattr(RunGuard, "take", take_late)
     with pytest.raises(OlderTablesError, match="receipt of decision 6 of run epoch 1"):
-        place.start(place.older, "copy")
-    assert place.copied() == [3, 4]
+        mirror.start(mirror.older, "copy")
+    assert mirror.copied() == [3, 4]
 
 
-def test_of_two_copies_that_run_at_once_the_one_that_decided_nothing_ends(place: Place) -> None:
+def test_of_two_copies_that_run_at_once_the_one_that_decided_nothing_ends(mirror: CopiedMirror) -> None:
     """The first run is idle when the copy starts: nothing on the target says that there are two."""
-    copy = place.start(place.older, "copy")
+    copy = mirror.start(mirror.older, "copy")
     with pytest.raises(RetriableError):  # its producer epoch, or the guard
-        place.first.copy(7)
+        mirror.first.copy(7)
     copy.copy(7)
     with pytest.raises(OlderTablesError, match="of run copy"):
-        place.first.recover()
+        mirror.first.recover()
     copy.copy(9)
-    assert place.copied() == [3, 4, 2]
+    assert mirror.copied() == [3, 4, 2]
 
 
-def test_a_run_takes_its_guard_back_where_the_other_one_decided_nothing(place: Place) -> None:
-    copy = place.start(place.older, "copy")
+def test_a_run_takes_its_guard_back_where_the_other_one_decided_nothing(mirror: CopiedMirror) -> None:
+    copy = mirror.start(mirror.older, "copy")
     with pytest.raises(RetriableError):
-        place.first.copy(7)
-    place.first.recover()
-    place.first.copy(7)
+        mirror.first.copy(7)
+    mirror.first.recover()
+    mirror.first.copy(7)
     with pytest.raises(
         RetriableError, match="this run took epoch 1 of the transactional id m-run, and the target has epoch 2"
     ) as raised:
@@ -241,26 +241,26 @@ def test_a_run_takes_its_guard_back_where_the_other_one_decided_nothing(place: P
     assert raised.value.error_name == RUN_SUPERSEDED
     with pytest.raises(OlderTablesError):
         copy.recover()
-    place.first.recover()  # ends the transaction that the copy has left open
-    place.first.copy(9)
-    assert place.copied() == [3, 4, 2]
+    mirror.first.recover()  # ends the transaction that the copy has left open
+    mirror.first.copy(9)
+    assert mirror.copied() == [3, 4, 2]
 
 
-def test_nothing_is_decided_where_the_copy_starts_while_a_slot_writes(place: Place) -> None:
-    place.first.copy(7)  # the next round has a producer epoch ahead, and asks for the guard before its slot runs
-    shutil.rmtree(place.older)
-    shutil.copytree(place.tables, place.older)
+def test_nothing_is_decided_where_the_copy_starts_while_a_slot_writes(mirror: CopiedMirror) -> None:
+    mirror.first.copy(7)  # the next round has a producer epoch ahead, and asks for the guard before its slot runs
+    shutil.rmtree(mirror.older)
+    shutil.copytree(mirror.tables, mirror.older)
     copies = list[Run]()
     with pytest.raises(RetriableError):
-        place.first.copy(9, in_between=lambda: copies.append(place.start(place.older, "copy")))
-    assert place.first.owner.positions()[A].offset == 7
+        mirror.first.copy(9, in_between=lambda: copies.append(mirror.start(mirror.older, "copy")))
+    assert mirror.first.owner.positions()[A].offset == 7
     copies[0].copy(9)
     with pytest.raises(OlderTablesError):
-        place.first.recover()
-    assert place.copied() == [3, 4, 2]
+        mirror.first.recover()
+    assert mirror.copied() == [3, 4, 2]
 
 
-def test_a_copy_fences_slots_that_its_tables_do_not_know(place: Place, clusters: Clusters) -> None:
+def test_a_copy_fences_slots_that_its_tables_do_not_know(mirror: CopiedMirror, clusters: Clusters) -> None:
     with closing(Cluster(client_of(clusters.target))) as target:
         guard = RunGuard(target, "m", TIMEOUT_MS)
         assert guard.slot_count(2, deadline()) == 2
@@ -268,19 +268,19 @@ def test_a_copy_fences_slots_that_its_tables_do_not_know(place: Place, clusters:
         init_producer_id(target, "m-5", TIMEOUT_MS, deadline())
         assert guard.slot_count(2, deadline()) == 8
         assert guard.slot_count(8, deadline()) == 8
-        place.start(place.older, "copy")
+        mirror.start(mirror.older, "copy")
         begun = begin_describe_txn(target, "m-5", deadline())
         assert begun.receive(deadline()).transaction_states[0].producer_epoch == 1
 
 
-def test_ids_that_the_user_may_not_describe_are_not_its_own(place: Place, clusters: Clusters) -> None:
+def test_ids_that_the_user_may_not_describe_are_not_its_own(mirror: CopiedMirror, clusters: Clusters) -> None:
     """ACLs may name the ids of this run one by one."""
     clusters.target.change("DescribeTransactions", error(53), error(53))
     with closing(Cluster(client_of(clusters.target))) as target:
         assert RunGuard(target, "m", TIMEOUT_MS).slot_count(2, deadline()) == 2
 
 
-def test_brokers_that_do_not_describe_transactions_have_no_guard(place: Place, clusters: Clusters) -> None:
+def test_brokers_that_do_not_describe_transactions_have_no_guard(mirror: CopiedMirror, clusters: Clusters) -> None:
     clusters.target.not_offered = frozenset({"DescribeTransactions"})
     with closing(Cluster(client_of(clusters.target))) as target:
         guard = RunGuard(target, "m", TIMEOUT_MS)
@@ -289,10 +289,10 @@ def test_brokers_that_do_not_describe_transactions_have_no_guard(place: Place, c
         guard.require(deadline(), is_begun_enough=False)
 
 
-def test_a_guard_that_the_coordinator_has_forgotten_is_taken_again(place: Place, clusters: Clusters) -> None:
+def test_a_guard_that_the_coordinator_has_forgotten_is_taken_again(mirror: CopiedMirror, clusters: Clusters) -> None:
     clusters.target.forget_txn("m-run")
     with pytest.raises(RetriableError, match="does not know it any more"):
-        place.first.copy(7)
-    place.first.recover()
-    place.first.copy(7)
-    assert place.copied() == [3, 4]
+        mirror.first.copy(7)
+    mirror.first.recover()
+    mirror.first.copy(7)
+    assert mirror.copied() == [3, 4]

@@ -71,9 +71,9 @@ def test_a_start_ends_what_an_expired_transactional_id_left_open_or_waits_for_wh
     _decide(first, None, B)
     later = init_producer_id(target, NAME, 60_000, deadline)
     assert (later.producer_id, later.producer_epoch) == (txn.producer_id, txn.producer_epoch + 1)
-    place = TopicPartition("copy", 1)
-    add_partitions(target, later, [place], deadline)
-    log = clusters.target.log(*place)
+    topic_partition = TopicPartition("copy", 1)
+    add_partitions(target, later, [topic_partition], deadline)
+    log = clusters.target.log(*topic_partition)
     log.append(transactional(0, (later.producer_id, later.producer_epoch)), NOW_MS)
     clusters.target.forget_txn(NAME)
 
@@ -97,10 +97,10 @@ def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
     """An open transaction of a producer id that the map does not name: it may be going on, so the mirror leaves it alone."""
     monkeypatch.setattr(txn_performer, "SETTLE_PATIENCE_MS", 50)
     target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
-    place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
+    topic_partition, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
     other, ours = (init_producer_id(target, name, 60_000, deadline) for name in ("another-application", NAME))
     for txn in (other, ours):
-        add_partitions(target, txn, [place], deadline)
+        add_partitions(target, txn, [topic_partition], deadline)
         log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
     owner = _take_over(tmp_path, "first")
     owner.settle()
@@ -120,10 +120,10 @@ def test_who_holds_back_what_was_decided_is_named_with_what_ends_it(
 def test_nothing_is_decided_behind_what_another_id_of_this_mirror_has_left_open(tmp_path: Path, clusters: Clusters) -> None:
     """Kafka 4.3 calls an aborted transaction complete while a partition of it has no leader, and writes no marker there."""
     target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
-    place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
+    topic_partition, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
     forgotten, ours = (init_producer_id(target, name, 60_000, deadline) for name in ("m-1", NAME))
     for txn in (forgotten, ours):
-        add_partitions(target, txn, [place], deadline)
+        add_partitions(target, txn, [topic_partition], deadline)
         log.append(transactional(0, (txn.producer_id, txn.producer_epoch)), NOW_MS)
     written = actions.RefuseHangingTxns(
         (DecidedTxn(ours, (WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, 0), 1, 2),)),)
@@ -145,10 +145,10 @@ def test_an_open_transaction_whose_records_retention_deletes_is_not_taken_for_ab
     tmp_path: Path, clusters: Clusters, deleted: int
 ) -> None:
     target, deadline = Cluster(client_of(clusters.target)), Deadline.after_ms(20_000, time.monotonic)
-    place, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
+    topic_partition, log = TopicPartition("copy", 0), clusters.target.log("copy", 0)
     log.append(batch(0, 1, timestamp=NOW_MS), NOW_MS)
     txn = init_producer_id(target, NAME, 60_000, deadline)
-    add_partitions(target, txn, [place], deadline)
+    add_partitions(target, txn, [topic_partition], deadline)
     for first in (0, 2):
         log.append(transactional(first, (txn.producer_id, txn.producer_epoch), 2), NOW_MS)
     log.append(batch(0, 1, timestamp=NOW_MS), NOW_MS)
@@ -183,17 +183,18 @@ def test_what_retention_left_of_a_transaction_says_how_it_ended(
     whole, cut = TopicPartition("copy", 0), TopicPartition("copy", 1)
     txn = init_producer_id(target, NAME, 60_000, deadline)
     add_partitions(target, txn, [whole, cut], deadline)
-    for place in (whole, cut):
-        clusters.target.log(*place).append(batch(0, 1, timestamp=NOW_MS), NOW_MS)
+    for topic_partition in (whole, cut):
+        clusters.target.log(*topic_partition).append(batch(0, 1, timestamp=NOW_MS), NOW_MS)
         for first in (0, 2):
-            clusters.target.log(*place).append(transactional(first, (txn.producer_id, txn.producer_epoch), 2), NOW_MS)
+            clusters.target.log(*topic_partition).append(transactional(first, (txn.producer_id, txn.producer_epoch), 2), NOW_MS)
     if ended_by != "nobody":
         end_txn(target, txn, ended_by == "commit", deadline)
-    for place in (whole, cut):
-        clusters.target.log(*place).append(batch(0, 3, timestamp=NOW_MS), NOW_MS)
+    for topic_partition in (whole, cut):
+        clusters.target.log(*topic_partition).append(batch(0, 3, timestamp=NOW_MS), NOW_MS)
     clusters.target.log(*cut).delete_records_before(deleted)
     written = [
-        WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, place.partition), 1, 5) for place in (whole, cut)
+        WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, topic_partition.partition), 1, 5)
+        for topic_partition in (whole, cut)
     ]
     of_whole = {"commit": LogEvidence.OURS, "abort": LogEvidence.OURS_ABORTED, "nobody": LogEvidence.OPEN}[ended_by]
 
@@ -206,23 +207,23 @@ def test_what_retention_left_of_a_transaction_says_how_it_ended(
 
 def test_a_look_at_partitions_without_a_leader_does_not_wait_for_them(tmp_path: Path, clusters: Clusters) -> None:
     """Micro-batches of the others wait for the look, every few seconds for as long as a broker is away."""
-    clock, place = SleepingClock(), TopicPartition("copy", 0)
+    clock, topic_partition = SleepingClock(), TopicPartition("copy", 0)
     target = sleeping_client_of(clusters.target, clock)
     txn = init_producer_id(target, NAME, 60_000, clock.deadline())
     written = WrittenRange(TargetPartition("copy", route_to("copy").target_topic_id, 0), 0, 1)
-    availability = TargetAvailability(fenced={NAME: txn}, pending={txn: (written,)}, unchecked=frozenset({place}))
+    availability = TargetAvailability(fenced={NAME: txn}, pending={txn: (written,)}, unchecked=frozenset({topic_partition}))
     owner = _take_over(tmp_path, "first")
     performer = TxnPerformer(
         owner, target, transaction_timeout_ms=60_000, clock=clock, sleep=clock.sleep, availability=availability
     )
-    clusters.target.move_leader(place, -1)
+    clusters.target.move_leader(topic_partition, -1)
     assert performer.recheck_unavailable(clock.deadline()) == ()
     assert clock.sleeps == []
-    assert availability.unchecked == {place}
+    assert availability.unchecked == {topic_partition}
     assert set(availability.pending) == {txn}
 
     availability.pending.clear()
-    clusters.target.move_leader(place, 1)
+    clusters.target.move_leader(topic_partition, 1)
     assert performer.recheck_unavailable(clock.deadline()) == ()
     assert availability.is_complete
     target.close()
@@ -250,8 +251,11 @@ def test_last_stable_offsets_are_asked_for_while_end_txn_is_on_its_way(
 
     monkeypatch.setattr(target, "begin_latest_offsets", begin_and_let_end_txn_go_on)
     monkeypatch.setattr(target, "latest_offsets", refuse)
-    deadline, place = Deadline.after_ms(5_000, time.monotonic), TargetPartition("copy", route_to("copy").target_topic_id, 0)
-    assert performer.perform(actions.EndTxn(txn, (txn,), (place.topic_partition,)), deadline)
-    decided = DecidedTxn(txn, (WrittenRange(place, 0, 2),))
+    deadline, topic_partition = (
+        Deadline.after_ms(5_000, time.monotonic),
+        TargetPartition("copy", route_to("copy").target_topic_id, 0),
+    )
+    assert performer.perform(actions.EndTxn(txn, (txn,), (topic_partition.topic_partition,)), deadline)
+    decided = DecidedTxn(txn, (WrittenRange(topic_partition, 0, 2),))
     assert performer.perform(actions.AwaitVisible(decided), deadline) == actions.Visibility()
     target.close()

@@ -16,7 +16,7 @@ def _set(cluster: StrictCluster, topic: str, settings: dict[str, str]) -> None:
         cluster.log(topic, partition).configs.update(settings)
 
 
-def test_a_slot_names_the_target_topics_that_stamp_from_their_first_such_answer_on(clusters: Clusters) -> None:
+def test_a_slot_names_the_target_topics_that_stamp_from_their_first_such_response_on(clusters: Clusters) -> None:
     clusters.write(A, 2)
     clusters.write(B, 2)
     assert clusters.run(clusters.job({A: 0, B: 0}), planned(A, 2), planned(B, 2)).stamped_topics == ()

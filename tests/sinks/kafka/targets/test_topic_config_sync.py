@@ -18,7 +18,7 @@ SOURCE = {"retention.ms": "5", "cleanup.policy": "delete", "max.message.bytes": 
 
 
 class FakeCluster:
-    """`forbidden` topics make every answer that holds them an error, as brokers' do."""
+    """`forbidden` topics make every response that holds them an error, as brokers' do."""
 
     def __init__(self, settings: dict[str, dict[str, str]]) -> None:
         self.settings, self.config, self.forbidden = settings, "client", set[str]()

@@ -31,13 +31,13 @@ from shallow_mirror.types import BatchLimits, PlannedRange, SegmentKind, SourceP
 from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
 
 INTERVAL_MS = 2_000.0
-"""Less than a client waits for an answer."""
+"""Less than a client waits for a response."""
 SMALL = replace(LIMITS, max_message_bytes=250)
 TOGETHER = replace(LIMITS, coalesce_bytes=1200)
 
 
 class SlowTarget:
-    """Two clusters whose clock only the target's Produce answers move. Rounds follow each other as the driver makes them."""
+    """Two clusters whose clock only the target's Produce responses move. Rounds follow each other as the driver makes them."""
 
     def __init__(self, clusters: Clusters, clock: SleepingClock, limits: BatchLimits = LIMITS) -> None:
         self.clusters, self.clock = clusters, clock
@@ -52,7 +52,7 @@ class SlowTarget:
     def seed(self, source: SourcePartition, *batches: bytes) -> None:
         self.clusters.source.seed((source.topic, source.partition), *batches)
 
-    def answers_after(self, *seconds: float) -> None:
+    def responds_after(self, *seconds: float) -> None:
         for each in seconds:
             self.clusters.target.change("Produce", after(partial(self.clock.sleep, each)))
 
@@ -107,7 +107,7 @@ class SlowTarget:
         }
 
     def rows(self, source: SourcePartition) -> dict[int, int]:
-        """Source offset by target offset, of every record that the rows place there."""
+        """Source offset by target offset, of every record that the rows map there."""
         return {
             segment.target_start + at: segment.source_start + at
             for result in self.results
@@ -156,7 +156,7 @@ def test_a_slot_ends_inside_a_response_and_the_next_round_continues_behind_it_an
     slow: SlowTarget, through_spark: bool
 ) -> None:
     slow.seed(A, *(named_batch(2 * n, [0, 1]) for n in range(6)))
-    slow.answers_after(0.1, 0.1, INTERVAL_MS / 1000, 0.1, INTERVAL_MS / 1000)
+    slow.responds_after(0.1, 0.1, INTERVAL_MS / 1000, 0.1, INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 12), through_spark=through_spark) == 3
     assert [result.segments[-1].source_end for result in slow.results] == [6, 10, 12]
     assert slow.clusters.target.asked("Produce") == 6
@@ -173,7 +173,7 @@ def test_what_needs_no_sending_is_recorded_as_far_as_the_first_batch_that_was_no
         named_batch(8, [0]),
         named_batch(9, [0]),
     )
-    slow.answers_after(INTERVAL_MS / 1000)
+    slow.responds_after(INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 10)) == 2
     first, second = (
         [(segment.kind.value, segment.source_start, segment.source_end) for segment in each.segments] for each in slow.results
@@ -185,7 +185,7 @@ def test_what_needs_no_sending_is_recorded_as_far_as_the_first_batch_that_was_no
 def test_the_parts_of_a_batch_that_was_split_stay_together(clusters: Clusters, clock: SleepingClock) -> None:
     slow = SlowTarget(clusters, clock, SMALL)
     slow.seed(A, named_batch(0, [0]), named_batch(1, range(8), size=60), named_batch(9, range(8), size=60), named_batch(17, [0]))
-    slow.answers_after(0.1, INTERVAL_MS / 1000)
+    slow.responds_after(0.1, INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 18)) == 2
     assert [(segment.source_start, segment.source_end) for segment in slow.results[0].segments] == [(0, 1), (1, 9)]
 
@@ -193,7 +193,7 @@ def test_the_parts_of_a_batch_that_was_split_stay_together(clusters: Clusters, c
 def test_batches_that_became_one_stay_together(clusters: Clusters, clock: SleepingClock) -> None:
     slow = SlowTarget(clusters, clock, TOGETHER)
     slow.seed(A, *(named_batch(n, [0], size=10) for n in range(60)))
-    slow.answers_after(INTERVAL_MS / 1000)
+    slow.responds_after(INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 60)) == 2
     (row,) = slow.results[0].segments
     assert row.batch_count == row.rebuilt_batch_count > 1
@@ -203,7 +203,7 @@ def test_batches_that_are_set_aside_behind_the_end_are_left_to_the_next_round(sl
     slow.seed(
         A, named_batch(0, [0]), batch(1, 1, attributes=5), named_batch(2, [0]), batch(3, 1, attributes=5), named_batch(4, [0])
     )
-    slow.answers_after(INTERVAL_MS / 1000)
+    slow.responds_after(INTERVAL_MS / 1000)
     assert slow.rounds(planned(A, 5)) == 2
     assert [[kept.source_start for kept in result.quarantined] for result in slow.results] == [[1], [3]]
 
@@ -214,7 +214,7 @@ def test_a_batch_that_the_target_refuses_behind_an_end_is_met_by_the_next_round(
     now_ms = slow.clusters.target.now_ms()
     young = [batch(n, 1, payload=record(0, value=value_at(n)), timestamp=now_ms) for n in (0, 1, 3, 4)]
     slow.seed(A, young[0], young[1], batch(2, 1, timestamp=1_000), young[2], young[3])
-    slow.answers_after(INTERVAL_MS / 1000)
+    slow.responds_after(INTERVAL_MS / 1000)
     ends, set_aside = [], []
     while slow.positions[A] < 5:
         result = slow.clusters.run(slow.job(), planned(A, 5))
@@ -251,7 +251,7 @@ def test_a_slot_whose_source_is_slow_hands_over_what_it_has_before_its_time_is_o
 
 def test_an_early_end_says_what_was_written_and_what_was_waited_for(slow: SlowTarget) -> None:
     slow.seed(A, *(named_batch(n, [0]) for n in range(4)))
-    slow.answers_after(0.5, 2.0)
+    slow.responds_after(0.5, 2.0)
     result = slow.round(planned(A, 4))
     early = result.early_end
     assert early is not None
@@ -263,7 +263,7 @@ def test_an_early_end_says_what_was_written_and_what_was_waited_for(slow: SlowTa
 def test_a_stopped_slot_takes_nothing_more(slow: SlowTarget) -> None:
     """The next sequence of what it did not send is one that the broker would refuse."""
     slow.seed(A, *(named_batch(n, [0]) for n in range(4)))
-    slow.answers_after(INTERVAL_MS / 1000)
+    slow.responds_after(INTERVAL_MS / 1000)
     slow.round(planned(A, 4))
     assert slow.clusters.target.asked("Produce") == 1
     assert slow.clusters.target.asked("TxnOffsetCommit") == 1
@@ -317,7 +317,7 @@ def test_wherever_slots_stop_rows_cover_exactly_what_is_on_the_target_and_all_ar
                     slow.seed(source, marker(at, 0, 9))
                     at += 1
             ends[source] = at
-        slow.answers_after(*data.draw(st.lists(st.sampled_from([0.0, 0.4, 1.9]), max_size=25)))
+        slow.responds_after(*data.draw(st.lists(st.sampled_from([0.0, 0.4, 1.9]), max_size=25)))
         ranges = [planned(source, end) for source, end in ends.items() if end]
         if ranges:
             slow.rounds(*ranges)

@@ -61,18 +61,18 @@ def placed(clusters: Clusters, partition: int = 0) -> list[tuple[int, int, int]]
     return [(each.header.base_offset, each.header.base_sequence, each.header.records_count) for each in log.batches]
 
 
-def ranges(result: SlotResult, place: SourcePartition = A) -> list[tuple[SegmentKind, int, int, int | None]]:
+def ranges(result: SlotResult, source: SourcePartition = A) -> list[tuple[SegmentKind, int, int, int | None]]:
     return [
         (segment.kind, segment.source_start, segment.source_end, segment.target_start)
         for segment in result.segments
-        if segment.source == place
+        if segment.source == source
     ]
 
 
-def require_same_bytes(clusters: Clusters, place: SourcePartition) -> None:
+def require_same_bytes(clusters: Clusters, source: SourcePartition) -> None:
     """Payloads of the target are those of the source, at the same offsets."""
-    copies = {each.header.base_offset: each.data[61:] for each in clusters.target.log("copy", place.partition).batches}
-    assert copies == {header_of(raw).base_offset: raw[61:] for raw in clusters.written[place]}
+    copies = {each.header.base_offset: each.data[61:] for each in clusters.target.log("copy", source.partition).batches}
+    assert copies == {header_of(raw).base_offset: raw[61:] for raw in clusters.written[source]}
 
 
 def test_batches_are_appended_at_their_offsets_without_a_transaction(clusters: Clusters) -> None:
@@ -244,7 +244,7 @@ def test_a_foreign_record_in_a_log_that_the_mirror_has_not_written_to_is_found(c
 def test_a_log_that_was_mirrored_with_translated_offsets_meanwhile_is_not_continued(
     clusters: Clusters, is_forgotten: bool
 ) -> None:
-    """Nothing was copied meanwhile, so the map does not show it. The batch that ends preservation has the place of a record."""
+    """Nothing was copied meanwhile, so the map does not show it. The batch that ends preservation has the offset of a record."""
     clusters.write(A, 2)
     now_ms = int(time.time() * 1000)
     fence = batch(0, 1, producer_id=P, producer_epoch=1, base_sequence=0, timestamp=now_ms)
@@ -256,7 +256,7 @@ def test_a_log_that_was_mirrored_with_translated_offsets_meanwhile_is_not_contin
     assert clusters.target.log("copy", 0).end_offset == 1
 
 
-def test_a_foreign_record_in_between_is_found_by_the_answer(clusters: Clusters) -> None:
+def test_a_foreign_record_in_between_is_found_by_the_response(clusters: Clusters) -> None:
     clusters.write(A, 2, 3)
     foreign = batch(0, 1, producer_id=5, producer_epoch=0, base_sequence=0)
     clusters.target.change("Produce", Change(first=lambda: clusters.target.seed(("copy", 0), foreign)))

@@ -36,10 +36,10 @@ def recreate(clusters: Clusters, partitions: int = 2) -> None:
 def seed(clusters: Clusters) -> None:
     """Batches, holes, and an aborted transaction: a slot that preserves offsets sends fillers among them."""
     source = clusters.source
-    for place in (("orders", 0), ("orders", 1)):
-        source.seed(place, batch(0, 2), batch(5, 2))
-        source.seed(place, batch(7, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
-        source.seed(place, marker(9, 0, 9), batch(10, 3), batch(20, 1), batch(21, 1))
+    for topic_partition in (("orders", 0), ("orders", 1)):
+        source.seed(topic_partition, batch(0, 2), batch(5, 2))
+        source.seed(topic_partition, batch(7, 2, attributes=0x10, producer_id=9, producer_epoch=0, base_sequence=0))
+        source.seed(topic_partition, marker(9, 0, 9), batch(10, 3), batch(20, 1), batch(21, 1))
 
 
 @pytest.mark.thorough

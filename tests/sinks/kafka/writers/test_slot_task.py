@@ -275,15 +275,15 @@ def test_a_log_that_was_cut_and_went_on_is_refused_before_anything_is_written(
     assert two_epochs.target.log("copy", 0).batches == []
 
 
-def test_a_log_that_is_cut_between_two_answers_is_refused(two_epochs: Clusters) -> None:
+def test_a_log_that_is_cut_between_two_responses_is_refused(two_epochs: Clusters) -> None:
     source = two_epochs.source
     alter_once: Iterator[Callable[[], None]] = iter([lambda: cut_at(two_epochs, 7)])
 
-    def cut(answer: Any) -> None:
+    def cut(response: Any) -> None:
         for partition in alter_once:
             partition()
 
-    source.alter_answers("Fetch", cut)
+    source.alter_responses("Fetch", cut)
     job = two_epochs.job({A: 5}, epoch_ends={A: EpochEnd(0, 5)})
     with pytest.raises(
         DataLossError, match="up to 9 records of leader epoch 1 were copied, and it holds others from offset 7 on"

@@ -1,4 +1,4 @@
-"""Answers of brokers: our own parsers of Fetch and Produce, and kafka-python's of everything else, behind `messages.call`."""
+"""Responses of brokers: our own parsers of Fetch and Produce, and kafka-python's of everything else, behind `messages.call`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.fakes.replayed import NEVER, answer_frame, replayed_connection
+from tests.fakes.replayed import NEVER, replayed_connection, response_frame
 from tests.fuzz.target import Target
 from tests.support.golden_files import frame_of, names
-from tests.support.wire_responses import A_UUID, fetch_answer, leader_fetch_answer, produce_answer
+from tests.support.wire_responses import A_UUID, fetch_response, leader_fetch_response, produce_response
 
 from shallow_mirror.broker.net import requests
 from shallow_mirror.errors import RetriableError
@@ -31,8 +31,8 @@ def fetch_from_leader(data: bytes) -> None:
 
 
 def produce(data: bytes) -> None:
-    answer = parse_produce_response(memoryview(data))
-    assert 5 * sum(len(partition.record_errors) for partition in answer.partitions) <= len(data)
+    response = parse_produce_response(memoryview(data))
+    assert 5 * sum(len(partition.record_errors) for partition in response.partitions) <= len(data)
 
 
 def latest_offsets(data: bytes) -> None:
@@ -41,8 +41,8 @@ def latest_offsets(data: bytes) -> None:
 
 
 def call(api: str, data: bytes) -> None:
-    """Parse an answer whose length and correlation id are right."""
-    connection = replayed_connection(answer_frame(1, data))
+    """Parse a response whose length and correlation id are right."""
+    connection = replayed_connection(response_frame(1, data))
     assert requests.call(connection, api, NEVER) is not None
 
 
@@ -66,7 +66,7 @@ def _entry(field_type: Any, version: int, entries: int) -> Any:
     return {"string": "name", "uuid": A_UUID}.get(field_type.type_str, 1)
 
 
-def answers(api: str) -> list[bytes]:
+def responses(api: str) -> list[bytes]:
     """Without entries, and with one and two in every array."""
     request, response, version = requests._USED[api]
     tags = b"" if api == "ApiVersions" or not request[version].flexible_version_q(version) else b"\x00"
@@ -80,15 +80,17 @@ def _golden(start: str) -> list[bytes]:
 
 def _callers() -> list[Target]:
     runs: list[tuple[str, Callable[[bytes], None]]] = [(api, partial(call, api)) for api in requests._USED]
-    return [Target(f"answer to {api}", answers(api), run, (RetriableError,)) for api, run in runs]
+    return [Target(f"answer to {api}", responses(api), run, (RetriableError,)) for api, run in runs]
 
 
-ANSWERS = [
-    Target("fetch by name", [*_golden("fetch-"), fetch_answer()], partial(fetch, None), (WireError,)),
-    Target("fetch by id", [fetch_answer(API_VERSION_BY_ID)], partial(fetch, {A_UUID.bytes: "a"}), (WireError,)),
-    Target("fetch from the leader alone", [leader_fetch_answer()], fetch_from_leader, (WireError,)),
-    Target("latest offsets", [b"\x00\x00\x00\x01" + answer for answer in answers("ListOffsets")], latest_offsets, (WireError,)),
-    Target("produce", [*_golden("produce-"), produce_answer()], produce, (WireError,)),
-    Target("frames", [answer_frame(1, b"abc") + answer_frame(2, b"")], frames, (RetriableError,)),
+RESPONSES = [
+    Target("fetch by name", [*_golden("fetch-"), fetch_response()], partial(fetch, None), (WireError,)),
+    Target("fetch by id", [fetch_response(API_VERSION_BY_ID)], partial(fetch, {A_UUID.bytes: "a"}), (WireError,)),
+    Target("fetch from the leader alone", [leader_fetch_response()], fetch_from_leader, (WireError,)),
+    Target(
+        "latest offsets", [b"\x00\x00\x00\x01" + response for response in responses("ListOffsets")], latest_offsets, (WireError,)
+    ),
+    Target("produce", [*_golden("produce-"), produce_response()], produce, (WireError,)),
+    Target("frames", [response_frame(1, b"abc") + response_frame(2, b"")], frames, (RetriableError,)),
     *_callers(),
 ]
