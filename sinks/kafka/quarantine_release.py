@@ -21,7 +21,7 @@ FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
 
 
 @dataclass(slots=True)
-class Released:
+class ReleaseResult:
     """Result of a release: `batch_count` batches went to `segments`. `refused`: those that stay, with the reason of this time."""
 
     batch_count: int = 0
@@ -41,7 +41,7 @@ class Releaser:
 
     def __init__(self, slot: SingleSlot, fill: FillSlot) -> None:
         self._slot, self._fill = slot, fill
-        self.released = Released()
+        self.released = ReleaseResult()
 
     def release(self, batches: Sequence[QuarantinedBatch]) -> None:
         """Release all that the target takes; `released` has the result, also after an error. Raises errors of a micro-batch."""

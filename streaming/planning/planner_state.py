@@ -71,7 +71,7 @@ class StartState:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlannedRanges:
+class _RangesState:
     ranges: tuple[PlannedRange, ...]
 
 
@@ -111,7 +111,7 @@ def _beside(checkpoint: str, name: str) -> Path | None:
     return None if ":/" in checkpoint else Path(f"{checkpoint}.{name}.json")
 
 
-def write_state(path: Path | None, state: PlannerState | TopicsState | StartState | AccessPass | _PlannedRanges) -> None:
+def write_state(path: Path | None, state: PlannerState | TopicsState | StartState | AccessPass | _RangesState) -> None:
     """Replace the file. Raises OSError."""
     _replace_file(path, _adapter(type(state)).dump_json(state))
 
@@ -270,11 +270,11 @@ def _planned_revision_path(path: Path) -> Path:
 
 def write_planned_ranges(path: Path | None, ranges: Sequence[PlannedRange]) -> None:
     """Write the ranges of a micro-batch before it runs; none if there are more than `MOST_PLANNED_RANGES`. Raises OSError."""
-    write_state(path, _PlannedRanges(tuple(ranges) if len(ranges) <= MOST_PLANNED_RANGES else ()))
+    write_state(path, _RangesState(tuple(ranges) if len(ranges) <= MOST_PLANNED_RANGES else ()))
 
 
 def read_planned_ranges(path: Path | None) -> tuple[PlannedRange, ...]:
-    planned = read_state(path, _PlannedRanges)
+    planned = read_state(path, _RangesState)
     return () if planned is None else planned.ranges
 
 

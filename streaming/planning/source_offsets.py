@@ -99,7 +99,7 @@ class FirstBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Partitions:
+class _LedPartitions:
     """Those that have a leader. `names` are those of `sources`, in the same order."""
 
     sources: Sequence[SourcePartition]
@@ -108,7 +108,7 @@ class _Partitions:
     leaderless: frozenset[SourcePartition]
 
     @classmethod
-    def of(cls, topics: Mapping[str, TopicMetadata]) -> _Partitions:
+    def of(cls, topics: Mapping[str, TopicMetadata]) -> _LedPartitions:
         sources = [
             SourcePartition(topic.name, topic.topic_id, partition.partition)
             for topic in topics.values()
@@ -132,7 +132,7 @@ class SourceOffsets:
         self._config = config
         self._cluster = cluster
         self._clock = clock
-        self._listed: tuple[object, _Partitions] | None = None
+        self._listed: tuple[object, _LedPartitions] | None = None
         self._requested: tuple[str, ...] | None = None
         """Topics that a listing between two discoveries requests by name; None: it requests all."""
         self._discovered_at: float | None = None
@@ -147,7 +147,7 @@ class SourceOffsets:
         if names is None:
             self._discovered_at = self._clock()
         if self._listed is None or self._listed[0] is not listed:  # the client returns the same object while nothing changed
-            self._listed = listed, _Partitions.of(self._included(listed.topics))
+            self._listed = listed, _LedPartitions.of(self._included(listed.topics))
             if names is None:
                 self._request_by_name(self._listed[1].topic_ids, len(listed.topics))
         partitions = self._listed[1]

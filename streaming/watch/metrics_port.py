@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.streaming.watch.health import RunHealth, Verdict, verdict_of_runs
+from shallow_mirror.streaming.watch.health import ProbeResult, RunHealth, result_of_runs
 from shallow_mirror.streaming.watch.metrics_server import listen, with_probes
 
 _CLOSE_POLL_S = 0.1  # longest wait of `close` for the server thread
@@ -83,11 +83,11 @@ class RunHealths:
     def remove(self, name: str) -> None:
         self._by_name = {other: health for other, health in self._by_name.items() if other != name}
 
-    def live(self) -> Verdict:
-        return verdict_of_runs({name: health.live() for name, health in self._by_name.items()})
+    def live(self) -> ProbeResult:
+        return result_of_runs({name: health.live() for name, health in self._by_name.items()})
 
-    def ready(self) -> Verdict:
-        return verdict_of_runs({name: health.ready() for name, health in self._by_name.items()})
+    def ready(self) -> ProbeResult:
+        return result_of_runs({name: health.ready() for name, health in self._by_name.items()})
 
 
 @dataclass(frozen=True, slots=True)

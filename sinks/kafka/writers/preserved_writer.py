@@ -49,21 +49,21 @@ _DUPLICATE_SEQUENCE_NUMBER = 46
 
 
 @dataclass(frozen=True, slots=True)
-class _SentPart:
+class _PlacedPart:
     part: ReadPart
     admission: Admission
     placement: Placement
 
 
 @dataclass(frozen=True, slots=True)
-class _Response:
+class _PlacedResponse:
     """Batches sent of one response of the source. `queues`: by target partition, empty ones included.
 
     `first_alone`: the first batches of some of them, acknowledged before the rest, `submission`, was sent. `in_place`: how many
     batches of each queue are known to be at their offsets.
     """
 
-    parts: Sequence[_SentPart]
+    parts: Sequence[_PlacedPart]
     queues: Mapping[TopicPartition, PlacedQueue]
     first_alone: Submission = field(default_factory=lambda: Submission({}))
     submission: Submission = field(default_factory=lambda: Submission({}))
@@ -111,7 +111,7 @@ class PreservedWriter:
         self._sending = SlotSending(job, target, deadline, transactional_id=None, purpose=purpose)
         self._admitted: dict[SourcePartition, int] = {}
         self._log_ends: dict[SourcePartition, int] = {}
-        self._responses: deque[_Response] = deque()
+        self._responses: deque[_PlacedResponse] = deque()
         self._fetched_bytes = 0
         self._written_topics = WrittenTopics(job, target, deadline)
         self._unstamped: set[str] = set()
@@ -142,7 +142,7 @@ class PreservedWriter:
             self._sending.begin_interval()
             queues = {self._job.target_of(sent.part.source): sent.placement.queue for sent in placed}
             restamp_at_offsets([part for sent in placed for part in sent.placement.stamped])
-            response = _Response(placed, queues)
+            response = _PlacedResponse(placed, queues)
             self._responses.append(response)
             with self._errors_explained():
                 self._send(response)
@@ -171,7 +171,7 @@ class PreservedWriter:
             target_speeds=self._target.path_speeds(),
         )
 
-    def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _SentPart:
+    def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _PlacedPart:
         source, route = part.source, self._job.routes[part.source.topic]
         if source.topic in self._job.unfit:
             raise _changed_settings(route.target_topic, self._job.unfit[source.topic])
@@ -208,7 +208,7 @@ class PreservedWriter:
             max_opened_bytes=OPENED_FETCHES * self._job.fetch_bytes,
         )
         self._admitted[source], self._log_ends[source] = admission.next_position, placement.log_end
-        return _SentPart(part, admission, placement)
+        return _PlacedPart(part, admission, placement)
 
     def _as_begun(self, part: ReadPart, admission: Admission, position: int) -> Admission:
         """Return the admission, with the batches of transactions that an undecided micro-batch wrote as that one read them.
@@ -250,7 +250,7 @@ class PreservedWriter:
             self._log_ends[source] = self._logs.end_of(self._job.routes[source.topic].target_of(source))
         return self._log_ends[source]
 
-    def _send(self, response: _Response) -> None:
+    def _send(self, response: _PlacedResponse) -> None:
         pipeline = self._sending.pipeline()
         queues = {target: queue for target, queue in response.queues.items() if len(queue)}
         first_alone = [target for target in queues if self._logs.take_first_alone(target)]
@@ -281,7 +281,7 @@ class PreservedWriter:
                 self._sending.sent_bytes += int(part.index.size_bytes[:end].sum())
             self._job.observer("task.produced")
 
-    def _require_in_place(self, response: _Response) -> None:
+    def _require_in_place(self, response: _PlacedResponse) -> None:
         """Raise PreservedLogDamagedError if a batch was appended at another offset than its own."""
         for target, queue in response.queues.items():
             base_offsets = response.base_offsets(target)

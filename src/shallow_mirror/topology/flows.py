@@ -49,7 +49,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class FlowRing:
     """Flows in their order, and the topic in the source of the first one."""
 
     flows: tuple[Flow, ...]
@@ -71,7 +71,7 @@ class Topology:
 
     nodes: tuple[Node, ...]
     flows: tuple[Flow, ...]
-    rings: tuple[Ring, ...]
+    rings: tuple[FlowRing, ...]
     fed_twice: tuple[FedTwice, ...]
     topics: Mapping[str, tuple[str, ...]]
     is_connected: bool
@@ -139,7 +139,7 @@ def example_topics(patterns: Iterable[str]) -> list[str]:
     return names
 
 
-def _rings(mirrors: Sequence[Flow], topics_of: Mapping[str, Collection[str]]) -> Iterator[Ring]:
+def _rings(mirrors: Sequence[Flow], topics_of: Mapping[str, Collection[str]]) -> Iterator[FlowRing]:
     """Yield each ring once, with one topic: a way of a topic that comes back to a mirror which takes it again."""
     seen: set[frozenset[str]] = set()
     for first in mirrors:
@@ -148,7 +148,7 @@ def _rings(mirrors: Sequence[Flow], topics_of: Mapping[str, Collection[str]]) ->
                 names = frozenset(flow.name for flow in ring)
                 if names not in seen:
                     seen.add(names)
-                    yield Ring(flows=ring, topic=topic)
+                    yield FlowRing(flows=ring, topic=topic)
 
 
 def _ways_back(way: tuple[Flow, ...], began: str, topic: str, mirrors: Sequence[Flow]) -> Iterator[tuple[Flow, ...]]:
