@@ -156,6 +156,7 @@ class RowReadingFactory:
     def begin(
         self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
     ) -> SlotReading:
+        # Spark hands over the rows of a task only once: another try, which has ends, reads the source.
         if ends is None:
             return self._reading
         return self._reading.read_directly({source: min(end, highest_ends.get(source, end)) for source, end in ends.items()})

@@ -55,6 +55,7 @@ class NewPartitions:
         entering = {
             partition: self._registered[partition] for partition in ends.keys() - start.keys() if partition in self._registered
         }
+        # Once only: from the next plan on they move, and would be rewound again.
         newly, self._newly_registered = self._newly_registered, {}
         return {**entering, **newly}
 

@@ -188,6 +188,7 @@ class SlotTransaction:
     def _begin_stable_ends(self) -> None:
         """Send the requests that the decision of the driver depends on, while the last acknowledgements are on their way."""
         partitions = sorted(self._sequences)
+        # Before the request: how new the answer is counts from here, however long it takes.
         self._stable_asked_at = self._deadline.clock()
         try:
             self._stable = self._target.begin_latest_offsets(partitions, IsolationLevel.READ_COMMITTED, self._deadline)
