@@ -45,7 +45,7 @@ def noted_positions(tables: BestEffortTables, times: Mapping[str, datetime]) -> 
 
 
 def clamped(position: GroupPosition, offsets: OffsetRange) -> int:
-    """Return where a group continues in what was restored: behind the cut nothing is there that it could have read."""
+    """Return the offset at which a group continues after a restore: nothing behind the cut was restored."""
     assert position.offset is not None
     return min(max(position.offset, offsets.start), offsets.end)
 
