@@ -1,8 +1,8 @@
-"""What a sink is: where the tasks of slots write batches, and what the driver decides a micro-batch with.
+"""Interface of a sink: the target of slots, and the decisions of the driver.
 
 A task writes where no reader sees it yet, and answers with a `SlotResult`: the executor's half, `SlotTarget` and `SlotWriter`.
 The driver makes what all slots wrote true with one decision: its half, `Sink`. Reading, tries of a slot, rounds of a micro-batch
-and what is left out of it are the same for every sink (`slots/slot_task.py`, `micro_batches/micro_batch.py`).
+and left out ranges are the same for every sink (`slots/slot_task.py`, `micro_batches/micro_batch.py`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class SlotWriter(Protocol):
 
     @property
     def is_due(self) -> bool:
-        """Whether the slot hands over what it has: nothing more may be written."""
+        """Whether the slot hands over its results: nothing more may be written."""
 
     @property
     def until(self) -> Deadline | None:
-        """When the slot has to hand over what it has; None before the first batch: there is nothing to hand over then."""
+        """The time by which the slot hands over its results; None before the first batch."""
 
     def expect(self, sources: Iterable[SourcePartition]) -> None:
-        """Hear which partitions there is something to read of, before it is read: what takes round trips may begin now."""
+        """Learn which partitions will be read, before it happens: requests that take round trips may begin now."""
 
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
@@ -51,22 +51,22 @@ class SlotWriter(Protocol):
 
         That may be later: at most `responses_in_flight` of the slot's job are not recorded yet when it returns, and their bytes
         are used until then. Return copies of the quarantined batches of those that were recorded.
-        Where `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
+        If `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
         behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """
 
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
-        """Record what was written and is not recorded yet. Returns and raises as `write`."""
+        """Record the batches that were written and are not recorded yet. Returns and raises as `write`."""
 
     def close(self, segments: Sequence[Segment], *, is_partial: bool) -> SlotWrite:
-        """Write what the decision needs, last of all. `segments`: what the slot will return.
+        """Write the receipt for the decision, last of all. `segments`: of the result of the slot.
 
         `is_partial`: there is more to read than was written.
         """
 
 
 class SlotTarget(Protocol):
-    """Where one slot writes, for as many tries as it takes. Used by one task, on an executor."""
+    """Target of one slot, for as many tries as it takes. Used by one task, on an executor."""
 
     def begin(self) -> SlotWriter:
         """Return the writer of a further try. Nothing is asked of the target before it writes."""
@@ -74,14 +74,14 @@ class SlotTarget(Protocol):
     def unavailable(self, sources: Iterable[SourcePartition]) -> Mapping[SourcePartition, MirrorError]:
         """Return which of these partitions cannot be written now, and why; those of this try that were returned before, no more.
 
-        What is no RetriableError needs an operator. Raises RetriableError where nothing of the target answers.
+        What is no RetriableError needs an operator. Raises RetriableError if nothing of the target answers.
         """
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
         """Make sure that nothing of an earlier try to write these partitions can become visible with this one."""
 
     def abandon(self) -> None:
-        """Give up what the last try wrote: the slot ends with an error. Raises nothing that the store or cluster raises."""
+        """Discard the writes of the last try: the slot ends with an error. Raises nothing that the store or cluster raises."""
 
     def pause(self, tries: int, deadline: Deadline) -> None:
         """Wait before another try, longer with each."""
@@ -100,7 +100,7 @@ class TryRepeatedError(Exception):
 
 
 class RoundRepeatedError(Exception):
-    """The round is repeated: without what of the target cannot be used now.
+    """The round is repeated without unavailable parts of the target.
 
     Raised in front of the decision only: behind it, it would skip its resolution.
     """
@@ -110,15 +110,15 @@ TaskFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """The function of `mapInArrow`: one pickled `SlotResult` or `MirrorError` for the rows of a slot."""
 
 RunSlots = Callable[[int], tuple[SlotResult, ...]]
-"""Run the tasks of all slots for a decision, and return what each wrote. Raises what a task raised."""
+"""Run the tasks of all slots for a decision, and return their results. Raises the error of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
-    """What the slots of one round are given, whatever the sink.
+    """Input of the slots of one round, for any sink.
 
     `positions`: source offsets from which to read. `epoch_ends`: up to where each source partition's last leader epoch was read.
-    `time_left_ms`: of a task, from its own start. `left_out`: what earlier rounds of the micro-batch left out. `is_one_wave`: the
+    `time_left_ms`: of a task, from its own start. `left_out`: by earlier rounds of the micro-batch. `is_one_wave`: the
     tasks of the last round all ran at once, so that one that takes longer delays no other.
     """
 
@@ -132,37 +132,37 @@ class SlotRound:
 
 
 class Sink(Protocol):
-    """What the driver decides micro-batches with, as the owner of the table that names every decision."""
+    """The driver's half, as the owner of the table that names every decision."""
 
     @property
     def round_timeout_ms(self) -> int:
-        """How long a round may take, from its beginning to the end of what it decided."""
+        """Time of a round, from its beginning to the end of its transactions."""
 
     @property
     def commit_interval_ms(self) -> float:
-        """After which time a slot hands over what it has, as it is configured."""
+        """Time after which a slot hands over its results, as configured."""
 
     @property
     def micro_batch(self) -> int:
         """The number of the newest decision."""
 
     def positions(self) -> Mapping[SourcePartition, Position]:
-        """Return up to where each source partition is decided."""
+        """Return the decided position of each source partition."""
 
     def check_ownership(self) -> None:
-        """Raise FencedError where another run has taken the table over."""
+        """Raise FencedError if another run has taken the table over."""
 
     def settle(self) -> None:
-        """Record that all decisions are settled, where that is not recorded yet."""
+        """Record that all decisions are settled if that is not recorded yet."""
 
     def recheck_unavailable(self) -> None:
         """Check again the parts of the target that could not be used.
 
-        Raises RetriableError where decided rows were removed: positions have fallen back. Raises OutcomeUnknownError.
+        Raises RetriableError if decided rows were removed: positions have fallen back. Raises OutcomeUnknownError.
         """
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
-        """Return the task of every slot of a round. Raises RetriableError where the target cannot take so many."""
+        """Return the task of every slot of a round. Raises RetriableError if the target cannot take so many."""
 
     def run_round(
         self,
@@ -171,17 +171,17 @@ class Sink(Protocol):
         deadline: Deadline,
         on_step: Callable[[str, float], None],
     ) -> MicroBatchOutcome:
-        """Run the slots, decide `first_rows` and what the slots wrote in one commit, and make it visible.
+        """Run the slots, decide `first_rows` and the rows of the slots in one commit, and make it visible.
 
-        `on_step` hears of each step that was done, by name, and how many milliseconds it took. Raises what `run_slots` raises,
+        `on_step` hears of each step that was done, by name, and how many milliseconds it took. Raises errors of `run_slots`,
         then nothing is decided, RoundRepeatedError, OutcomeUnknownError, and RetriableError.
         """
 
     def can_avoid(self, error: MirrorError) -> bool:
-        """Return whether the next round does without what made a slot raise `error`; it is noted then."""
+        """Return whether the next round avoids the cause of `error`, which is noted then."""
 
     def abandon(self, deadline: Deadline) -> None:
-        """Undo at once what slots wrote and no decision names: the run is about to end.
+        """Undo at once the writes of slots that no decision names: the run is about to end.
 
-        Raises nothing where the target does not answer.
+        Raises nothing if the target does not answer.
         """

@@ -1,4 +1,4 @@
-"""Driver and executors: what a slot works on and what it answers, as values: batches as read and as admitted, routes, results."""
+"""Driver and executors: input and results of a slot, as values: batches as read and as admitted, routes, results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UnfinishedRange:
 
     @classmethod
     def of(cls, source: SourcePartition, reached: int, side: Side, error: MirrorError) -> UnfinishedRange:
-        """Make it from what was raised for the partition, or for its whole topic."""
+        """Make it from the error of the partition, or of its whole topic."""
         is_retriable = isinstance(error, RetriableError)
         name = error.error_name if isinstance(error, RetriableError) else type(error).__name__
         reason = error.detail if isinstance(error, RetriableError) else str(error)
@@ -60,7 +60,8 @@ class EarlyEnd:
 class SteadyCopying:
     """How much of `fetched_bytes` came behind the first response of the source, and how long it took from that response on.
 
-    Without what does not depend on the size of a plan: connections, requests that wait for a round trip each, first responses.
+    Without steps that do not depend on the size of a plan: connections, requests that wait for a round trip each, first
+    responses.
     """
 
     size_bytes: int
@@ -68,19 +69,19 @@ class SteadyCopying:
 
     @classmethod
     def of_slots(cls, results: Iterable[SlotResult]) -> SteadyCopying | None:
-        """Return that of slots that run at the same time; None where none of them had a second response."""
+        """Return that of slots that run at the same time; None if none of them had a second response."""
         steady = [result.steady for result in results if result.steady is not None]
         return cls(sum(slot.size_bytes for slot in steady), max(slot.seconds for slot in steady)) if steady else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWrite:
-    """What one try of a slot has written, to be named by the decision. `txn`: None where it wrote nothing, and in an archive.
+    """Writes of one try of a slot, to be named by the decision. `txn`: None if it wrote nothing, and in an archive.
 
     `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
-    `stored`: where an object has the batches of each partition; empty where the sink is no archive. `shared_producers`: of
+    `stored`: places of the batches of each partition in an object; empty if the sink is no archive. `shared_producers`: of
     partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `stable_ends`: last stable
-    offsets of what it wrote to, asked for when everything was sent; empty where they are not known, or are no longer new.
+    offsets of what it wrote to, asked for when everything was sent; empty if they are not known, or are no longer new.
     `target_speeds`: of the paths to the brokers of the target, as the task's process has measured them.
     `has_unanswered`: the first batch of a log, of an earlier try, may still be on its way.
     """
@@ -98,16 +99,16 @@ class SlotWrite:
 
 @dataclass(frozen=True, slots=True)
 class SlotResult:
-    """What a task did: step 5. `txn` is None where the slot produced nothing, and always in an archive.
+    """Result of a task: step 5. `txn` is None if the slot produced nothing, and always in an archive.
 
     `unknown` are ranges whose partition the driver had no position for: they were not read. `is_partial` says that the
     slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
-    segments of that kind. `duration_ms`: of the task itself, without what Spark needs to begin and to end it. `retried`: what
+    segments of that kind. `duration_ms`: of the task itself, without Spark's time to begin and to end it. `retried`: what
     made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
     commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
     `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
     of the source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on
-    a log without a producer. `steady`: None where there was one response at the most.
+    a log without a producer. `steady`: None if there was one response at the most.
     """
 
     slot: int
@@ -131,7 +132,7 @@ class SlotResult:
     steady: SteadyCopying | None = None
 
     def rows_of_map(self) -> tuple[DecidedSegment, ...]:
-        """Return the rows of an offset map of what the slot did."""
+        """Return the slot's rows of the offset map."""
         return tuple(
             DecidedSegment(segment, None, shared_producer_id=self.shared_producers[segment.source])
             if segment.source in self.shared_producers
@@ -150,7 +151,7 @@ class MicroBatchOutcome:
 
 
 def require_committed(removed: Sequence[SlotTxn]) -> None:
-    """Raise RetriableError where rows of a decision were removed: only a new query plans their ranges again."""
+    """Raise RetriableError if rows of a decision were removed: only a new query plans their ranges again."""
     if removed:
         raise RetriableError(
             "SLOT_NOT_COMMITTED", f"{len(removed)} slot transactions were not committed; their ranges are read again"
@@ -183,7 +184,7 @@ class ReadPart:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedPart:
-    """One partition's part of a response, what becomes of its batches, what is sent of it, and copies of what is quarantined."""
+    """One partition's part of a response: verdicts of its batches, those to send, and copies of quarantined ones."""
 
     part: ReadPart
     admission: Admission
@@ -201,7 +202,7 @@ class AdmittedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedTopic:
-    """Where the batches of one source topic go, and what its target topic accepts.
+    """Target of the batches of one source topic, and the limits of its target topic.
 
     `is_preserved`: every record keeps its offset (`topics.offsets`). `is_compacted`: log compaction removes records there.
     """

@@ -30,7 +30,7 @@ class ArchiveOwner:
     _needs_all_copies: bool
 
     def check(self) -> None:
-        """Raise FencedError where the objects belong to another run by now. To be called before objects are deleted."""
+        """Raise FencedError if the objects belong to another run by now. To be called before objects are deleted."""
         self._owners.require(self._entry)
 
     def complete_copies(self, table: ArchiveTable) -> None:
@@ -47,9 +47,9 @@ def take_over_archive(
     run: RunIdentity,
     now_ms: Callable[[], int],
 ) -> ArchiveOwner:
-    """Raise as `OffsetMapOwner.take_over`, and ConfigError where the objects are not there, or belong to another table.
+    """Raise as `OffsetMapOwner.take_over`, and ConfigError if the objects are not there, or belong to another table.
 
-    Repeat it with the same `run` after any error: what was written already is recognised.
+    Repeat it with the same `run` after any error: it recognises its own entries.
     """
     before = check_before_take_over(storage, store, archive)
     owner = OffsetMapOwner.take_over(
@@ -73,7 +73,7 @@ def take_over_archive(
 
 
 def check_before_take_over(storage: MirrorStorage, store: ObjectStore, archive: str) -> Recorded | None:
-    """Raise ConfigError where the objects are not there, or belong to another table. Writes nothing.
+    """Raise ConfigError if the objects are not there, or belong to another table. Writes nothing.
 
     Return the last commit of the run before; None without a table.
     """

@@ -41,7 +41,7 @@ class ArchiveSink:
         expire: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`job` is the template of every slot's, without what belongs to one round. `expire` is called between micro-batches.
+        """`job` is the template of every slot's, without the values of one round. `expire` is called between micro-batches.
 
         `read_outcomes` is called once, in front of the first decision: it reads the table.
         """
@@ -75,7 +75,7 @@ class ArchiveSink:
         self._owner.settle()
 
     def recheck_unavailable(self) -> None:
-        """Delete what has expired. What of a store cannot be used is tried again with every round anyway."""
+        """Delete expired objects. A store that cannot be used now is tried again with every round."""
         self._expire()
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
@@ -102,7 +102,7 @@ class ArchiveSink:
     ) -> MicroBatchOutcome:
         """Run the slots, and decide their rows in one commit. Steps: TakeDecision, RunSlots, Decide.
 
-        Raises TxnOutcomeChangedError where the rows end a transaction otherwise than those in front of them; nothing is decided.
+        Raises TxnOutcomeChangedError if the rows end a transaction otherwise than those in front of them; nothing is decided.
         """
 
         @contextmanager

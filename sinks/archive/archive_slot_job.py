@@ -1,4 +1,4 @@
-"""Driver and executors: what the task of one slot is to do for an archive, as values."""
+"""Driver and executors: job of one slot of an archive, as values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ArchiveSlotJob(SlotJob):
 
     @classmethod
     def of_archive(cls, config: ArchiveConfig, *, archive_id: str, source_cluster_id: str, observer: Observer) -> ArchiveSlotJob:
-        """Return a job without what belongs to one micro-batch: decision, routes, positions, ends, time."""
+        """Return a job without the values of one micro-batch: decision, routes, positions, ends, time."""
         return cls(
             archive_id=archive_id,
             source_cluster_id=source_cluster_id,
@@ -84,7 +84,7 @@ class ArchiveSlotJob(SlotJob):
         )
 
     def retention_class_of(self, topic: str) -> int:
-        """Return the number of the first pattern that matches, from 1; 0 where none does."""
+        """Return the number of the first pattern that matches, from 1; 0 if none does."""
         numbers = ((pattern, number) for number, pattern in enumerate(self.retention_classes, 1))
         return routing.first_match(topic, numbers) or 0
 

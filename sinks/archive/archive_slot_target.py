@@ -1,4 +1,4 @@
-"""Executor: where the slot of an archive writes: objects of its own for every try, one per retention class."""
+"""Executor: target of a slot of an archive: objects of its own for every try, one per retention class."""
 
 from __future__ import annotations
 

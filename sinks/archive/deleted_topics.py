@@ -29,7 +29,7 @@ class DeletedTopics:
         deadline: Callable[[], Deadline],
         now_ms: Callable[[], int],
     ) -> None:
-        """Delete what is archived of such topics after `keep_s`; None: never."""
+        """Delete the archived data of such topics after `keep_s`; None: never."""
         self._source, self._cluster_id, self._table = source, cluster_id, table
         self._keep_s, self._run_epoch = keep_s, run_epoch
         self._deadline, self._now_ms = deadline, now_ms

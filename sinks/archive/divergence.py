@@ -1,4 +1,4 @@
-"""Pure: from which offset on a log of the source differs from what was archived of it: the truncation of a follower.
+"""Pure: first offset at which a log of the source differs from its archive, found as in the truncation of a follower.
 
 A follower asks the leader how far its own last leader epoch reaches (OffsetForLeaderEpoch, KIP-101). The leader answers with the
 largest epoch that it has up to that one, and the offset where the next one begins. If the follower has that epoch, both logs
@@ -19,7 +19,7 @@ from shallow_mirror.types import EpochEnd
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRange:
-    """What one row says of the log: offsets [start, end), and the leader epochs of its batches with their first offsets."""
+    """Statement of one row about the log: offsets [start, end), and the leader epochs of its batches with their first offsets."""
 
     start: int
     end: int
@@ -30,7 +30,7 @@ class ArchivedRange:
 class EpochHistory:
     """The leader epochs of the archived log of one partition, rising, with their first offsets. `start` to `end`: of all rows.
 
-    `row_starts`: where its rows begin, rising.
+    `row_starts`: first offsets of its rows, rising.
     """
 
     epochs: tuple[tuple[int, int], ...]
@@ -57,11 +57,11 @@ class EpochHistory:
         return cls(tuple(epochs), ordered[0].start, max(row.end for row in ordered), starts)
 
     def last_below(self, end: int) -> int | None:
-        """Return the leader epoch of the last batches in front of `end`; None where none is known."""
+        """Return the leader epoch of the last batches in front of `end`; None if none is known."""
         return max((epoch for epoch, start in self.epochs if start < end), default=None)
 
     def last_up_to(self, leader_epoch: int, end: int) -> EpochEnd | None:
-        """Return the largest epoch up to `leader_epoch` in front of `end`, and how far it reaches; None where there is none."""
+        """Return the largest epoch up to `leader_epoch` in front of `end`, and how far it reaches; None if there is none."""
         known = [(epoch, start) for epoch, start in self.epochs if start < end]
         below = [number for number, (epoch, _) in enumerate(known) if epoch <= leader_epoch]
         if not below:

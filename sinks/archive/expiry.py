@@ -2,8 +2,8 @@
 
 DELETE_SEGMENT_STARTED (readers no longer see the rows) -> the rows are copied -> objects are deleted -> DELETE_SEGMENT_FINISHED
 
-The copies (`row_copies.py`) are what a rebuild has of these rows. They come behind the first commit, so that a copy proves that
-the deletion was decided, and before the deletion, so that no row is lost with its footer.
+The copies (`row_copies.py`) are the source of these rows for a rebuild. They come behind the first commit, so that a copy
+proves that the deletion was decided, and before the deletion, so that no row is lost with its footer.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def retention_of(settings: Mapping[str, RetentionSettings]) -> Retention:
 def expired_objects(
     table: ArchiveTable, retention: Retention, now_ms: int, deleted: Set[TopicIncarnation] = frozenset()
 ) -> Iterator[ExpiredObject]:
-    """Yield what has expired, the oldest first. `deleted`: topics of which nothing is kept any more."""
+    """Yield the expired objects, the oldest first. `deleted`: topics of which nothing is kept any more."""
     deleted = {topic for topic in deleted if _is_visible(table, topic)}
     if not retention.expires_anything and not deleted:
         return
@@ -149,9 +149,9 @@ class Expiry:
         self._due_at = clock()
 
     def run_if_due(self) -> None:
-        """Expire at the start and once in EXPIRE_EVERY_S; with nothing to expire only finish what was interrupted, at the start.
+        """Expire at the start and once in EXPIRE_EVERY_S; with nothing to expire only finish interrupted deletions, at the start.
 
-        A store that deletes nothing is logged and tried again. Raises what a commit raises.
+        A store that deletes nothing is logged and tried again. Raises errors of the commit.
         """
         if self._clock() < self._due_at:
             return
@@ -167,9 +167,9 @@ class Expiry:
             _log.info("%s", expired.sentence())
 
     def run(self) -> Expired:
-        """Finish interrupted deletions, then delete what has expired. Safe to repeat after any error.
+        """Finish interrupted deletions, then delete expired objects. Safe to repeat after any error.
 
-        Raises DeletionFailedError, FencedError, and what `OffsetMapOwner.mark` raises.
+        Raises DeletionFailedError, FencedError, and errors of `OffsetMapOwner.mark`.
         """
         expired = Expired()
         self._table.refresh()

@@ -1,4 +1,4 @@
-"""Driver: deletion of the offsets of groups that no restore of what an archive keeps needs any more."""
+"""Driver: deletion of the offsets of groups that no restore of the archive needs any more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GroupNoteExpiry:
         self._now_ms = now_ms
 
     def run(self) -> None:
-        """Raise nothing for the notes: what cannot be deleted is logged, and tried again."""
+        """Raise nothing for the notes: a failed deletion is logged, and tried again."""
         bound = datetime.fromtimestamp(self._now_ms() / 1000, UTC) - timedelta(seconds=self._keep_s)
         thin_out(self._tables, bound)
         oldest_ms = oldest_cut_ms(self._table)

@@ -46,7 +46,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _StoredPartition:
-    """What the row of one partition will say."""
+    """Content of the row of one partition."""
 
     index: list[IndexEntry] = field(default_factory=list)
     leader_epochs: list[LeaderEpochStart] = field(default_factory=list)
@@ -102,7 +102,7 @@ class ObjectBuilder:
             self._write_partition(part.source)
 
     def _copied(self, records: memoryview) -> memoryview:
-        """Return a copy in the buffer, which is written first where there is no room left."""
+        """Return a copy in the buffer, which is written first if there is no room left."""
         if self._part_bytes + len(records) > PART_BYTES:
             self._write_part()
         begin, self._part_bytes = self._part_bytes, self._part_bytes + len(records)
@@ -133,7 +133,7 @@ class ObjectBuilder:
             self._position += len(chunk.data)
 
     def close(self, source_cluster_id: str, segments: Sequence[Segment]) -> Mapping[SourcePartition, StoredBatches]:
-        """Write what is left and the footer, and return where the batches of each partition are, once they are durable.
+        """Write the rest and the footer, and return the places of the batches of each partition, once they are durable.
 
         `segments`: the rows of the object's partitions, and those of others that have no batches.
         """

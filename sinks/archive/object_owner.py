@@ -46,7 +46,7 @@ _REMEDY = "Restore it from a copy or a former version, or move it out of the sto
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectOwner:
-    """`table_id`: of the table, which keeps it where it is moved to. `tables`: its location at the take-over, for messages."""
+    """`table_id`: of the table, which keeps it at another location. `tables`: its location at the take-over, for messages."""
 
     number: int
     table_id: str
@@ -62,13 +62,13 @@ class ObjectOwner:
 
 
 class ObjectOwners:
-    """The entries of one archive. Raises what the store raises, and ArchiveFormatError."""
+    """Entries of one archive. Raises errors of the store, and ArchiveFormatError."""
 
     def __init__(self, store: ObjectStore, archive_id: str) -> None:
         self._store, self._archive_id = store, archive_id
 
     def newest(self) -> ObjectOwner | None:
-        """Return None where no run has recorded itself: the archive is new, or an older release wrote it."""
+        """Return None if no run has recorded itself: the archive is new, or an older release wrote it."""
         for attempt in range(1, _ATTEMPTS + 1):
             number = max(self._numbers(), default=None)
             if number is None:
@@ -85,7 +85,7 @@ class ObjectOwners:
     def add(self, table: ArchiveTable, *, tables: str, run_epoch: int, run_id: str, at_ms: int) -> ObjectOwner:
         """Add an entry for a run with `table`, and return it, or the one that an earlier call has added.
 
-        Raise ConfigError where the objects belong to another table, FencedError where a later run has added one.
+        Raise ConfigError if the objects belong to another table, FencedError if a later run has added one.
         """
         for _ in range(_ATTEMPTS):
             newest = self.require_table(table)
@@ -107,7 +107,7 @@ class ObjectOwners:
         raise FencedError(str(self.newest()))
 
     def put(self, entry: ObjectOwner) -> bool:
-        """Return False where another run has added an entry of this number first."""
+        """Return False if another run has added an entry of this number first."""
         document = {"format": FORMAT, **asdict(entry)}
         del document["number"]
         with self._store.writer(self._name(entry.number)) as writer:
@@ -124,9 +124,9 @@ class ObjectOwners:
         return True
 
     def require(self, entry: ObjectOwner) -> None:
-        """Raise FencedError where another run, of this table or of another one, has added an entry since.
+        """Raise FencedError if another run, of this table or of another one, has added an entry since.
 
-        Raise ConfigError where the entry is gone, and no other one is there.
+        Raise ConfigError if the entry is gone, and no other one is there.
         """
         if self._store.size(self._name(entry.number + 1)) is None and self._store.size(self._name(entry.number)) is not None:
             return
@@ -139,7 +139,7 @@ class ObjectOwners:
         raise FencedError(str(newest))
 
     def require_table(self, table: ArchiveTable) -> ObjectOwner | None:
-        """Return the newest entry. Raise ConfigError where the objects belong to another table. May refresh the table."""
+        """Return the newest entry. Raise ConfigError if the objects belong to another table. May refresh the table."""
         newest = self.newest()
         if newest is None and not table.is_rebuilt:
             return None
@@ -179,7 +179,7 @@ def archive_id_of_entry(name: str) -> str | None:
 
 
 def require_objects(table: ArchiveTable, store: ObjectStore) -> None:
-    """Raise ConfigError where the store does not hold the objects of a table: another location, or one that is not mounted.
+    """Raise ConfigError if the store does not hold the objects of a table: another location, or one that is not mounted.
 
     A table without rows needs no object. An object that is missing alone is for `archive verify` to report.
     """

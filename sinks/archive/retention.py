@@ -54,7 +54,7 @@ class Retention:
         return any(rule.keep_ms is not None or rule.keep_bytes is not None for rule in self._rules)
 
     def latest_expired_ms(self, now_ms: int) -> int | None:
-        """Return when rows that have expired by their age were decided at the latest; None where none can have."""
+        """Return when rows that have expired by their age were decided at the latest; None if none can have."""
         return max((now_ms - rule.keep_ms for rule in self._rules if rule.keep_ms is not None), default=None)
 
     def expired(
@@ -68,7 +68,7 @@ class Retention:
 
         A row has expired when it was decided longer ago than `keep`, when newer rows of its topic have `keep_bytes`, or when its
         topic is one of `deleted` (name and id), of which nothing is kept any more. An object has when all its rows have, and when
-        no older object of one of its partitions is kept: what is left of a partition is always its end.
+        no older object of one of its partitions is kept: the rest of a partition is always its end.
         """
         behind = dict(topic_bytes)  # of each topic: bytes that are newer than the rows so far
         kept = set[SourcePartition]()

@@ -37,7 +37,7 @@ MOST_SMALL_OBJECTS = 64
 SMALL_BYTES = 4 << 20
 """Larger objects are not merged: about 100,000 rows."""
 COPIED_ROWS = pa.schema([field for field in ARCHIVE_SEGMENTS if field.name not in ("index", "state")])
-"""The state is what a row's object says: deleted, or about to be. Without an object a row is always visible."""
+"""State of a row's object: deleted, or about to be. Without an object a row is always visible."""
 
 _FORMAT_KEY = b"shallow_mirror.format"
 _NAME = re.compile(r".*/rows/[0-9]{13}-([0-9a-f]{8})\.parquet")
@@ -52,7 +52,7 @@ _REMEDY = (
 
 
 class RowCopies:
-    """Of one archive. Methods raise what the store raises; a call that failed can be repeated."""
+    """Copies of one archive. Methods raise errors of the store; a call that failed can be repeated."""
 
     def __init__(
         self, store: ObjectStore, archive_id: str, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
@@ -110,7 +110,7 @@ class RowCopies:
         raise AssertionError("unreachable")
 
     def damaged(self) -> Iterator[ArchiveFormatError]:
-        """Read all copies, and yield what is wrong with each object."""
+        """Read all copies, and yield the damage of each object."""
         for info in self._objects():
             try:
                 self._read(info, None)

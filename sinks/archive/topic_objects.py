@@ -1,7 +1,7 @@
 """Driver: descriptions of topics beside the objects of an archive, so that a rebuilt table is enough for a restore.
 
-Objects `<archive id>/topics/<milliseconds>-<8 hexadecimal digits>.json` hold what changed; they are never changed or deleted.
-What is damaged or missing of them is stored again from the table `archive_topics`, in other objects, which name those that they
+Objects `<archive id>/topics/<milliseconds>-<8 hexadecimal digits>.json` hold changes; they are never changed or deleted.
+Damaged or missing ones are stored again from the table `archive_topics`, in other objects, which name those that they
 replace.
 """
 
@@ -43,9 +43,9 @@ class SeenTopics:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopics:
-    """What a store has. `seen`: in the order in which it was seen. `damaged`, `replaced`: objects that cannot be read.
+    """Content of a store. `seen`: in the order in which it was seen. `damaged`, `replaced`: objects that cannot be read.
 
-    What the `replaced` ones held is in others.
+    Others have the content of the `replaced` ones.
     """
 
     seen: tuple[SeenTopics, ...]
@@ -53,7 +53,7 @@ class FoundTopics:
     replaced: frozenset[str]
 
     def missing_of(self, history: Sequence[SeenTopic]) -> list[SeenTopic]:
-        """Return what a table rebuilt from these objects would not have, or have otherwise, at the time of a description."""
+        """Return the topics that a table rebuilt from these objects would lack or have otherwise, at that time."""
         described: dict[str, list[tuple[int, TopicDescription]]] = {}
         for seen in self.seen:
             for topic in seen.topics:
@@ -69,7 +69,7 @@ class FoundTopics:
 
 
 class TopicObjects:
-    """Of one archive. Raises what the store raises."""
+    """Of one archive. Raises errors of the store."""
 
     def __init__(self, store: ObjectStore, archive_id: str) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class TopicObjects:
     ) -> None:
         """Store the topics that are not as they were stored last, as one object.
 
-        The first call reads what there is, and stores again what is damaged or missing of `history`, the rows of the table.
+        The first call reads what there is, and stores damaged or missing entries of `history` again, the rows of the table.
         """
         if self._newest is None:
             self._newest = self._completed(history())

@@ -28,7 +28,7 @@ class TxnOutcomes:
     def take(self, rows: Iterable[DecidedSegment], positions: Mapping[SourcePartition, Position]) -> None:
         """Take the rows of the next decision. `positions`: those before it.
 
-        Raises TxnOutcomeChangedError, and takes none, where a row contradicts the one in front of it.
+        Raises TxnOutcomeChangedError, and takes none, if a row contradicts the one in front of it.
         """
         unended = dict(self._unended)
         # Behind a row without batches nothing is compared: what lies in front of it was not read there. Nor is it where a lineage

@@ -5,7 +5,7 @@ Theory of operation. A round is the generator `actions.run_micro_batch`; `KafkaS
     RunSlots            tasks read the source and write to the target, invisible to readers of committed records
     RefuseHangingTxns   nothing older is open in front of what was written
     Decide              one Delta commit with the rows and the transactions of all slots: from here on, the round counts
-    EndTxn              commit of each transaction; then AwaitVisible, and Settle where one was not committed
+    EndTxn              commit of each transaction; then AwaitVisible, and Settle if one was not committed
 
 The order is the same everywhere. What differs is which round trips a micro-batch waits for:
 
@@ -73,21 +73,21 @@ _ABORT_PATIENCE_MS = 5_000
 _UNKNOWN_TOPIC = error_name(UNKNOWN_TOPIC_OR_PARTITION)
 
 _DEFINITE_OF_TRANSACTIONS = frozenset({FORGOTTEN_MARKER, TRANSACTION_ABORTED})
-"""What RefuseHangingTxns says of partitions that do answer."""
+"""Errors of RefuseHangingTxns for partitions that do answer."""
 
 RECHECK_EVERY_S = 2.0
 RECHECK_MS = 10_000
-"""How often, and for how long, the driver looks whether the target can do again what it could not."""
+"""How often, and for how long, the driver looks whether unavailable parts of the target can be used again."""
 
 
 _NOT_MEASURED = PathSpeeds()
 
 RECENT_ROUNDS = 10
-"""What so many rounds have used is asked for ahead: with light traffic, one round fills more slots than another."""
+"""Ids and topics of so many rounds are asked for ahead: with light traffic, one round fills more slots than another."""
 
 
 class _Used(NamedTuple):
-    """What a round has written with, to and from."""
+    """Transactional ids and topics of a round."""
 
     names: frozenset[str]
     topics: frozenset[str]
@@ -116,10 +116,10 @@ class KafkaSink:
         guard: RunGuard | None = None,
         settings: PreservedSettings | None = None,
     ) -> None:
-        """`job` is the template of every slot's, without what belongs to one round. `open_input`: what slots read.
+        """`job` is the template of every slot's, without the values of one round. `open_input`: opens the input of slots.
 
-        `planned_ranges`: return what the slots of the next round read, as far as it is known. `target_speeds`: of the paths to
-        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it. `settings`: None where no topic
+        `planned_ranges`: returns the known ranges of the next round. `target_speeds`: of the paths to
+        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it. `settings`: None if no topic
         is preserved.
         """
         self._job = job
@@ -166,7 +166,7 @@ class KafkaSink:
     def recheck_unavailable(self) -> None:
         """Find out whether partitions and ids of the target that could not be used can be used again.
 
-        Raises RetriableError where rows were removed: positions have fallen back. Raises OutcomeUnknownError.
+        Raises RetriableError if rows were removed: positions have fallen back. Raises OutcomeUnknownError.
         """
         if self._performer.availability.is_complete or self._clock() < self._recheck_at:
             return
@@ -179,7 +179,7 @@ class KafkaSink:
         require_committed(removed)
 
     def task_of(self, round_: SlotRound) -> TaskFunction:
-        """Return the task of every slot. Raises RetriableError where too few transactional ids can be used."""
+        """Return the task of every slot. Raises RetriableError if too few transactional ids can be used."""
         numbers = self._slot_numbers()
         deadline = Deadline.after_ms(round_.time_left_ms, self._clock)
         next_round = self._performer.next_round
@@ -220,10 +220,10 @@ class KafkaSink:
     def _additions(
         self, txns: Sequence[SlotTxn | None], known: KnownCluster | None, round_: SlotRound
     ) -> dict[SlotTxn, list[TopicPartition]]:
-        """Return what to add to the transaction of each slot while Spark starts the tasks.
+        """Return the partitions to add to the transaction of each slot while Spark starts the tasks.
 
-        That spares a far target's tasks a round trip. As they do, it leaves out what could not take a marker. `txns`: prepared,
-        by slot.
+        That spares a far target's tasks a round trip. As they do, it leaves out partitions that could not take a marker.
+        `txns`: prepared, by slot.
         """
         additions: dict[SlotTxn, set[TopicPartition]] = {}
         if known is None or not known.is_new or not self._is_target_far():
@@ -287,7 +287,7 @@ class KafkaSink:
         return outcome
 
     def _prepare_next_round(self, outcome: MicroBatchOutcome, deadline: Deadline) -> None:
-        """Ask the target for what the same slots will need: everything of this round is visible, and nothing of it is open."""
+        """Ask the target ahead for the next round of the same slots: all of this round is visible, and none of it open."""
         if not outcome.rows or outcome.not_committed or not self._performer.availability.is_complete:
             return
         written = [row for row in outcome.rows if row.txn is not None]
@@ -341,7 +341,7 @@ class KafkaSink:
                 return self._performer.perform(action, deadline)
 
     def _require_added(self, txns: Sequence[SlotTxn], deadline: Deadline) -> None:
-        """Raise RoundRepeatedError where a topic that was added to a transaction is not there: a task leaves it out."""
+        """Raise RoundRepeatedError if a topic that was added to a transaction is not there: a task leaves it out."""
         try:
             self._performer.next_round.require_added(txns, deadline)
         except RetriableError as error:
@@ -353,7 +353,7 @@ class KafkaSink:
         return any(speed.is_far for speed in self._target_speeds.sending.values())
 
     def _delete_leading_fillers(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> None:
-        """Let the logs of partitions with preserved offsets begin where the source's began, once their first records are there.
+        """Let the logs of partitions with preserved offsets begin at the log start of the source, with their first records.
 
         Before the decision that names the records: after it, no other run would do it. The position is no such begin: earlier
         decisions may have accounted for offsets without a record.
@@ -375,9 +375,9 @@ class KafkaSink:
             delete_records(self._job.target, starts, timeout_s=deadline.remaining_ms() / 1000)
 
     def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
-        """Abort what is written and not decided, where a target partition does not answer about it: others need not wait for it.
+        """Abort what is written and not decided, if a target partition does not answer about it: others need not wait for it.
 
-        A start of the query would do the same, but it takes many times as long. Raises `error` where every partition of these
+        A start of the query would do the same, but it takes many times as long. Raises `error` if every partition of these
         transactions answers now: then it is not one that the next round would leave out.
         """
         if not self._job.leaves_out or type(error) is not RetriableError or error.error_name in _DEFINITE_OF_TRANSACTIONS:
@@ -405,7 +405,7 @@ class KafkaSink:
         return True
 
     def abandon(self, deadline: Deadline) -> None:
-        """Abort what slots left open: readers of the target should not wait for the transaction timeout.
+        """Abort open transactions of slots: readers of the target should not wait for the transaction timeout.
 
         Nothing is decided yet and everything before is settled, so no transaction is lost by it.
         """
@@ -419,7 +419,7 @@ class KafkaSink:
     def _slot_numbers(self) -> tuple[int, ...]:
         """Return the number in the transactional id of each slot: ids whose last transaction does not complete are passed over.
 
-        Raises RetriableError where too few are left.
+        Raises RetriableError if too few are left.
         """
         numbers = [
             number

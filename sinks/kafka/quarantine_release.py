@@ -1,6 +1,6 @@
 """Driver: copies batches from the quarantine to the target: the protocol of a micro-batch with one slot, and rows beside theirs.
 
-What is copied gets `released` rows; the `quarantined` one stays. So the removal of a transaction's rows gives back what was
+Copied batches get `released` rows; the `quarantined` one stays. So the removal of a transaction's rows gives back what was
 before, every offset still has one row of another kind, and positions move nowhere.
 """
 
@@ -21,8 +21,8 @@ FillSlot = Callable[[Sequence[QuarantinedBatch], int, Deadline], SlotResult]
 
 
 @dataclass(slots=True)
-class Released:
-    """What a release did: `batch_count` batches went to `segments`. `refused`: those that stay, with the reason of this time."""
+class ReleaseResult:
+    """Result of a release: `batch_count` batches went to `segments`. `refused`: those that stay, with the reason of this time."""
 
     batch_count: int = 0
     segments: list[Segment] = field(default_factory=list)
@@ -41,10 +41,10 @@ class Releaser:
 
     def __init__(self, slot: SingleSlot, fill: FillSlot) -> None:
         self._slot, self._fill = slot, fill
-        self.released = Released()
+        self.released = ReleaseResult()
 
     def release(self, batches: Sequence[QuarantinedBatch]) -> None:
-        """Release all that the target takes; `released` has the result, also after an error. Raises what a micro-batch does."""
+        """Release all that the target takes; `released` has the result, also after an error. Raises errors of a micro-batch."""
         waiting = list(batches)
         while waiting:
             done = self._round(waiting)
@@ -68,14 +68,14 @@ class Releaser:
 
 
 def _as_released(result: SlotResult, batches: Sequence[QuarantinedBatch]) -> SlotResult:
-    """Return the result with rows of kind `released`: gaps and what was refused again keep their quarantined row."""
+    """Return the result with rows of kind `released`: gaps and batches that were refused again keep their quarantined row."""
     copied = [segment for segment in result.segments if segment.kind is SegmentKind.DATA]
     rows = tuple(row for batch in batches for row in _rows_of(batch, copied))
     return SlotResult(result.slot, result.txn, rows, result.fetched_bytes)
 
 
 def _rows_of(batch: QuarantinedBatch, copied: Sequence[Segment]) -> Iterator[Segment]:
-    """Yield what was copied of this batch, cut out of rows that it shares with neighbours; the first one counts the batch."""
+    """Yield the copied rows of this batch, cut out of rows that it shares with neighbours; the first one counts the batch."""
     is_first = True
     for segment in copied:
         start, end = max(segment.source_start, batch.source_start), min(segment.source_end, batch.source_end)
@@ -98,6 +98,6 @@ def _rows_of(batch: QuarantinedBatch, copied: Sequence[Segment]) -> Iterator[Seg
 
 
 def _done(batches: Sequence[QuarantinedBatch], result: SlotResult) -> set[BatchKey]:
-    """Return which batches were copied or refused: where the slot stopped early, those up to there."""
+    """Return the batches that were copied or refused; only those up to the end of a slot that stopped early."""
     reached = {segment.source: segment.source_end for segment in result.segments}
     return {batch.key for batch in batches if not result.is_partial or batch.source_end <= reached.get(batch.source, 0)}

@@ -53,7 +53,7 @@ class _QuarantineReading:
         """Nothing is waited for: all of it is in memory."""
 
     def reached(self) -> Mapping[SourcePartition, int]:
-        """Return nothing: what lies between the batches is not part of the quarantine."""
+        """Return nothing: offsets between the batches are not part of the quarantine."""
         return {}
 
     def unfinished(self) -> Mapping[SourcePartition, UnfinishedRange]:

@@ -49,7 +49,7 @@ class SingleSlot:
     def round(self, fill: Fill) -> MicroBatchOutcome:
         """Run one micro-batch with the single slot.
 
-        Raises what a micro-batch does; RetriableError where the transaction was not committed, and its rows were removed.
+        Raises errors of a micro-batch; RetriableError if the transaction was not committed, and its rows were removed.
         """
         deadline = Deadline.after_ms(self._transaction_timeout_ms, self._clock)
 

@@ -24,7 +24,7 @@ def expired_rows(
 ) -> tuple[DecidedSegment, ...]:
     """Return one row for each partition of the topic that lost something. They have no transaction.
 
-    Raises `loss` where it was not retention: a log that was truncated continues with other records. Raises RetriableError.
+    Raises `loss` if it was not retention: a log that was truncated continues with other records. Raises RetriableError.
     """
     if loss.log_start_offset is None or loss.log_start_offset <= loss.expected_offset:
         raise loss

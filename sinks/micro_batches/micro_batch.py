@@ -55,9 +55,9 @@ data; `SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """What one round did.
+    """Result of one round.
 
-    Durations in ms by step name; `retried`: what made a slot start again, and which; `early_ends`: of the slots that the commit
+    Durations in ms by step name; `retried`: slots that started again, with the cause; `early_ends`: of the slots that the commit
     interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`: logs of the source that
     were cut below the position, behind which the mirror continued. `steady`: of all slots.
     """
@@ -84,10 +84,10 @@ def refuse_left_out(unfinished: Sequence[UnfinishedRange], _positions: Mapping[S
 
 
 class SlotRows(Protocol):
-    """A data frame of Spark, or what stands in for it: an input partition for each slot, with the rows of its task."""
+    """A data frame of Spark, or its substitute: an input partition for each slot, with the rows of its task."""
 
     def mapInArrow(self, function: TaskFunction, schema: str) -> DataFrame:  # noqa: N802 - Spark's name
-        """Return the data frame of what the function yields for the rows of each slot."""
+        """Return the data frame of the function's results for the rows of each slot."""
 
 
 class StoppedBeforeMicroBatchError(Exception):
@@ -116,13 +116,13 @@ class MicroBatchSink:
         begin_lineages: Callable[[LogTruncatedError], bool] = lambda _loss: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`source`: None where offsets cannot expire.
+        """`source`: None if offsets cannot expire.
 
-        `slot_time`: what earlier queries of the run have seen. `quarantine`: None where slots quarantine nothing.
+        `slot_time`: as earlier queries of the run measured it. `quarantine`: None if slots quarantine nothing.
 
-        `left_out` is called at the end of each micro-batch with what was left out and the positions of the map. What it raises
-        ends the query, because Spark would continue behind the ranges that were left out. `register` adds the first rows of
-        partitions that appeared since; it is called in front of each micro-batch, and by `register_if_idle`.
+        `left_out` is called at the end of each micro-batch with the left out partitions and the positions of the map. An error
+        of it ends the query, because Spark would continue behind the ranges that were left out. `register` adds the first rows
+        of partitions that appeared since; it is called in front of each micro-batch, and by `register_if_idle`.
 
         `begin_lineages`: of an archive, with `continues_after_data_loss`: begin the next lineage of truncated logs, and return
         whether one began. Positions are lower then.
@@ -170,7 +170,7 @@ class MicroBatchSink:
     def register_if_idle(self) -> None:
         """From another thread than Spark's: register new partitions unless a micro-batch runs, which does so when it begins.
 
-        Raises what `register` raises.
+        Raises errors of `register`.
         """
         if not self._running.acquire(blocking=False):
             return
@@ -344,9 +344,9 @@ class MicroBatchSink:
         return self._continues_after_data_loss and isinstance(loss, LogTruncatedError) and self._begin_lineages(loss)
 
     def _after_data_loss(self, loss: DataLossError, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Return rows for what is lost; none behind a log that was truncated, where the next round just continues.
+        """Return rows for lost offsets; none behind a log that was truncated, where the next round just continues.
 
-        Raises `loss` where there is no such row, or `read.on_data_loss` is not continue, and RetriableError.
+        Raises `loss` if there is no such row, or `read.on_data_loss` is not continue, and RetriableError.
         """
         if not self._continues_after_data_loss:
             raise loss

@@ -33,12 +33,12 @@ _UNWRITABLE: Mapping[str, tuple[type[MirrorError], str]] = {
     "Permission denied": (ConfigError, "grant this user access, or name another folder"),
     "Mkdirs failed to create": (ConfigError, "grant this user access, or name another folder"),
 }
-"""The error and what to do, by what Java says of a file that cannot be written. A full disk is no ConfigError."""
+"""Error and remedy, by Java's message about a file that cannot be written. A full disk is no ConfigError."""
 _NOT_MADE = re.compile(r"mkdir of file:(/[^\n]*?) failed")
 
 
 def find_unwritable_folder(text: str, folder: str) -> MirrorError | None:
-    """Return the folder as what could not be written, and why, if that is what `text` reports."""
+    """Return the folder that could not be written, and the reason, if `text` reports that."""
     sign = next((sign for sign in _UNWRITABLE if sign in text), None)
     if sign is None:
         return _folder_not_made(text, folder)
@@ -66,7 +66,7 @@ def _unwritable(folder: str, sign: str, reason: str) -> MirrorError:
 
 @contextmanager
 def raising_unwritable_folder(folder: str) -> Iterator[None]:
-    """Raise ConfigError or MirrorError where a call of Spark ended because files in `folder` cannot be written."""
+    """Raise ConfigError or MirrorError if a call of Spark ended because files in `folder` cannot be written."""
     try:
         yield
     except (Py4JError, PySparkException) as error:
@@ -82,7 +82,7 @@ def lost_worker(text: str) -> str | None:
 
 
 def find_unfit_python(text: str) -> ConfigError | None:
-    """Return what is wrong with the Python of Spark's workers, if that is what `text` reports."""
+    """Return the problem of the Python of Spark's workers, if `text` reports one."""
     match = _UNFIT_PYTHON.search(text)
     if match is None:
         return None
@@ -94,7 +94,7 @@ def find_unfit_python(text: str) -> ConfigError | None:
 
 @contextmanager
 def raising_unfit_python() -> Iterator[None]:
-    """Raise ConfigError where a call of Spark ended because its workers have another Python than the mirror needs."""
+    """Raise ConfigError if a call of Spark ended because its workers have another Python than the mirror needs."""
     try:
         yield
     except PySparkException as error:
@@ -106,7 +106,7 @@ def raising_unfit_python() -> Iterator[None]:
 
 @contextmanager
 def raising_lost_jvm(spark_log: Path | None) -> Iterator[None]:
-    """Raise SparkLostError where Spark does not answer a call. `spark_log`, of a session of ours, may hold the cause."""
+    """Raise SparkLostError if Spark does not answer a call. `spark_log`, of a session of ours, may hold the cause."""
     try:
         yield
     except PySparkException as error:

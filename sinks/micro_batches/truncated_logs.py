@@ -27,7 +27,7 @@ class TruncatedLogs:
     def accept(self, loss: LogTruncatedError, positions: Mapping[SourcePartition, int]) -> None:
         """Let the next round continue behind the position without comparing leader epochs there.
 
-        Raises RetriableError where there is nothing behind the position yet, and where more had been read than was decided: the
+        Raises RetriableError if there is nothing behind the position yet, and where more had been read than was decided: the
         next try finds out what the log holds from the position on.
         """
         if loss.log_end is not None:
@@ -41,7 +41,7 @@ class TruncatedLogs:
         self._accepted[source] = self._unreported[source] = loss
 
     def epoch_ends(self, positions: Mapping[SourcePartition, Position]) -> dict[SourcePartition, EpochEnd]:
-        """Return up to where each source partition's last leader epoch was read, without those that are known to be cut there."""
+        """Return the end of each source partition's last leader epoch, without those that are known to be cut there."""
         return {
             source: position.epoch_end
             for source, position in positions.items()

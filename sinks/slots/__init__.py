@@ -1,1 +1,1 @@
-"""Tasks of slots, whatever the sink: where batches are read from, tries, what is left out."""
+"""Tasks of slots, for any sink: sources of batches, tries, left out ranges."""

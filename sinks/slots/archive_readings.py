@@ -26,7 +26,7 @@ _buffers = ReusedBuffers()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveInput:
-    """What slots read of an archive: the rows of a micro-batch, by partition, and the store of their objects.
+    """Input of slots that read an archive: the rows of a micro-batch, by partition, and the store of their objects.
 
     `slots`: the planned ranges of each slot. The one column of Spark's rows, one row per slot, is their index.
     """

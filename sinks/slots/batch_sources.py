@@ -1,4 +1,4 @@
-"""Executor: where the batches of a slot come from: the task's own Fetch requests, or rows that Spark hands over.
+"""Executor: sources of the batches of a slot: the task's own Fetch requests, or rows that Spark hands over.
 
 Both give whole batches of [position, end of the range) by source partition. Admission, restamping, produce and segments do not
 depend on which it was.
@@ -62,7 +62,7 @@ class SlotReading(Protocol):
     def __iter__(self) -> Iterator[tuple[ReadPart, ...]]: ...
 
     def end_by(self, end: Deadline) -> None:
-        """End the iteration then, where that can be done without a hole in what was read."""
+        """End the iteration then, if that leaves no hole in the batches."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class SlotReading(Protocol):
 class ReadingFactory(Protocol):
     """Make the readings of a slot, one for each try. Each begins at the positions.
 
-    `is_repeatable` is False where all that the slot has to read can be read only once; up to given ends it can be read again.
+    `is_repeatable` is False if all that the slot has to read can be read only once; up to given ends it can be read again.
     """
 
     @property
@@ -89,7 +89,7 @@ class ReadingFactory(Protocol):
     ) -> SlotReading:
         """Return a new reading.
 
-        `ends`: where to end in each partition; a partition that is not in it is not read. None: read all that the slot has to
+        `ends`: end offset of each partition; a partition that is not in it is not read. None: read all that the slot has to
         read. `highest_ends`: no partition is read beyond its entry, whatever `ends` says.
         """
         ...

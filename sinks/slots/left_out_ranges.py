@@ -1,4 +1,4 @@
-"""Executor: what a slot leaves out so that the rest of it is copied: errors of one partition that another try will not mend."""
+"""Executor: ranges that a slot leaves out so that the rest is copied, after lasting errors of one partition."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from shallow_mirror.types import SourcePartition
 def ranges_to_isolate(
     error: MirrorError, job: SlotJob, positions: Mapping[SourcePartition, int], *, is_writing: bool
 ) -> Sequence[UnfinishedRange]:
-    """Return what is left out where `error` is of single partitions and `on_error` is isolate; else nothing.
+    """Return ranges to leave out if `error` is of single partitions and `on_error` is isolate; else nothing.
 
     With `read.on_data_loss: continue` also a partition whose log ends below its position: it waits there.
 
     A topic that was created again at the source is another one under the same name: all of the former one is left out.
-    `reached` is where the next try has to end: in front of the batch that cannot be copied, where the error names one.
+    `reached` is the end of the next try: in front of the batch that cannot be copied, if the error names one.
     """
     if job.continues_after_data_loss and isinstance(error, LogTruncatedError):
         if error.log_end is None:

@@ -26,7 +26,7 @@ _OF_THE_BATCH = frozenset(
 _IF_OF_ONE_RECORD = "MESSAGE_TOO_LARGE"
 """Batches of several records are split, once a start has read the limit that the target has now."""
 _IF_UNREADABLE = frozenset({"CORRUPT_MESSAGE", "UNKNOWN_SERVER_ERROR"})
-"""What brokers answer where they cannot open a batch whose checksum is right, and to much else."""
+"""Answers of brokers that cannot open a batch whose checksum is right, and to much else."""
 
 
 REMEDY_OF_DAMAGE = "It is damaged at the source"
@@ -38,7 +38,7 @@ _MOST_OF_A_RULE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why one batch is not copied. `error_name`: the target's answer; None where it was not asked."""
+    """Reason why one batch is not copied. `error_name`: the target's answer; None if it was not asked."""
 
     error: BatchRefusedError | CorruptBatchError
     error_name: str | None = None
@@ -56,7 +56,7 @@ class Refusal:
 def quarantinable_refusal(
     name: str, explained: BatchRefusedError | CorruptBatchError, sent: memoryview, *, max_opened_bytes: int
 ) -> Refusal | None:
-    """None where the batch `sent` is not to blame for the target's answer `name`, which is `explained` in the source's terms."""
+    """None if the batch `sent` is not to blame for the target's answer `name`, which is `explained` in the source's terms."""
     if isinstance(explained, CorruptBatchError) or name in _OF_THE_BATCH:
         return Refusal(explained, name)
     if name == _IF_OF_ONE_RECORD:
@@ -72,7 +72,7 @@ def _records_count(batch: memoryview) -> int:
 
 
 def _damage(batch: memoryview, topic_partition: TopicPartition, max_opened_bytes: int) -> CorruptBatchError | None:
-    """Return what keeps its records from being read; None also where that cannot be found out here."""
+    """Return the damage that keeps its records from being read; None also if that cannot be found out here."""
     try:
         for _ in open_batch(batch, topic_partition, max_bytes=max_opened_bytes):
             pass
@@ -87,7 +87,7 @@ UNLIMITED_QUARANTINE = QuarantineLimits(batches=1 << 62, size_bytes=1 << 62)
 
 
 class QuarantineBudget:
-    """What is left of the limits. They are soon used up where a setting of the target makes it refuse every batch."""
+    """Rest of the limits. They are soon used up if a setting of the target makes it refuse every batch."""
 
     def __init__(self, limits: QuarantineLimits) -> None:
         self._limits = limits

@@ -20,7 +20,7 @@ from shallow_mirror.wire.batches.batch_index import index_batches
 
 
 class RowReading:
-    """Rows of `kafka-batches` that Spark hands over; what lies between the position and the first of them is read directly.
+    """Rows of `kafka-batches` that Spark hands over; offsets between the position and the first of them are read directly.
 
     Bytes are copied once more, because Arrow's are not ours to rewrite: a buffer of the size of one arrow batch, which
     the session's `spark.sql.execution.arrow.maxBytesPerBatch` bounds.
@@ -51,7 +51,7 @@ class RowReading:
         return tuple(self._unknown.values())
 
     def end_by(self, end: Deadline) -> None:
-        """Nothing ends early: Spark hands over the rows behind what this reads, whether or not that was read."""
+        """Nothing ends early: Spark hands over the rows behind these, whether or not these were read."""
 
     @property
     def has_ended_early(self) -> bool:
@@ -114,7 +114,7 @@ class RowReading:
         return DirectReading(self._cluster, ranges, self._positions, self._limits)
 
     def _require_not_expired(self, run: arrow_rows.RowRun) -> None:
-        """Raise DataLossError where offsets expired: only the driver can give them up, as for a slot that reads the source."""
+        """Raise DataLossError if offsets expired: only the driver can give them up, as for a slot that reads the source."""
         position = self._reached.get(run.source, self._positions[run.source])
         if run.expired_until > position:
             detail = "retention or DeleteRecords removed it before it was copied"
@@ -124,7 +124,7 @@ class RowReading:
         return self._reached.get(run.source, self._positions[run.source]) < run.start
 
     def _catch_up(self, run: arrow_rows.RowRun) -> Iterator[tuple[ReadPart, ...]]:
-        """Read what lies between the position and the first row of `run`.
+        """Read the offsets between the position and the first row of `run`.
 
         The position is behind what Spark planned where rows of the map were removed, or Spark's checkpoint is older or newer.
         """
@@ -156,6 +156,7 @@ class RowReadingFactory:
     def begin(
         self, ends: Mapping[SourcePartition, int] | None, highest_ends: Mapping[SourcePartition, int] = NO_END_LIMITS
     ) -> SlotReading:
+        # Spark hands over the rows of a task only once: another try, which has ends, reads the source.
         if ends is None:
             return self._reading
         return self._reading.read_directly({source: min(end, highest_ends.get(source, end)) for source, end in ends.items()})

@@ -1,4 +1,4 @@
-"""Driver and executors: what the task of one slot is to read, whatever the sink, as values. `slot_task.py` executes them."""
+"""Driver and executors: job of one slot, for any sink, as values. `slot_task.py` executes it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotJob:
-    """What a task needs besides what belongs to its sink, carried in the closure of one micro-batch.
+    """Job of a task, without the part of its sink, carried in the closure of one micro-batch.
 
-    `source`: None where no cluster is read.
+    `source`: None if no cluster is read.
     `positions` are source offsets from the table of decisions, `epoch_ends` up to where it knows a leader epoch of the source.
-    `time_left_ms` is what remains of the micro-batch's deadline when the task starts (clocks of different machines are
+    `time_left_ms` is the rest of the micro-batch's deadline when the task starts (clocks of different machines are
     never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
     another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
-    are quarantined; None: what cannot be copied is an error.
+    are quarantined; None: a batch that cannot be copied is an error.
 
     `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
     also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
-    `known_source`: what the driver has found out about the source lately; None: the task asks itself.
+    `known_source`: the driver's latest metadata of the source; None: the task asks itself.
     `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
 
     `follow_ms`: how long after its start a task reads beyond its planned ends, for records that appear meanwhile.

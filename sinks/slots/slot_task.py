@@ -1,7 +1,7 @@
 """Executor: the task of one slot of a micro-batch: read, write, segments.
 
 A task reads every range of its slot from the position on and writes it in one try of its target (for Kafka: one transaction,
-which it leaves open for the driver to end). It writes for the commit interval at most, then hands over what it has, also in the
+which it leaves open for the driver to end). It writes for the commit interval at most, then hands over its results, also in the
 middle of a response: what is planned need not fit into the transaction timeout, because each round moves the positions by what
 the link carries, a batch at least.
 
@@ -66,9 +66,9 @@ _ARROW_RESULT_SCHEMA = pa.schema([("body", pa.binary())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotInput:
-    """What one slot reads. `number`: of the slot. `positions`: from which source offsets.
+    """Input of one slot. `number`: of the slot. `positions`: first source offsets.
 
-    `expected`: partitions that have something to read; empty where that shows only when it is read.
+    `expected`: partitions that have something to read; empty if that shows only when it is read.
     """
 
     number: int
@@ -78,10 +78,10 @@ class SlotInput:
 
 
 OpenInput = Callable[[SlotJob, Iterator[pa.RecordBatch], bool, Deadline], SlotInput]
-"""Return what the rows of an input partition ask to read. The flag: they are planned ranges, not batches."""
+"""Return the input that the rows of an input partition describe. The flag: they are planned ranges, not batches."""
 
 OpenTarget = Callable[[int, Deadline], SlotTarget]
-"""Return where the slot of this number writes. Called on an executor."""
+"""Return the target of the slot of this number. Called on an executor."""
 
 
 def open_source(job: SlotJob, rows: Iterator[pa.RecordBatch], is_planned_ranges: bool, deadline: Deadline) -> SlotInput:
@@ -122,7 +122,7 @@ class SlotTask:
     open_input: OpenInput = open_source
 
     def __call__(self, arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one pickled `SlotResult` or `MirrorError` for the rows of a slot; nothing where Spark has no rows for it.
+        """Yield one pickled `SlotResult` or `MirrorError` for the rows of a slot; nothing if Spark has no rows for it.
 
         The rows are planned ranges, or record batches of `kafka-batches`; an input partition is a slot.
         """
@@ -158,7 +158,7 @@ def run_slot(
 ) -> SlotResult:
     """Do steps 3 to 5 of docs/design/exactly-once.md for one slot.
 
-    Raises `MirrorError`s: what it wrote then is named by no decision.
+    Raises `MirrorError`s: no decision names its writes then.
     """
     deadline = Deadline.after_ms(job.time_left_ms, time.monotonic)
     slot_input = open_input(job, rows, is_planned_ranges, deadline)
@@ -267,7 +267,7 @@ def _new_ends(
     before: Mapping[SourcePartition, UnfinishedRange],
     positions: Mapping[SourcePartition, int],
 ) -> dict[SourcePartition, UnfinishedRange]:
-    """Return where the next try has to end in each partition: at its position, where an end in front of the error did not help.
+    """Return the end of the next try in each partition: at its position, if an end in front of the error did not help.
 
     Partitions that were already to be read up to their positions only are left out: their error is not one of the partition.
     """
@@ -287,7 +287,7 @@ class _SlotTry:
     """One try of a slot.
 
     `reached`: up to where what was read of each partition has been written. `left_out`: partitions whose target cannot be written
-    now. `is_writing`: what is raised comes from the target.
+    now. `is_writing`: an error comes from the target.
     """
 
     def __init__(
@@ -310,11 +310,11 @@ class _SlotTry:
         self.reached = dict(positions)
 
     def expect(self, sources: Iterable[SourcePartition]) -> None:
-        """Let the target prepare for what will be read, as far as it can be written."""
+        """Let the target prepare for the partitions to read, as far as they can be written."""
         self._writer.expect(source for source in sources if source not in self.left_out)
 
     def run(self, reading: SlotReading, *, is_partial: bool) -> SlotResult:
-        """Copy what `reading` brings. `is_partial`: there is more to read than that."""
+        """Copy the batches of `reading`. `is_partial`: there is more to read than that."""
         first: tuple[float, int] | None = None  # when the first response was there, and its size
         for response in self._responses_of(reading):
             if first is None and response:
@@ -364,7 +364,7 @@ class _SlotTry:
         )
 
     def _responses_of(self, reading: SlotReading) -> Iterator[tuple[ReadPart, ...]]:
-        """Yield the responses. Before an error of the source is raised, what was written is recorded: the next try ends there."""
+        """Yield the responses. Before an error of the source is raised, written batches are recorded: the next try ends there."""
         try:
             yield from reading
         except MirrorError:
@@ -374,7 +374,7 @@ class _SlotTry:
     def leave_out_unavailable(self, sources: Iterable[SourcePartition]) -> None:
         """Leave out the partitions whose target cannot be written now, before anything is sent to it.
 
-        Raises what needs an operator, where `on_error` is not isolate.
+        Raises errors that need an operator, if `on_error` is not isolate.
         """
         if not self._job.leaves_out:
             return
@@ -393,7 +393,7 @@ class _SlotTry:
         return self._builders[source]
 
     def _record(self, quarantined: Sequence[QuarantinedBatch]) -> None:
-        """Take over what was written in the meantime, and the batches of it that are quarantined."""
+        """Take over the writes of the meantime, and the batches of it that are quarantined."""
         self.reached.update((source, builder.position) for source, builder in self._builders.items())
         # Where the slot stopped in the middle, the next round reads the batches behind that end again.
         self._quarantine([batch for batch in quarantined if batch.source_end <= self.reached[batch.source]])

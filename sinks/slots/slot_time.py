@@ -16,7 +16,7 @@ _IN_TURN = 1.5
 
 
 class SlotTime:
-    """How long a slot of the next round may take, where there are fewer free cores than slots: tasks then run in waves.
+    """Time of a slot of the next round, also if there are fewer free cores than slots: tasks then run in waves.
 
     The transactions of the first wave stay open until the last one is done. A task cannot know when the first one began, since
     clocks of different machines are never compared; so each gets its share of the time, by as many waves as were seen. Other
@@ -27,7 +27,7 @@ class SlotTime:
         self._slots = slots
         self._waves: int | None = None
         self._overhead_ms = 0.0
-        """What a wave took beyond the commit interval: the start of its tasks, the first answer, the last acknowledgement."""
+        """Time of a wave beyond the commit interval: the start of its tasks, the first answer, the last acknowledgement."""
 
     @property
     def is_one_wave(self) -> bool:
@@ -40,7 +40,7 @@ class SlotTime:
         return share_ms if self._waves is None else max(min(LEAST_TASK_MS, share_ms), share_ms / self._waves)
 
     def commit_interval_ms(self, configured_ms: float, transaction_timeout_ms: int) -> float:
-        """Return after which time a slot hands over what it has; the rest of its time is for acknowledgements and receipt."""
+        """Return the time after which a slot hands over its results; the rest of its time is for acknowledgements and receipt."""
         waves = self._slots if self._waves is None else self._waves
         if waves <= 1:
             return configured_ms
@@ -49,7 +49,7 @@ class SlotTime:
         return min(configured_ms, max(writing_ms, wave_ms * _LEAST_WRITING_SHARE))
 
     def record_round(self, all_tasks_ms: float, task_ms: Sequence[float], commit_interval_ms: float) -> None:
-        """Take over what a round took, and each of its tasks, which wrote for `commit_interval_ms` at the most.
+        """Take over the durations of a round and of its tasks, which wrote for `commit_interval_ms` at the most.
 
         Cores that were never idle worked for as long as all tasks together. Where the slowest task took about as long as the
         round, none waited for another. Spark's own time counts as that of a wave: a number that is too high makes slots end
@@ -63,7 +63,7 @@ class SlotTime:
         self._overhead_ms = max(0.0, all_tasks_ms / self._waves - commit_interval_ms)
 
     def record_failed_round(self, all_tasks_ms: float, time_left_ms: float, tasks: int) -> None:
-        """Take over what a round took of which a task failed: how long each took is not known, but none more than `time_left_ms`.
+        """Take over the duration of a round with a failed task: no task took more than `time_left_ms`.
 
         A round that failed early says nothing about waves.
         """

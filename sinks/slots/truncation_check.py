@@ -2,7 +2,7 @@
 
 Batches of one leader epoch were appended by one leader, one behind the other: where epochs are equal, the log continues. Where
 the epoch of a batch differs from that of the batch before it, the leader is asked how far the older epoch reaches. An unclean
-leader election, or a lost disk, cut it in front of what was read of it.
+leader election, or a lost disk, cut it in front of the mirror's position.
 
 Compaction may remove every batch of an epoch. A replica that was made from what is left has never heard of that epoch, and
 answers with the one before it and the offset at which the next one begins. On compacted topics the rule is therefore that of
@@ -82,7 +82,7 @@ class SourceLogs:
         self._known = dict(epoch_ends)
 
     def require_continued_by(self, part: ReadPart) -> None:
-        """Raise LogTruncatedError where the log is another one by now, and RetriableError.
+        """Raise LogTruncatedError if the log is another one by now, and RetriableError.
 
         Sends no request while leader epochs stay as they are.
         """

@@ -1,4 +1,4 @@
-"""Driver and executors: what the environment of a Python worker says of its purpose.
+"""Driver and executors: purpose of a Python worker, in its environment.
 
 A task has two Python workers, one that reads planned ranges and one that copies. Spark takes each of them from those that have
 waited longest, so they would swap in every micro-batch: twice as many workers would have connections, and buffers. It keeps

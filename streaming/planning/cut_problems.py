@@ -1,4 +1,4 @@
-"""Driver: what is wrong with the cut of a restore file, and what the archive has instead. Each function returns sentences."""
+"""Driver: problems of the cut of a restore file, and the alternatives of the archive. Each function returns sentences."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def unknown_partitions(until: Cut, archived: Container[TopicPartition], history:
 
 
 def unknown_offset(source: SourcePartition, offset: int, kept: OffsetRange, incarnations: Sequence[Incarnation]) -> str:
-    """Return the problem of an offset that is not in the log that is restored. `kept`: what the archive has of that log."""
+    """Return the problem of an offset that is not in the log that is restored. `kept`: rows of the archive of that log."""
     of_partition = [(each, each.partitions.get(source.partition, {})) for each in incarnations]
     lineages = next(traces for each, traces in of_partition if each.topic_id == source.topic_id)
     having = [str(number) for number, trace in sorted(lineages.items()) if trace.start < offset <= trace.end]
@@ -62,7 +62,7 @@ def unknown_offset(source: SourcePartition, offset: int, kept: OffsetRange, inca
 def expired_topics(
     topics: Iterable[TopicAtCut], history: History, archived: Mapping[TopicPartition, KeptSegments | None]
 ) -> list[str]:
-    """Return the problem of topics that were created again, where retention has left nothing of the incarnation that counts."""
+    """Return the problem of topics that were created again, if retention has left nothing of the incarnation that counts."""
     problems = []
     for topic in topics:
         name, topic_id = topic.incarnation.topic, topic.incarnation.topic_id
@@ -79,7 +79,7 @@ def expired_topics(
 
 
 def lineage_problems(source: SourcePartition, lineages: Lineages, until: Cut) -> list[str]:
-    """Return what is wrong with a number that the restore file gives for this partition."""
+    """Return the problem of a number that the restore file gives for this partition."""
     if until.lineage is None or isinstance(until.lineage, int):
         return []
     wanted, numbers = until.lineage_of(source.topic, source.partition), lineages.numbers(source)
@@ -102,7 +102,7 @@ def unknown_lineages(until: Cut, archived: Container[TopicPartition], numbers: S
 
 
 def _named(topic: str, others: Sequence[Incarnation]) -> str:
-    """Return how to restore other incarnations of a topic; nothing where there are none."""
+    """Return how to restore other incarnations of a topic; nothing if there are none."""
     if not others:
         return ""
     ids = "; ".join(each.sentence() for each in others)

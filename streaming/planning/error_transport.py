@@ -31,7 +31,7 @@ def serialize_errors() -> Iterator[None]:
 
 
 def deserialize_error(text: str) -> MirrorError | None:
-    """Return the error whose line is in `text`, with its type and fields; None where there is no line, or an invalid one."""
+    """Return the error whose line is in `text`, with its type and fields; None if there is no line, or an invalid one."""
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith(_PREFIX)]
     if not lines:
         return None

@@ -1,4 +1,4 @@
-"""Driver: what an archive still has of one partition, and why a cut in front of it cannot be restored."""
+"""Driver: rest of one partition in an archive, and the reasons why a cut in front of it cannot be restored."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
 from shallow_mirror.types import SourcePartition
 
 FirstRecord = tuple[int, int | None] | None
-"""Offset and time of the first record of a partition; the time is None where it has none. None: no record."""
+"""Offset and time of the first record of a partition; the time is None if it has none. None: no record."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSegments:
-    """Visible rows of one partition up to a decision, behind what retention has deleted.
+    """Visible rows of one partition up to a decision, behind deletions by retention.
 
     `start`: where they begin. `expired_end`: where the rows end that retention has deleted, None without such rows. `end`: of all
     rows up to the decision. `position`: of all rows of the partition.
@@ -32,7 +32,7 @@ class KeptSegments:
 
     @classmethod
     def of(cls, rows: Sequence[ArchiveRow], last_decision: int) -> KeptSegments | None:
-        """Return those of a partition, from its rows of every state; None where it has no row up to the decision.
+        """Return those of a partition, from its rows of every state; None if it has no row up to the decision.
 
         Rows without an object stay when older data has expired: what lies in front of the deleted rows is not kept either.
         """
@@ -62,7 +62,7 @@ class KeptSegments:
         return any(timestamp_ms is not None and timestamp_ms <= time_ms for timestamp_ms in timestamps)
 
     def problem_of_end(self, end: int, time_ms: int | None, first: FirstRecord) -> str | None:
-        """Return why the records in front of a cut are not in the archive; None where they are, or where there were none.
+        """Return why the records in front of a cut are not in the archive; None if they are, or if there were none.
 
         To be asked where `may_lack_records`. `end`: of the cut in this partition. `time_ms`: of the cut, None for a cut by
         decision. `first`: the first record that a consumer sees; control batches and aborted records are nothing to restore.
@@ -87,7 +87,7 @@ class KeptSegments:
 
 
 def nothing_in_front_of(time_ms: int, firsts: Sequence[tuple[KeptSegments, FirstRecord]]) -> str | None:
-    """Return the problem of a time in front of which no partition has a record; None where there are no records at all.
+    """Return the problem of a time in front of which no partition has a record; None if there are no records at all.
 
     `firsts`: of each partition, with its first record that a consumer sees.
     """

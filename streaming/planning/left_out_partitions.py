@@ -24,7 +24,7 @@ RETRY_DEFINITE_AFTER_S = (10.0, 30.0, 60.0, 300.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutPartition:
-    """`position` is that of the offset map; None where the planner left it out, so that Spark is not ahead of the map.
+    """`position` is that of the offset map; None if the planner left it out, so that Spark is not ahead of the map.
 
     `since_ms`: when it began; `tried_at_ms`: the last try; `tries`: their number since something of it was copied.
     """
@@ -59,7 +59,7 @@ def write_left_out(path: Path | None, entries: Iterable[LeftOutPartition]) -> No
 
 
 def read_left_out(path: Path | None) -> tuple[LeftOutPartition, ...]:
-    """Return the entries of the file; nothing where there is no file, or one that cannot be parsed."""
+    """Return the entries of the file; nothing if there is no file, or one that cannot be parsed."""
     return parse_left_out(planner_state.read_document(path))
 
 
@@ -111,7 +111,7 @@ class LeftOutTracker:
     def on_micro_batch(
         self, unfinished: Collection[UnfinishedRange], positions: Mapping[SourcePartition, int], now_ms: int
     ) -> LeftOutChange:
-        """Replace what slots left out before. A partition that moved and is not in `unfinished` is copied again.
+        """Replace the list of slots. A partition that moved and is not in `unfinished` is copied again.
 
         `positions` are those of the offset map, now.
         """
@@ -151,7 +151,7 @@ class LeftOutTracker:
         }
 
     def on_plan(self, unanswered: Collection[LeftOutPartition], caught_up: Collection[SourcePartition]) -> LeftOutChange:
-        """Replace what the planner left out before. `caught_up`: nothing is left to copy of these."""
+        """Replace the list of the planner. `caught_up`: nothing is left to copy of these."""
         before, last = set(self._sources()), self._by_planner
         self._by_planner = {entry.source: entry for entry in unanswered}
         ended = [entry for source, entry in last.items() if source not in self._by_planner]

@@ -26,7 +26,7 @@ class NewPartitions:
         self._unregistered_since: dict[SourcePartition, float] = {}
 
     def unregistered(self, start: Offsets, ends: Offsets) -> Collection[SourcePartition]:
-        """Return partitions whose first offset is needed: new ones, and where registration is required all that lack it.
+        """Return partitions whose first offset is needed: new ones, and all that lack a required registration.
 
         A mirror plans only what the driver has registered. A partition in Spark's log of plans that the offset map does not
         have would begin elsewhere after a crash, because `topics.start` applies to what the map does not have at a start.
@@ -42,7 +42,7 @@ class NewPartitions:
         return unregistered - newly.keys()
 
     def entering_positions(self, start: Offsets, ends: Offsets, first_offsets: Offsets, now_s: float) -> Offsets:
-        """Return where partitions enter the plan. Raises RetriableError where the driver does not register them.
+        """Return the positions at which partitions enter the plan. Raises RetriableError if the driver does not register them.
 
         A partition that has just been registered may be in `start` already: an older plan contained it, and it is rewound to
         its registered position.
@@ -55,6 +55,7 @@ class NewPartitions:
         entering = {
             partition: self._registered[partition] for partition in ends.keys() - start.keys() if partition in self._registered
         }
+        # Once only: from the next plan on they move, and would be rewound again.
         newly, self._newly_registered = self._newly_registered, {}
         return {**entering, **newly}
 
@@ -73,7 +74,7 @@ class NewPartitions:
             raise RetriableError("NOTE_NOT_WRITTEN", f"new partitions cannot be registered: {error}") from error
 
     def registered_only(self, ends: Offsets) -> Offsets:
-        """Return the ends of the partitions that may be planned; all where the driver registers none."""
+        """Return the ends of the partitions that may be planned; all if the driver registers none."""
         if self._files is None or ends.keys() <= self._registered.keys():
             return ends
         return {partition: end for partition, end in ends.items() if partition in self._registered}

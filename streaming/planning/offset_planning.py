@@ -41,7 +41,7 @@ _name_and_id = operator.itemgetter(0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """What a micro-batch read. `bytes_per_s` is None when it read too little to tell.
+    """Measurements of a micro-batch. `bytes_per_s` is None when it read too little to tell.
 
     `copied`: bytes since the run began, by topic where its rate is limited, and of the whole mirror.
     """
@@ -75,7 +75,7 @@ def parse_stream_offset(document: Any) -> dict[SourcePartition, int]:
 
 
 def build_stream_offset(offsets: Offsets) -> dict[str, Any]:
-    """Return the document of `offsets`, equal for equal mappings. Raises ValueError where a topic has two ids."""
+    """Return the document of `offsets`, equal for equal mappings. Raises ValueError if a topic has two ids."""
     topics: dict[str, Any] = {}
     for source, offset in sorted(offsets.items()):
         topic = topics.setdefault(source.topic, {"id": source.topic_id, "partitions": {}})
@@ -94,7 +94,7 @@ def require_same_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
 
 
 def without_recreated_topics(offsets: Offsets, topic_ids: Mapping[str, str]) -> Offsets:
-    """Return `offsets` without partitions of topics that were recreated since; itself where there are none."""
+    """Return `offsets` without partitions of topics that were recreated since; itself if there are none."""
     recreated = _recreated_topics(offsets, topic_ids)
     if not recreated:
         return offsets
@@ -135,7 +135,7 @@ def require_topics(required: Iterable[str], existing: Container[str]) -> None:
 
 
 def truncation_errors(start: Offsets, ends: Offsets) -> dict[SourcePartition, LogTruncatedError]:
-    """Return an error for each log that ends below what was planned already: truncated, or another cluster's."""
+    """Return an error for each log that ends below its planned offset: truncated, or another cluster's."""
     return {
         source: LogTruncatedError(
             source.topic_partition,
@@ -151,7 +151,7 @@ def truncation_errors(start: Offsets, ends: Offsets) -> dict[SourcePartition, Lo
 
 
 def require_not_truncated(start: Offsets, ends: Offsets) -> None:
-    """Raise LogTruncatedError when a log ends below what was planned already."""
+    """Raise LogTruncatedError when a log ends below its planned offset."""
     for error in truncation_errors(start, ends).values():
         raise error
 
@@ -291,7 +291,7 @@ def measure(
     slot_seconds: float = 0.0,
     steady: SteadyCopying | None = None,
 ) -> Measurements:
-    """Return what a micro-batch's segments say about the next one: bytes per source offset, and bytes per second.
+    """Return measurements for the next micro-batch: bytes per source offset, and bytes per second.
 
     `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. Where little was read
     the other steps take most of the time, and only a slot that took long for it shows that the path is slow. `steady`: where it

@@ -1,4 +1,4 @@
-"""Planner process: how far the next micro-batch goes and which slot takes what, over the life of a query."""
+"""Planner process: ends and slots of the next micro-batch, over the life of a query."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class MicroBatchPlanner:
         self._slots: dict[SourcePartition, int] = {}
         self._has_listed = False
         self._has_planned = False
-        """False while Spark may still replay what an earlier process planned."""
+        """False while Spark may still replay the plan of an earlier process."""
         self._planned_revision: str | None = None
         self._target: LogEnds | None = None
         self._is_available_now = False
@@ -103,13 +103,13 @@ class MicroBatchPlanner:
         self._target = replace(listing, ends=self._new_partitions.registered_only(listing.ends))
 
     def latest(self, start: Offsets) -> Offsets:
-        """Return where the next micro-batch ends: `start` while the source does not answer, or while nothing may be planned.
+        """Return the end of the next micro-batch: `start` while the source does not answer, or while nothing may be planned.
 
         With `on_data_loss: continue` a partition whose log ends below its position stays there until the log reaches it again.
 
         New partitions enter without a range: at their log start, or where the driver has registered them; they move from the
-        next plan on. With available-now, where a plan without anything new would end the query, this call waits until something
-        may be planned. Raise DataLossError, and RetriableError where new partitions cannot be registered.
+        next plan on. With available-now, a plan without anything new would end the query: this call waits until something
+        may be planned. Raise DataLossError, and RetriableError if new partitions cannot be registered.
 
         A partition that a micro-batch left out is rewound to its position, without a range, while the others move; then it is
         kept out of plans until its next try.
@@ -149,7 +149,7 @@ class MicroBatchPlanner:
     def _plan_ends(
         self, start: Offsets, left_out: Mapping[SourcePartition, LeftOutPartition], back: Collection[SourcePartition]
     ) -> tuple[Offsets, float]:
-        """Return the end offsets, and the seconds until something may be planned where everything is held back.
+        """Return the end offsets, and the seconds until something may be planned if everything is held back.
 
         `back`: partitions that are rewound by this plan and therefore stay where they are.
         """
@@ -208,7 +208,7 @@ class MicroBatchPlanner:
         return paused.topics
 
     def _left_out_wait_s(self, waiting: Sequence[LeftOutPartition]) -> float:
-        """Return the pause before another plan where only left out partitions have anything to copy.
+        """Return the pause before another plan if only left out partitions have anything to copy.
 
         With available-now a query ends at a plan without progress: for _PATIENCE_MS they are tried again first.
         """
@@ -285,7 +285,7 @@ class MicroBatchPlanner:
         return ranges
 
     def _ends_of_open_plan(self, planned: Offsets, listing: LogEnds) -> dict[SourcePartition, int]:
-        """Return lower ends for what an earlier run planned with read_uncommitted above the last stable offset.
+        """Return lower ends for ranges that an earlier run planned with read_uncommitted above the last stable offset.
 
         A task would wait there until the transactions end. Only positions in an offset map let Spark be rewound to the rest.
         """
@@ -410,7 +410,7 @@ class MicroBatchPlanner:
         return self._estimate_rate()
 
     def _estimate_rate(self) -> float | None:
-        """Return the planned bytes by the time since the last plan; None where that plan was too small to tell.
+        """Return the planned bytes by the time since the last plan; None if that plan was too small to tell.
 
         The rate is too low when the query was idle, never too high. So the plan that follows from it is not smaller than what
         the driver needs to measure a rate.
@@ -426,7 +426,7 @@ class MicroBatchPlanner:
         return Deadline.after_ms(self._config.request_timeout_ms, self._deadline_clock)
 
     def _warn_if_silent(self, waiting_for: RetriableError | None) -> None:
-        """Log what is waited for; Spark passes the planner's standard error on to the driver's.
+        """Log the error that is waited out; Spark passes the planner's standard error on to the driver's.
 
         The query itself shows nothing: to Spark a stream whose source does not answer is one without new data.
         """

@@ -21,7 +21,7 @@ class PlannerConfig:
     mirror starts, `topic_bytes_per_second` to each topic on its own: the first pattern that matches counts.
     `round_timeout_ms` and `commit_interval_ms` bound a micro-batch in time, `micro_batch_offsets` in offsets; None: no
     such bound. New topics are listed at least once in `discovery_s`. Without the paths of the state files nothing is written,
-    measured, paused or left out; `planned_path`: where the ranges of each micro-batch are written. With `registration` a
+    measured, paused or left out; `planned_path`: file of the ranges of each micro-batch. With `registration` a
     partition that appears is planned only after the driver has registered it in the offset map. `isolates`: a definite error of
     one partition leaves it out instead of ending the query.
     `held_truncations`: of an archive that begins the next lineage of a truncated log: the positions of those that have none and
@@ -52,9 +52,9 @@ class PlannerConfig:
     paused_path: Path | None = None
     isolates: bool = False
     isolates_recreated: bool = False
-    """A topic that was created again waits for the operator, and what has its name now does not enter."""
+    """A topic that was created again waits for the operator, and the new topic of its name does not enter."""
     forgotten: frozenset[str] = frozenset()
-    """Topic ids that the operator has closed: such a topic does not enter, also where the source still has it."""
+    """Topic ids that the operator has closed: such a topic does not enter, also if the source still has it."""
     left_out_path: Path | None = None
     planned_path: Path | None = None
     registration: planner_state.RegistrationFiles | None = None
@@ -112,7 +112,7 @@ class PlannerConfig:
         registration: planner_state.RegistrationFiles | None = None,
         held_truncations: Mapping[SourcePartition, int] | None = None,
     ) -> PlannerConfig:
-        """Return the settings of an archive: a slot fills an object where there is enough to read."""
+        """Return the settings of an archive: a slot fills an object if there is enough to read."""
         return cls(
             include=tuple(config.topics.include),
             exclude=tuple(config.topics.exclude),

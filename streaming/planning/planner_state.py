@@ -71,7 +71,7 @@ class StartState:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlannedRanges:
+class _RangesState:
     ranges: tuple[PlannedRange, ...]
 
 
@@ -111,13 +111,13 @@ def _beside(checkpoint: str, name: str) -> Path | None:
     return None if ":/" in checkpoint else Path(f"{checkpoint}.{name}.json")
 
 
-def write_state(path: Path | None, state: PlannerState | TopicsState | StartState | AccessPass | _PlannedRanges) -> None:
+def write_state(path: Path | None, state: PlannerState | TopicsState | StartState | AccessPass | _RangesState) -> None:
     """Replace the file. Raises OSError."""
     _replace_file(path, _adapter(type(state)).dump_json(state))
 
 
 def read_state(path: Path | None, kind: type[State]) -> State | None:
-    """Return the content of the file; None where there is no file, or one that `write_state` has not written for this kind."""
+    """Return the content of the file; None if there is no file, or one that `write_state` has not written for this kind."""
     try:
         state: State | None = None if path is None else _adapter(kind).validate_json(path.read_bytes())
         return state
@@ -194,7 +194,7 @@ class RegistrationFiles:
         self._write(self.seen_path, starts)
 
     def read_seen(self) -> dict[SourcePartition, int]:
-        """Return start offsets by partition; nothing where there is no file of this query."""
+        """Return start offsets by partition; nothing if there is no file of this query."""
         return self._read(self.seen_path)
 
     def write_registered(self, positions: Mapping[SourcePartition, int]) -> None:
@@ -202,7 +202,7 @@ class RegistrationFiles:
         self._write(self.registered_path, positions)
 
     def read_registered(self) -> dict[SourcePartition, int]:
-        """Return positions by partition; nothing where there is no file of this query."""
+        """Return positions by partition; nothing if there is no file of this query."""
         return self._read(self.registered_path)
 
     def discard(self) -> None:
@@ -223,7 +223,10 @@ class RegistrationFiles:
 
 @dataclass(frozen=True, slots=True)
 class PausedTopics:
-    """What the driver last wrote for the planner. `revision`: of this content of the file; None where there is no file."""
+    """Paused topics as the driver last wrote them for the planner.
+
+    `revision`: of this content of the file; None if there is no file.
+    """
 
     topics: frozenset[str] = frozenset()
     revision: str | None = None
@@ -266,12 +269,12 @@ def _planned_revision_path(path: Path) -> Path:
 
 
 def write_planned_ranges(path: Path | None, ranges: Sequence[PlannedRange]) -> None:
-    """Write the ranges of a micro-batch before it runs; none where there are more than `MOST_PLANNED_RANGES`. Raises OSError."""
-    write_state(path, _PlannedRanges(tuple(ranges) if len(ranges) <= MOST_PLANNED_RANGES else ()))
+    """Write the ranges of a micro-batch before it runs; none if there are more than `MOST_PLANNED_RANGES`. Raises OSError."""
+    write_state(path, _RangesState(tuple(ranges) if len(ranges) <= MOST_PLANNED_RANGES else ()))
 
 
 def read_planned_ranges(path: Path | None) -> tuple[PlannedRange, ...]:
-    planned = read_state(path, _PlannedRanges)
+    planned = read_state(path, _RangesState)
     return () if planned is None else planned.ranges
 
 
@@ -292,7 +295,7 @@ def _replace_file(path: Path | None, content: bytes) -> None:
 
 
 def read_document(path: Path | None) -> Any:
-    """Return the file's JSON; None where there is no file, or no JSON in it."""
+    """Return the file's JSON; None if there is no file, or no JSON in it."""
     try:
         return None if path is None else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

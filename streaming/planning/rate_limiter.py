@@ -1,7 +1,7 @@
 """How many bytes a micro-batch may hold under a limit of bytes per second (planner process), and how many it held (driver).
 
-Nothing ever sleeps inside a transaction: what may not be copied yet is not planned. A limit holds over time: a batch larger than
-the available bytes is still copied, and the next plans wait until its bytes are paid.
+Nothing ever sleeps inside a transaction: ranges that may not be copied yet are not planned. A limit holds over time: a batch
+larger than the available bytes is still copied, and the next plans wait until its bytes are paid.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CopiedBytes:
 
 
 class ByteBudget:
-    """Available bytes: `rate` more every second, and at most what accumulates from one plan to the next."""
+    """Available bytes: `rate` more every second, and at most the amount that accumulates from one plan to the next."""
 
     def __init__(self, rate: int, now: float) -> None:
         self.rate = rate
@@ -55,7 +55,7 @@ class ByteBudget:
         self._bytes, self._at = min(self._bytes + self.rate * (now - self._at), most), now
 
     def correct(self, copied: int) -> None:
-        """Replace what was estimated since the last call. `copied`: bytes since the run began."""
+        """Replace the estimates since the last call. `copied`: bytes since the run began."""
         if self._copied is not None:
             # A smaller total is that of another run of the driver, which counts from zero.
             actual = copied - self._copied if copied >= self._copied else copied
@@ -78,7 +78,7 @@ class ByteBudget:
 
 @dataclass(frozen=True, slots=True)
 class RateLimitedPlan:
-    """`wait_s`: seconds until something may be planned, where there is a backlog and nothing of it may; else 0."""
+    """`wait_s`: seconds until something may be planned if there is a backlog and nothing of it may; else 0."""
 
     ends: dict[SourcePartition, int]
     wait_s: float = 0.0
@@ -110,7 +110,7 @@ class RateLimiter:
         copied: Mapping[str, int] | None,
         now: float,
     ) -> RateLimitedPlan:
-        """Return what `offset_planning.plan_ends` does, within the limits.
+        """Return ends as `offset_planning.plan_ends`, within the limits.
 
         `least_bytes`: about a batch; a partition is not served with less. `copied`: bytes of limited topics and of the whole
         mirror since the run began; None without measurements.
@@ -138,7 +138,7 @@ class RateLimiter:
     def _share(
         self, start: Offsets, ends: Offsets, bytes_per_offset: Mapping[SourcePartition, float], budget: float, least_bytes: float
     ) -> dict[SourcePartition, int]:
-        """Return the ends of partitions that move; where the budget is too small for all, of the least recently served."""
+        """Return the ends of partitions that move; if the budget is too small for all, of the least recently served."""
         if not ends:
             return {}
         count = max(1, int(budget // least_bytes))

@@ -1,4 +1,4 @@
-"""Driver: what a restore copies of each partition, and which rows of the archive make up one micro-batch of it.
+"""Driver: ranges of a restore in each partition, and the rows of the archive of each micro-batch.
 
 Micro-batches follow the decisions of the archive: an object is read as a whole, once, and the rows of a partition come in the
 order of its offsets.
@@ -48,9 +48,9 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class OtherLineages:
-    """Of a partition that has several: what of the lineages is not restored.
+    """Lineages of a partition that are not restored.
 
-    `record_counts`: records by lineage, an upper bound where a row is restored in part (`is_exact` False).
+    `record_counts`: records by lineage, an upper bound if a row is restored in part (`is_exact` False).
     """
 
     source: SourcePartition
@@ -78,7 +78,7 @@ def unmatched_sentence(pattern: str) -> str:
 
 
 def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:
-    """Return the description of each topic that is restored, as it was at the cut. Raise ConfigError where there is none.
+    """Return the description of each topic that is restored, as it was at the cut. Raise ConfigError if there is none.
 
     `storage`: of the archive.
     """
@@ -98,7 +98,7 @@ def group_times(
 def time_of_cut(table: ArchiveTable, decided: RestoreRanges, until: Cut, now: datetime) -> datetime:
     """Return up to which time positions of groups belong to a cut: its own, or that of its decision.
 
-    Where the restore ends with the archive it is the time of the next decision, or `now`: groups go on reading what was archived.
+    If the restore ends with the archive, it is the time of the next decision, or `now`: groups go on reading what was archived.
     """
     if until.time_ms is not None:
         return datetime.fromtimestamp(until.time_ms / 1000, UTC)
@@ -138,9 +138,9 @@ class RestorePlanner:
         """Patterns of `topics.include` that match no topic of the archive, once ranges were decided."""
 
     def added_ranges(self, begun: RestoreRanges) -> RestoreRanges | None:
-        """Return what to copy of topics that the file includes in addition, at the cut of the first start; None without any.
+        """Return the ranges of topics that the file includes in addition, at the cut of the first start; None without any.
 
-        Raises as `decide_ranges`, and where they cannot be added.
+        Raises as `decide_ranges`, and if they cannot be added.
         """
         added = self.decide_ranges(begun)
         if not added.ranges:
@@ -158,7 +158,7 @@ class RestorePlanner:
         return added
 
     def decide_ranges(self, begun: RestoreRanges | None = None) -> RestoreRanges:
-        """Return what to copy of each partition. Raises ConfigError with every problem, StoreUnreachableError.
+        """Return the range to copy of each partition. Raises ConfigError with every problem, StoreUnreachableError.
 
         `begun`: only of topics that it lacks, up to its last decision.
         """
@@ -219,7 +219,7 @@ class RestorePlanner:
         )
 
     def other_lineages(self, decided: RestoreRanges) -> list[OtherLineages]:
-        """Return what is not restored of partitions that have several lineages, in order."""
+        """Return lineages that are not restored, in order."""
         condition = (Comparison("micro_batch", "<=", decided.last_decision),)
         lineages = self._lineages_up_to(decided.last_decision)
         others = []
@@ -249,7 +249,7 @@ class RestorePlanner:
         return StateAtCut(self._table, self._store, time_ms=until.time_ms, decision=decision, seen=seen, isolation=isolation)
 
     def _history(self, state: StateAtCut, last_decision: int, known: Set[str]) -> dict[str, list[Incarnation]]:
-        """Return the incarnations of each included topic. Raise ConfigError where there is none.
+        """Return the incarnations of each included topic. Raise ConfigError if there is none.
 
         `known`: topics that the archive had at the first start, and may have deleted since.
         """
@@ -275,7 +275,7 @@ class RestorePlanner:
         }
 
     def _require_topics(self, included: Collection[str], others: Collection[str], last_decision: int) -> None:
-        """Raise ConfigError where the archive has no topic to restore, or none of a name that is given."""
+        """Raise ConfigError if the archive has no topic to restore, or none of a name that is given."""
         patterns, known = self._config.topics.include, (*included, *others)
         unmatched = [pattern for pattern in patterns if not any(re.fullmatch(pattern, topic) for topic in known)]
         missing = [pattern for pattern in unmatched if _TOPIC_NAME.fullmatch(pattern)]
@@ -295,7 +295,7 @@ class RestorePlanner:
         )
 
     def _range_of(self, kept: KeptSegments, incarnations: Sequence[Incarnation], problems: list[str]) -> OffsetRange | None:
-        """Return [start, end) of a partition; None, with a problem, where the archive does not have it without a hole."""
+        """Return [start, end) of a partition; None, with a problem, if the archive has a hole in it."""
         source, rows, until = kept.source, kept.rows, self._config.until
         # First rows have no length: where retention deleted what follows them, they are no begin of it.
         with_length = [row for row in rows if row.segment.source_end > row.segment.source_start]
@@ -403,7 +403,7 @@ class RestorePlanner:
 
 
 def _behind_expired(rows: Sequence[ArchiveRow], start: int) -> int:
-    """Return where the source's log began: behind the offsets from `start` on that had expired before they were archived."""
+    """Return the log start of the source: behind the offsets from `start` on that had expired before they were archived."""
     for row in rows:
         if row.segment.source_start > start or (row.segment.kind is not SegmentKind.EXPIRED and row.segment.source_end > start):
             break

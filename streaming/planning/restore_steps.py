@@ -21,7 +21,7 @@ class RestoreStep:
 
 
 def require_adjacent_rows(step: RestoreStep, positions: Mapping[SourcePartition, int]) -> None:
-    """Raise MirrorError where rows behind a position are gone: what they had would count as offsets without records."""
+    """Raise MirrorError if rows behind a position are gone: their records would count as offsets without records."""
     for source, rows in sorted(step.rows.items()):
         end = positions[source]
         for row in rows:

@@ -23,7 +23,7 @@ class SourceFailures:
         self._returned: set[SourcePartition] = set()
 
     def update(self, listing: LogEnds, now_ms: int) -> tuple[LeftOutPartition, ...]:
-        """Take over a listing of the source; return what is to be reported. Definite errors are reported at once."""
+        """Take over a listing of the source; return the partitions to report. Definite errors are reported at once."""
         self._returned.update(source for source in self._since_ms if source in listing.ends)
         self._since_ms = {source: self._since_ms.get(source, now_ms) for source in listing.unanswered}
         return tuple(

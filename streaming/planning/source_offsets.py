@@ -1,4 +1,4 @@
-"""Planner process, and the driver at start-up: partitions of the source, their log ends, and where their copy begins."""
+"""Planner process, and the driver at start-up: partitions of the source, their log ends, and their start offsets."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LogEnds:
     def without_recreated(self, former: Offsets) -> LogEnds:
         """Return the listing with partitions of topics that were created again among the unanswered ones.
 
-        `former`: what was mirrored, or planned. A topic of which it has the current id is not one of them.
+        `former`: mirrored or planned partitions. A topic of which it has the current id is not one of them.
         """
         names = offset_planning.recreated_topics(former, self.topic_ids)
         if not names:
@@ -99,7 +99,7 @@ class FirstBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Partitions:
+class _LedPartitions:
     """Those that have a leader. `names` are those of `sources`, in the same order."""
 
     sources: Sequence[SourcePartition]
@@ -108,7 +108,7 @@ class _Partitions:
     leaderless: frozenset[SourcePartition]
 
     @classmethod
-    def of(cls, topics: Mapping[str, TopicMetadata]) -> _Partitions:
+    def of(cls, topics: Mapping[str, TopicMetadata]) -> _LedPartitions:
         sources = [
             SourcePartition(topic.name, topic.topic_id, partition.partition)
             for topic in topics.values()
@@ -126,28 +126,28 @@ class _Partitions:
 
 
 class SourceOffsets:
-    """Offsets of the source cluster. Every method raises RetriableError where it does not answer until the deadline."""
+    """Offsets of the source cluster. Every method raises RetriableError if it does not answer until the deadline."""
 
     def __init__(self, config: PlannerConfig, cluster: Cluster, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._cluster = cluster
         self._clock = clock
-        self._listed: tuple[object, _Partitions] | None = None
+        self._listed: tuple[object, _LedPartitions] | None = None
         self._requested: tuple[str, ...] | None = None
         """Topics that a listing between two discoveries requests by name; None: it requests all."""
         self._discovered_at: float | None = None
 
     def log_ends(self, deadline: Deadline) -> LogEnds:
-        """Return the log ends of included partitions. Raises RetriableError where no leader answers.
+        """Return the log ends of included partitions. Raises RetriableError if no leader answers.
 
-        All topics are listed once in `discovery_s`; in between only those that were included so far, where that is cheaper.
+        All topics are listed once in `discovery_s`; in between only those that were included so far if that is cheaper.
         """
         names = self._names_to_request()
         listed = self._cluster.metadata(names, deadline)
         if names is None:
             self._discovered_at = self._clock()
         if self._listed is None or self._listed[0] is not listed:  # the client returns the same object while nothing changed
-            self._listed = listed, _Partitions.of(self._included(listed.topics))
+            self._listed = listed, _LedPartitions.of(self._included(listed.topics))
             if names is None:
                 self._request_by_name(self._listed[1].topic_ids, len(listed.topics))
         partitions = self._listed[1]
@@ -184,7 +184,7 @@ class SourceOffsets:
     def start_offsets(
         self, positions: Mapping[SourcePartition, HasOffset], deadline: Deadline, *, is_start: bool = True
     ) -> dict[SourcePartition, int]:
-        """Return where partitions that are not in `positions` begin. Raises DataLossError for a recreated topic, ConfigError.
+        """Return the start offsets of partitions not in `positions`. Raises DataLossError for a recreated topic, ConfigError.
 
         Partitions of topics without any position begin by `topics.start`; while there is no position at all by the configured
         start, aligned to a batch's base offset; all others at their log start. `is_start`: the mirror starts; while it runs,
@@ -207,7 +207,7 @@ class SourceOffsets:
     def starts_at_mirror_start(
         self, new: Sequence[SourcePartition], mirrored: Collection[str], listing: LogEnds, deadline: Deadline
     ) -> dict[SourcePartition, int]:
-        """Return where `new` partitions begin. Raises ConfigError.
+        """Return the start offsets of `new` partitions. Raises ConfigError.
 
         `mirrored`: topics of which the map has positions; their new partitions begin at the log start.
         """
@@ -264,7 +264,7 @@ class SourceOffsets:
     def starts_of(
         self, sources: Iterable[SourcePartition], listing: LogEnds, deadline: Deadline, *, is_first_run: bool
     ) -> dict[SourcePartition, int]:
-        """Return where partitions begin: by the configured start on the first run, at their log start later."""
+        """Return the start offsets of partitions: by the configured start on the first run, at their log start later."""
         chosen = list(sources)
         if not is_first_run:
             return self._list_offsets(chosen, EARLIEST_TIMESTAMP, deadline)

@@ -25,7 +25,7 @@ MARGIN = timedelta(minutes=15)
 
 
 class WholeTransactions:
-    """Lowers the ends of ranges. Reads what was archived around them, also behind the cut."""
+    """Lowers the ends of ranges. Reads the archive around them, also behind the cut."""
 
     def __init__(
         self, table: ArchiveTable, store: ObjectStore, lineages: Mapping[SourcePartition, int], margin: timedelta = MARGIN
@@ -67,7 +67,7 @@ class WholeTransactions:
         return first - self._margin, last + self._margin
 
     def _in_views(self, rows: Iterable[ArchiveRow]) -> Iterator[ArchiveRow]:
-        """Yield what of the rows belongs to the logs that are restored."""
+        """Yield the parts of rows that belong to restored logs."""
         for row in rows:
             view = self._views.get(row.segment.source)
             clipped = None if view is None else view.clipped_row(row)
@@ -123,7 +123,7 @@ def _places(rows: Iterable[ArchiveRow]) -> frozenset[_Place]:
 def _is_missing(row: ArchiveRow, decided: Container[_Place]) -> bool:
     """Return whether a marker may have been at the offsets of a row without batches. `decided`: as for `_add`.
 
-    Where compaction has left no batch, a decision ends with such a row, and no marker is missing: the cleaner keeps it as long as
+    If compaction has left no batch, a decision ends with such a row, and no marker is missing: the cleaner keeps it as long as
     data of its transaction. A rebuild puts the offsets of a lost object in front of the next row, into the decision of that.
     """
     if row.segment.source_start == row.segment.source_end:

@@ -1,4 +1,4 @@
-"""Planner: filters that Spark pushes down, as bounds of what is read. Spark evaluates every filter again."""
+"""Planner: filters that Spark pushes down, as bounds of the read. Spark evaluates every filter again."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class ArchiveOptions:
 
 def is_record_option(options: Mapping[str, str]) -> bool:
     """Return whether a row is a record. Raises ConfigError for a value that is neither true nor false."""
-    parser = _Parser(options)
+    parser = _ArchiveParser(options)
     is_records = parser.boolean("records", "false")
     if parser.problems:
         raise ConfigError(parser.problems)
@@ -83,10 +83,10 @@ def is_record_option(options: Mapping[str, str]) -> bool:
 
 def parse_archive_options(options: Mapping[str, str]) -> ArchiveOptions:
     """Return the checked options; reads the archive file if they name one. Raises ConfigError with every problem."""
-    return _Parser(options).parse()
+    return _ArchiveParser(options).parse()
 
 
-class _Parser(OptionTexts):
+class _ArchiveParser(OptionTexts):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options, _NAMES, _STORAGE_PREFIX)
 

@@ -1,4 +1,4 @@
-"""Driver: where an archive is whose tables are in a catalog, for the data source `kafka-archive`.
+"""Driver: location of an archive whose tables are in a catalog, for the data source `kafka-archive`.
 
 Spark plans a Python data source in a process that has no session, so the data source cannot ask a catalog. It takes the place of
 the table instead, which the session says here, and reads it without Spark.
@@ -21,7 +21,7 @@ _READ_WITHOUT_SPARK = ("s3://", "s3a://", "abfss://", "abfs://", "gs://")
 
 
 def kafka_archive_options(spark: SparkSession, archive: str | Path) -> dict[str, str]:
-    """Return the options of `kafka-archive` that say where the archive of an archive file is, for `DataFrameReader.options`.
+    """Return the options of `kafka-archive` with the location of an archive file's archive, for `DataFrameReader.options`.
 
     Where `tables` of the file is a schema in a catalog, the catalog of `spark` says where the table is. Secrets stay references.
     Raises ConfigError: the file, no such table in the catalog, or a place that only Spark reads.
@@ -42,7 +42,7 @@ def kafka_archive_options(spark: SparkSession, archive: str | Path) -> dict[str,
 
 
 def readable_location(name: str, location: str | None) -> str:
-    """Return a table's location as a folder or as a URI that is read without Spark. Raises ConfigError where it is neither."""
+    """Return a table's location as a folder or as a URI that is read without Spark. Raises ConfigError if it is neither."""
     path = (location or "").removeprefix("file://" if (location or "").startswith("file:///") else "file:").rstrip("/")
     if path.startswith(("/", *_READ_WITHOUT_SPARK)):
         return path

@@ -78,7 +78,7 @@ class ArchiveSourceReader(DataSourceReader):  # type: ignore[misc]
         return [ArchivePartition(part) for part in planned]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part. Spark passes None where there are no input partitions."""
+        """Yield the rows of a part. Spark passes None if there are no input partitions."""
         if not isinstance(partition, ArchivePartition):
             return
         freeze_imports_once()
@@ -100,6 +100,6 @@ class FilteringReader(ArchiveSourceReader):
     """Spark rejects any reader with `pushFilters` where `spark.sql.python.filterPushdown.enabled` is not set."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Return all filters: bounds leave out what they can, and Spark evaluates each filter exactly."""
+        """Return all filters: bounds leave out rows if they can, and Spark evaluates each filter exactly."""
         self.bounds = bounds_of(filters, self.bounds)
         return filters

@@ -192,7 +192,7 @@ class _RangeReading:
         return settings.isolates and error.topic_partition in self._planned
 
     def _leave(self, partitions: Sequence[TopicPartition], error: MirrorError) -> Iterator[pa.RecordBatch]:
-        """Yield rows with the offsets where these ranges were left; the others are still read."""
+        """Yield rows with the offsets at which these ranges were left; the others are still read."""
         for partition in partitions:
             self._left.add(partition)
             source, position = self._planned[partition].source, self._rows[partition].position
@@ -224,7 +224,10 @@ class _RangeReading:
         return ReadRange(partition, position, planned.end, planned.bytes_per_offset, source.topic_id)
 
     def _expired(self, loss: DataLossError) -> Iterator[pa.RecordBatch]:
-        """Yield a row of kind expired for what retention deleted. Raises DataLossError where that is fatal or the log was cut."""
+        """Yield a row of kind expired for offsets that retention deleted.
+
+        Raises DataLossError if that is fatal or the log was cut.
+        """
         rows, planned = self._rows[loss.topic_partition], self._planned[loss.topic_partition]
         if not self._is_expired(loss):
             raise loss
@@ -271,7 +274,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             cluster.close()
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a slot. Spark passes None where there are no input partitions."""
+        """Yield the rows of a slot. Spark passes None if there are no input partitions."""
         if isinstance(partition, SlotPartition):
             yield from _row_reader(self._options, is_streaming=False).read(partition.ranges)
 
@@ -315,7 +318,7 @@ def _ends(options: SourceOptions, listing: LogEnds) -> dict[SourcePartition, int
 
 
 def _require_forwards(options: SourceOptions, starts: Offsets, ends: Offsets, listing: LogEnds) -> None:
-    """Raise ConfigError where an end is before the configured start; `starts` may be lower, at the base offset of a batch."""
+    """Raise ConfigError if an end is before the configured start; `starts` may be lower, at the base offset of a batch."""
     if isinstance(options.ends, int):
         return
     problems = []

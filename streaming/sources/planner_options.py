@@ -1,4 +1,4 @@
-"""Driver and planner process: what the planner of a mirror or an archive is made from, also as options of a stream."""
+"""Driver and planner process: options of the planner of a mirror or an archive, also as options of a stream."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PlannerOptions:
     map_id: str
     parallelism: int
     initial: Offsets | None = None
-    """Where a new Spark checkpoint begins: the positions of the offset map. None: `read.start`."""
+    """Start of a new Spark checkpoint: the positions of the offset map. None: `read.start`."""
     paused_path: Path | None = None
     left_out_path: Path | None = None
     planned_path: Path | None = None

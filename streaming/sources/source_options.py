@@ -53,10 +53,10 @@ class SourceOptions:
 
 def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
     """Return the checked options. Raises ConfigError with every problem."""
-    return _Parser(options, is_streaming).parse()
+    return _BatchesParser(options, is_streaming).parse()
 
 
-class _Parser(OptionTexts):
+class _BatchesParser(OptionTexts):
     def __init__(self, options: Mapping[str, str], is_streaming: bool) -> None:
         super().__init__(options, _NAMES, _CLIENT_PREFIX)
         self._is_streaming = is_streaming

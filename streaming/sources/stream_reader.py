@@ -1,4 +1,4 @@
-"""Planner process: what the two data sources share: stream offsets, planning, input partitions of one slot each.
+"""Planner process: base of the two data sources: stream offsets, planning, input partitions of one slot each.
 
 A mirror's stream offsets name its offset map, as `"map"`: Spark keeps them in its checkpoint, and offsets of another map are
 rejected.

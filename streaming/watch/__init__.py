@@ -1,1 +1,1 @@
-"""What a run reports: logs, metrics, health, lag."""
+"""Reports of a run: logs, metrics, health, lag."""

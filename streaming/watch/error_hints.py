@@ -1,4 +1,4 @@
-"""Pure: an error of this package as a problem: what happened, and what an operator can do."""
+"""Pure: an error of this package as a problem: the event, and the remedy."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def problem_of_left_out(left: LeftOutPartition) -> Problem:
 
 
 def problem_of_wait(text: str, name: str | None) -> Problem:
-    """Return the problem of a planner that waits. `name`: of the error that it waits out; None where there is none."""
+    """Return the problem of a planner that waits. `name`: of the error that it waits out; None if there is none."""
     hint = _RETRIABLE.get(name or "", "check that the source runs and that this machine reaches its brokers")
     return Problem(kind=ProblemKind.WAIT, text=text, remedy=f"{hint}; {_RETRIES}")
 
@@ -171,8 +171,8 @@ def problem_of_next_lineage(
 ) -> Problem:
     """Return the problem of a truncated log that an archive continues as the next lineage.
 
-    `position`: the end of the former lineage. `log_start`: of the source; None where it is not known. `changed`: the transaction
-    that ended otherwise, where no record differs.
+    `position`: the end of the former lineage. `log_start`: of the source; None if it is not known. `changed`: the transaction
+    that ended otherwise if no record differs.
     """
     start, lineage = first_row.source_start, first_row.lineage
     deleted = ""
@@ -198,7 +198,7 @@ def problem_of_next_lineage(
 
 
 def problem_of_unknown_divergence(source: SourcePartition, position: int, reason: str) -> Problem:
-    """Return the problem of a truncated log of which an archive cannot find out where it diverges."""
+    """Return the problem of a truncated log whose point of divergence an archive cannot find."""
     return Problem(
         kind=ProblemKind.TRUNCATED,
         text=f"the source's log was truncated below offset {position}, and from which offset on it differs cannot be found out: "
@@ -236,7 +236,7 @@ def problem_of_end(error: MirrorError) -> Problem:
 
 
 def with_archive_remedy(error: LogTruncatedError) -> MirrorError:
-    """Return a copy whose message ends in what an archive can do, for whoever started the run."""
+    """Return a copy whose message ends in the remedy of an archive, for whoever started the run."""
     explained = copy.copy(error)
     explained.args = (f"{error}. {_AS_NEXT_LINEAGE}",)
     return explained

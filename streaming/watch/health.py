@@ -1,4 +1,4 @@
-"""Driver: whether a run is alive and whether it is ready, for probes. What each means: docs/how-to/monitoring.md#probes."""
+"""Driver: liveness and readiness of a run, for probes. Their meaning: docs/how-to/monitoring.md#probes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class HealthLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProbeResult:
     """Response to a probe, with a text that gives the reason."""
 
     is_passed: bool
     text: str
 
 
-def verdict_of_runs(verdicts: Mapping[str, Verdict]) -> Verdict:
+def result_of_runs(verdicts: Mapping[str, ProbeResult]) -> ProbeResult:
     """Return the verdict of a process by those of its runs, each on a line that begins with the name of the run."""
     if len(verdicts) == 1:
         return next(iter(verdicts.values()))
     text = "\n".join(f"{name}: {verdict.text}" for name, verdict in verdicts.items())
-    return Verdict(all(verdict.is_passed for verdict in verdicts.values()), text)
+    return ProbeResult(all(verdict.is_passed for verdict in verdicts.values()), text)
 
 
 class RunHealth:
@@ -63,7 +63,7 @@ class RunHealth:
         self._moved_at = self._clock()
 
     def on_idle_loop(self, *, is_progress: bool) -> None:
-        """Record a turn of the loop beside the query. It counts for nothing while a micro-batch runs, which may be what is stuck.
+        """Record a turn of the loop beside the query. It counts for nothing while a micro-batch runs, which may be stuck.
 
         `is_progress`: whether a turn without a micro-batch counts as a plan, because the planner's state cannot be read.
         """
@@ -79,7 +79,7 @@ class RunHealth:
         self._waits_for = step
 
     def on_wait(self, waits_for: str) -> None:
-        """Record what the planner or the micro-batch waits for. The run is not ready until it plans or decides."""
+        """Record the wait of the planner or the micro-batch. The run is not ready until it plans or decides."""
         self._waits_for = waits_for
 
     def on_take_over(self) -> None:
@@ -110,22 +110,24 @@ class RunHealth:
             self._is_in_micro_batch = False
             self.on_move()
 
-    def live(self) -> Verdict:
+    def live(self) -> ProbeResult:
         """Return whether the loop of the run moves. A run that waits for a cluster is alive."""
         stood_s, limit_s = self._clock() - self._moved_at, self._limits.live_s
         if stood_s <= limit_s:
-            return Verdict(True, "live")
+            return ProbeResult(True, "live")
         where = "in a micro-batch" if self._is_in_micro_batch else self._waits_for or "between two micro-batches"
-        return Verdict(False, f"not live: the run has not moved for {stood_s:.0f} s, the limit is {limit_s:.0f} s: {where}")
+        return ProbeResult(False, f"not live: the run has not moved for {stood_s:.0f} s, the limit is {limit_s:.0f} s: {where}")
 
-    def ready(self) -> Verdict:
-        """Return whether the run owns its tables and copies what there is to copy."""
+    def ready(self) -> ProbeResult:
+        """Return whether the run owns its tables and copies everything new."""
         waits_for = self._waits_for
         if waits_for is not None:
-            return Verdict(False, f"not ready: waits for: {waits_for}")
+            return ProbeResult(False, f"not ready: waits for: {waits_for}")
         if not self._owns_tables:
-            return Verdict(False, "not ready: does not own its tables")
+            return ProbeResult(False, "not ready: does not own its tables")
         idle_s, limit_s = self._clock() - self._progressed_at, self._limits.ready_s
         if idle_s > limit_s:
-            return Verdict(False, f"not ready: neither a plan nor a decision for {idle_s:.0f} s, the limit is {limit_s:.0f} s")
-        return Verdict(True, "ready")
+            return ProbeResult(
+                False, f"not ready: neither a plan nor a decision for {idle_s:.0f} s, the limit is {limit_s:.0f} s"
+            )
+        return ProbeResult(True, "ready")

@@ -45,7 +45,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """The source's answers. `later`: the first record newer than what was copied, offset -1 for none."""
+    """The source's answers. `later`: the first record newer than the last copied one, offset -1 for none."""
 
     ends: Mapping[SourcePartition, int] = field(default_factory=dict)
     later: Mapping[SourcePartition, ListedOffset] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def query_source(
     copied_until_ms: Mapping[SourcePartition, int],
     clock: Callable[[], float] = time.monotonic,
 ) -> SourceView:
-    """Return log ends (high watermarks), and where there is lag the first records that are newer than what was copied.
+    """Return log ends (high watermarks), and of partitions with lag the first records that are not copied.
 
     Under read_committed also the transactions that hold back the last stable offset.
     """
@@ -128,7 +128,7 @@ def query_source(
 
 
 def query_target(config: MirrorConfig | RestoreConfig, clock: Callable[[], float] = time.monotonic) -> str | None:
-    """Return why the target does not answer; None where it does. A task that waits for it cannot report that itself."""
+    """Return why the target does not answer; None if it does. A task that waits for it cannot report that itself."""
     with closing(Cluster(config.target.client)) as cluster:
         deadline = Deadline.after_ms(min(PATIENCE_MS, config.target.client.request_timeout_ms), clock)
         try:

@@ -48,7 +48,7 @@ class LagMonitor:
             thread.join()
 
     def query(self) -> ClusterSnapshot:
-        """Return what both clusters report now. Raises MirrorError for a response that cannot be used."""
+        """Return the state of both clusters now. Raises MirrorError for a response that cannot be used."""
         # Positions are read first: a mirror that runs meanwhile can only seem to be further behind than it is.
         positions = included_positions(self._config, self.positions)
         until_ms = copied_until(positions)

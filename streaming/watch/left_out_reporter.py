@@ -1,4 +1,4 @@
-"""Driver: keeps the list of partitions that are left out, writes it where the planner and `status` look, and reports changes."""
+"""Driver: list of partitions that are left out, in files for the planner and `status`, with reports of changes."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ class LeftOutReporter:
         return self._path
 
     def partitions(self) -> tuple[LeftOutPartition, ...]:
-        """Return what is left out now."""
+        """Return the partitions that are left out now."""
         with self._lock:
             return self._partitions.all()
 
     def on_query_start(self, positions: Mapping[SourcePartition, int]) -> None:
-        """Update positions before a query starts. Raises RetriableError where the file cannot be written."""
+        """Update positions before a query starts. Raises RetriableError if the file cannot be written."""
         with self._lock:
             self._partitions.on_query_start(positions)
             self._write()
 
     def on_micro_batch(self, unfinished: Sequence[UnfinishedRange], all_positions: Mapping[SourcePartition, Position]) -> None:
-        """Take over what a micro-batch left out. Raises RetriableError where the planner's file cannot be written."""
+        """Take over the partitions that a micro-batch left out. Raises RetriableError if the planner's file cannot be written."""
         if not unfinished and not self._partitions.by_slots:
             return
         sources = {entry.source for entry in unfinished} | {entry.source for entry in self._partitions.by_slots}
@@ -80,7 +80,7 @@ class LeftOutReporter:
         self._report_change(change)
 
     def on_plan(self, state: PlannerState) -> None:
-        """Take over what a plan left out. Raises RetriableError where the planner's file cannot be written."""
+        """Take over the partitions that a plan left out. Raises RetriableError if the planner's file cannot be written."""
         if state.waiting_for is not None:
             return
         unanswered = parse_left_out({"partitions": state.left_out})

@@ -1,7 +1,7 @@
-"""Driver: the Prometheus metrics of a running mirror. What each means: docs/reference/metrics.md.
+"""Driver: the Prometheus metrics of a running mirror. Their meaning: docs/reference/metrics.md.
 
 A new metric also needs a row in docs/reference/metrics.md and, where it helps operators, a panel in conf/grafana-dashboard.json.
-Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
+Imported only if `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,8 +19,9 @@ from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation
 from shallow_mirror.checkpoints.rows.problems import ProblemKind
 from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
+from shallow_mirror.streaming.watch.lag import PartitionStatus
 from shallow_mirror.streaming.watch.open_transactions import OpenTransaction
-from shallow_mirror.types import SegmentKind, SourcePartition
+from shallow_mirror.types import SegmentKind
 
 PREFIX = "shallow_mirror_"
 OTHER_TOPICS = "(others)"
@@ -37,23 +37,12 @@ _END_TO_END_BUCKETS_S = (0.1, 0.25, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 300, 900, 36
 _DROPPED = (SegmentKind.COMMIT, SegmentKind.ABORT, SegmentKind.ABORTED, SegmentKind.GAP, SegmentKind.EXPIRED)
 
 
-class PartitionLag(Protocol):
-    """Lag of one partition; both numbers are None where the source does not answer."""
-
-    @property
-    def source(self) -> SourcePartition: ...
-    @property
-    def lag_offsets(self) -> int | None: ...
-    @property
-    def lag_ms(self) -> int | None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
     """State of both clusters at `at_ms`. `preserved_topics`: those whose records keep their offsets, as the offset map has it."""
 
     at_ms: int
-    partitions: Sequence[PartitionLag] = ()
+    partitions: Sequence[PartitionStatus] = ()
     open_transactions: Sequence[OpenTransaction] = ()
     preserved_topics: frozenset[str] = frozenset()
     is_source_up: bool

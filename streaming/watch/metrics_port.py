@@ -1,6 +1,6 @@
 """Driver: the ports of this process that serve metrics and probes. Runs with the same `metrics.port` share one.
 
-Imported only where `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
+Imported only if `metrics.port` is set: `prometheus_client` comes with the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from shallow_mirror.config import MetricsSettings
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.streaming.watch.health import RunHealth, Verdict, verdict_of_runs
+from shallow_mirror.streaming.watch.health import ProbeResult, RunHealth, result_of_runs
 from shallow_mirror.streaming.watch.metrics_server import listen, with_probes
 
 _CLOSE_POLL_S = 0.1  # longest wait of `close` for the server thread
@@ -32,7 +32,7 @@ class RunRegistries(Collector):
         self._by_name: dict[str, CollectorRegistry] = {}
 
     def add(self, name: str, registry: CollectorRegistry) -> None:
-        """Serve the metrics of a run. Raises ConfigError where a run of this name is served."""
+        """Serve the metrics of a run. Raises ConfigError if a run of this name is served."""
         if name in self._by_name:
             raise ConfigError(f"metrics.port: this process already serves the metrics of a run with the name {name}")
         self._by_name = {**self._by_name, name: registry}  # replaced as a whole: a scrape may be reading the other one
@@ -83,11 +83,11 @@ class RunHealths:
     def remove(self, name: str) -> None:
         self._by_name = {other: health for other, health in self._by_name.items() if other != name}
 
-    def live(self) -> Verdict:
-        return verdict_of_runs({name: health.live() for name, health in self._by_name.items()})
+    def live(self) -> ProbeResult:
+        return result_of_runs({name: health.live() for name, health in self._by_name.items()})
 
-    def ready(self) -> Verdict:
-        return verdict_of_runs({name: health.ready() for name, health in self._by_name.items()})
+    def ready(self) -> ProbeResult:
+        return result_of_runs({name: health.ready() for name, health in self._by_name.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Port:
 
     @classmethod
     def listen(cls, host: str, port: int) -> _Port:
-        """Raise ConfigError where the port is not available."""
+        """Raise ConfigError if the port is not available."""
         registries, healths = RunRegistries(), RunHealths()
         application = with_probes(make_wsgi_app(registries), healths.live, healths.ready)
         try:
@@ -128,7 +128,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def serving(name: str, registry: CollectorRegistry, health: RunHealth, settings: MetricsSettings) -> Iterator[None]:
-    """Serve metrics and probes of a run while the block runs. Raises ConfigError where the port is not available."""
+    """Serve metrics and probes of a run while the block runs. Raises ConfigError if the port is not available."""
     assert settings.port is not None
     address = settings.host, settings.port
     with _lock:

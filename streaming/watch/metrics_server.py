@@ -10,7 +10,7 @@ from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from shallow_mirror.streaming.watch.health import Verdict
+from shallow_mirror.streaming.watch.health import ProbeResult
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -23,7 +23,7 @@ MAX_REQUESTS = 16
 _REQUEST_TIMEOUT_S = 10.0
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     """One thread per request, a limited number of them, none of which keeps the process from ending."""
 
     daemon_threads = True
@@ -45,7 +45,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing where a client left early or sent nothing: standard error is the log of the run."""
+        """Print nothing if a client left early or sent nothing: standard error is the log of the run."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -57,7 +57,7 @@ class _Handler(WSGIRequestHandler):
         """Log no requests: a probe sends thousands of them a day."""
 
 
-def with_probes(metrics: WSGIApplication, live: Callable[[], Verdict], ready: Callable[[], Verdict]) -> WSGIApplication:
+def with_probes(metrics: WSGIApplication, live: Callable[[], ProbeResult], ready: Callable[[], ProbeResult]) -> WSGIApplication:
     """Return an application that answers the probes, and passes every other request on to `metrics`."""
     probes = {LIVE_PATH: live, READY_PATH: ready}
 
@@ -77,7 +77,7 @@ def listen(application: WSGIApplication, host: str, port: int) -> WSGIServer:
     """Return a server that listens on the first address of `host`. Raises OSError."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
 
-    class ServerOfFamily(_Server):
+    class ServerOfFamily(_MetricsServer):
         address_family = family
 
     return make_server(str(address[0]), port, application, ServerOfFamily, handler_class=_Handler)

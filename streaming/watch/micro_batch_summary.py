@@ -1,4 +1,4 @@
-"""Driver: what is reported of a micro-batch (pure): its row in `micro_batches`, its log line, problems, the age of records."""
+"""Driver: reports of a micro-batch (pure): its row in `micro_batches`, its log line, problems, the age of records."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def observation(
 
 
 def measurements_of(report: MicroBatchReport, copied: Mapping[str, int]) -> Measurements:
-    """Return what the planner learns of a micro-batch. `copied`: as in `Measurements`."""
+    """Return the measurements for the planner. `copied`: as in `Measurements`."""
     return offset_planning.measure(
         [row.segment for row in report.rows],
         report.duration_ms[TOTAL] / 1000,
@@ -68,7 +68,7 @@ def sentence(observed: MicroBatchObservation) -> str:
 
 
 def offsets_left(lag_offsets: int | None) -> str:
-    """Return the end of a line about progress; nothing where the ends of the source are unknown."""
+    """Return the end of a line about progress; nothing if the ends of the source are unknown."""
     return "" if lag_offsets is None else f"; {counted(lag_offsets, 'offset')} left"
 
 

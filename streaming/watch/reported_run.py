@@ -1,4 +1,4 @@
-"""Driver: what a reporter has to know of the mirror, archive or restore that runs."""
+"""Driver: identity of the mirror, archive or restore that runs, for its reporter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ReportedRun:
     """Names and settings of the run.
 
-    `source` and `target` are names for metrics. `commit_interval`: as it is configured. `open_lag_monitor`: None where none runs.
+    `source` and `target` are names for metrics. `commit_interval`: as it is configured. `open_lag_monitor`: None if none runs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Driver: what a run reports: a log line per micro-batch, rows of `runs` and `micro_batches`, problems, metrics."""
+"""Driver: reports of a run: a log line per micro-batch, rows of `runs` and `micro_batches`, problems, metrics."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RunReporter:
         self._logged_steps: set[str] = set()
         self._early_ends_in_a_row = 0
         self.ends: Mapping[SourcePartition, int] | None = None
-        """Where a restore ends in each partition; None: a planner writes the ends of the source."""
+        """Ends of a restore; None: a planner writes the ends of the source."""
         left_out_path = temp_dirs.temp_dir() / f"left-out-{identity.run_id}.json"
         self._gone_topics: tuple[tuple[str, Problem], ...] = ()
         self.left_out = LeftOutReporter(
@@ -95,7 +95,7 @@ class RunReporter:
 
     @contextlib.contextmanager
     def serve_metrics(self) -> Iterator[None]:
-        """Serve metrics and probes while the block runs, where `metrics.port` is set. Raises ConfigError."""
+        """Serve metrics and probes while the block runs, if `metrics.port` is set. Raises ConfigError."""
         settings = self._run.metrics
         if settings.port is None:
             yield
@@ -129,7 +129,7 @@ class RunReporter:
                 self._metrics.on_decision(owner.recorded().decided_at_ms)
 
     def start_step(self, step: str, detail: str = "") -> None:
-        """Write for `status` what the start does now. Logged once per run: the supervisor may start the query often."""
+        """Write the step of the start for `status`. Logged once per run: the supervisor may start the query often."""
         self.health.on_step(f"start: {step}{detail}")
         if step not in self._logged_steps:
             self._logged_steps.add(step)
@@ -146,7 +146,7 @@ class RunReporter:
             self._lag_monitor.positions = positions
 
     def write_measurements(self, measured: Measurements) -> None:
-        """Write for the planner what a micro-batch measured. Where that fails, it plans with those of an earlier one."""
+        """Write the measurements of a micro-batch for the planner. If that fails, it plans with those of an earlier one."""
         try:
             planner_state.write_measurements(planner_state.measurements_path(self._run.checkpoint), measured)
         except OSError as error:  # the micro-batch is decided: it must not fail
@@ -158,7 +158,7 @@ class RunReporter:
         self._add_problem(problem)
 
     def on_access_pass(self, what: str, path: Path | None, done: AccessPass) -> None:
-        """Record for `status` and the metrics what a comparison of ACLs or quotas found. A failed one changes no metric."""
+        """Record the result of a comparison of ACLs or quotas for `status` and the metrics. A failed one changes no metric."""
         if self._metrics is not None and done.is_compared:
             self._metrics.on_access_pass(what, done.lacking)
         try:
@@ -176,7 +176,7 @@ class RunReporter:
             self._metrics.on_restart()
 
     def write_waiting(self, waiting_for: str, since_ms: int) -> None:
-        """Write for `status` what is waited for, until the planner writes its next state: it does not while no query runs."""
+        """Write the current wait for `status`, until the planner writes its next state: it does not while no query runs."""
         if self._metrics is not None:
             self._metrics.waiting.set(1)
         self._reported_wait_ms = since_ms
@@ -188,7 +188,7 @@ class RunReporter:
             _log.warning("the state for `status` was not written: %s", error)
 
     def check_stalls(self, stalled: StalledStep | None) -> None:
-        """Report what a step or the planner waits for, once for each wait. Called repeatedly while the query runs."""
+        """Report the wait of a step or of the planner, once for each wait. Called repeatedly while the query runs."""
         waits_for = None if stalled is None else stalled.waits_for
         if stalled is not None and waits_for != self._reported_stall:
             self.write_waiting(f"micro-batch: {waits_for}", int((time.time() - stalled.seconds) * 1000))
@@ -220,7 +220,7 @@ class RunReporter:
             self.record_problem(problem_of_wait(f"nothing new is planned: {waiting.waiting_for}", waiting.error_name))
 
     def _record_plan(self, state: PlannerState) -> None:
-        """Record for the probes what the planner has done since the state that was read before."""
+        """Record for the probes the work of the planner since the state that was read before."""
         if state.at_ms == self._planned_at_ms:
             return
         self._planned_at_ms = state.at_ms
@@ -270,7 +270,7 @@ class RunReporter:
             self.record_problem(problem)
 
     def on_caught_up(self, positions: Mapping[SourcePartition, Position], not_copied: Collection[str] = ()) -> None:
-        """Report that a run with `available_now` has ended. Raise IncompleteRunError where it left something out.
+        """Report that a run with `available_now` has ended. Raise IncompleteRunError if it left something out.
 
         `not_copied`: topics that are paused or handed over, which were not asked for.
         """
@@ -297,7 +297,7 @@ class RunReporter:
 
     @contextlib.contextmanager
     def recording_end(self) -> Iterator[RunEnd]:
-        """Record how the block ended: with what it set as the outcome, or with its error."""
+        """Record the end of the block: the outcome that it has set, or its error."""
         end, ended_by = RunEnd(), None
         try:
             yield end

@@ -1,1 +1,1 @@
-"""Target partitions whose records keep their offsets: what is agreed, what is checked before anything is written."""
+"""Target partitions whose records keep their offsets: agreements, and checks before anything is written."""

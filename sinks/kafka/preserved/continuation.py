@@ -40,7 +40,7 @@ class ExistingLog:
 
 
 def problem_of_ends(log: ExistingLog) -> str | None:
-    """Return why a log cannot be continued, as its ends alone show it; None where the records have to be compared."""
+    """Return why a log cannot be continued, as its ends alone show it; None if the records have to be compared."""
     if log.stable_end < log.end:
         return (
             f"target partition {log.target} has an open transaction from offset {log.stable_end} on, and the marker that ends it "
@@ -76,7 +76,7 @@ def problem_of_comparison(log: ExistingLog, record_count: int, differences: Sequ
 
 
 def problem_of_later_end(log: ExistingLog, end: int) -> str | None:
-    """Return a sentence where the log ends elsewhere than when it was compared."""
+    """Return a sentence if the log no longer ends at the offset that was compared."""
     if end == log.end:
         return None
     return (
@@ -88,7 +88,7 @@ def problem_of_later_end(log: ExistingLog, end: int) -> str | None:
 def continued_rows(
     first_row: DecidedSegment, log: ExistingLog, *, record_count: int, size_bytes: int, holes: Sequence[OffsetRange]
 ) -> tuple[DecidedSegment, ...]:
-    """Return the rows of the map of what the log holds already: [log.start, log.end), where every offset leads to itself.
+    """Return rows of the map for the existing log: [log.start, log.end), where every offset leads to itself.
 
     `holes`: offsets without a record, ascending. Counts are in the first row that was compared.
     """

@@ -48,7 +48,7 @@ class GuardTimes:
 class TargetLog:
     """A log as its leader describes it: [start, end), the end before the producers.
 
-    `producer`: the shared one; None where it is forgotten, or has not written yet.
+    `producer`: the shared one; None if it is forgotten, or has not written yet.
     """
 
     start: int
@@ -68,11 +68,11 @@ def check_log(
 ) -> bool:
     """Return whether the first batch has to be acknowledged before a second one is sent.
 
-    `recorded_end`: the end of what the map has on the target. `quiet_for_ms`: since another writer, or a request of ours without
+    `recorded_end`: of the map, on the target. `quiet_for_ms`: since another writer, or a request of ours without
     an answer, may have been on its way. `origin`: where the first batch of the shared producer belongs: the start of a new log,
     or the end of what a log held before the mirror.
 
-    Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError where it has to wait.
+    Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError if it has to wait.
     """
     if log.end < recorded_end:
         raise TargetDataLossError(topic_partition, recorded_end, log.end)

@@ -1,4 +1,4 @@
-"""Driver: whether the brokers of a target take what preserved offsets need, tried with a topic that is deleted again."""
+"""Driver: probe of a target's brokers for preserved offsets, with a topic that is deleted again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _POLL_S = 0.2
 def require_preserved_offsets(client: ClientConfig, target: Cluster, mirror: str, deadline: Deadline) -> None:
     """Try fillers, a batch of an old record, a batch out of order, and a consumer, in a topic of its own.
 
-    Raises ConfigError where the target does something else than brokers of Kafka 3.6 and newer, or a permission is missing;
+    Raises ConfigError if the target does something else than brokers of Kafka 3.6 and newer, or a permission is missing;
     RetriableError.
     """
     prefix = f"{PROBE_PREFIX}.{mirror}."

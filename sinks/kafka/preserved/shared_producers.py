@@ -36,7 +36,7 @@ def with_shared_producers(
     The decision of these rows is the agreement: it is committed before the first batch is sent. Logs that are continued get it as
     well: it is a new one, which none of their batches has. `gone`: source topics whose target topics are gone.
 
-    Raises ConfigError where a target partition is not new, or begins too late, and RetriableError.
+    Raises ConfigError if a target partition is not new, or begins too late, and RetriableError.
     """
     preserved = [row for row in rows if is_preserved(row.segment.source.topic)]
     if not preserved:
@@ -84,7 +84,7 @@ def first_offset_problems(starts: Iterable[tuple[TopicPartition, int]]) -> list[
 
 
 def require_agreed(positions: Mapping[SourcePartition, Position], is_preserved: Callable[[str], bool]) -> None:
-    """Raise ConfigError where a topic that was mirrored with translated offsets is to be preserved: its target is not alike."""
+    """Raise ConfigError if a topic that was mirrored with translated offsets is to be preserved: its target is not alike."""
     topics = sorted(
         {
             source.topic
@@ -105,7 +105,7 @@ def require_agreed(positions: Mapping[SourcePartition, Position], is_preserved: 
 def read_guard_times(target: Cluster, task_ms: int, deadline: Deadline) -> GuardTimes:
     """Return the times of the target's brokers, the strictest of all. `task_ms`: the longest a task of a slot may run.
 
-    Raises ConfigError where DescribeConfigs on the cluster is missing, or brokers forget a producer while requests of a writer
+    Raises ConfigError if DescribeConfigs on the cluster is missing, or brokers forget a producer while requests of a writer
     that counted on it may be on their way; RetriableError.
     """
     node_ids = sorted(target.metadata([], deadline).brokers)

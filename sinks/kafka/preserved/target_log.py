@@ -1,4 +1,4 @@
-"""Executor: what the target says of logs with preserved offsets, before a slot writes to them."""
+"""Executor: state of target logs with preserved offsets, before a slot writes to them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHECKED_BYTES = 4 << 20
 class TargetLogs:
     """The logs that one try of a slot writes to; each is asked for once.
 
-    `producer_ids`: the shared producer of each. `positions`: up to where the map accounts for the offsets of each.
+    `producer_ids`: the shared producer of each. `positions`: of the map.
     `recorded_ends`: of the records that it has there. `quiet_for_ms`, `origins`: as in `check_log`, those that are not 0.
     """
 
@@ -56,7 +56,7 @@ class TargetLogs:
         self._now_ms = now_ms
         self._origins = origins
         self._logs: dict[TargetPartition, int | RetriableError] = {}
-        """Where a log ends, or why it may not be written to now."""
+        """End of a log, or the reason why it may not be written to now."""
         self._undecided: dict[TargetPartition, list[tuple[int, int, bool]]] = {}
         """Batches behind the position: first offset, end, and whether they hold nothing but fillers."""
         self._first_alone: set[TopicPartition] = set()
@@ -66,7 +66,7 @@ class TargetLogs:
     def learn(self, partitions: Iterable[TargetPartition]) -> dict[TargetPartition, RetriableError]:
         """Ask about partitions that were not asked about before; return why some of them cannot be written to now.
 
-        Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError where the target does not answer.
+        Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError if the target does not answer.
         """
         partitions = list(partitions)
         new = [partition for partition in partitions if partition not in self._logs]
@@ -86,7 +86,7 @@ class TargetLogs:
         return {partition: log for partition, log in learned.items() if isinstance(log, RetriableError)}
 
     def _checked(self, partition: TargetPartition, log: TargetLog) -> tuple[TargetLog, bool]:
-        """Return the log that was checked, and what `check_log` says of it. What a person has to act on is looked at twice.
+        """Return the log that was checked, and the result of `check_log`. Errors that a person has to act on are checked twice.
 
         A leader that is deposed, and has not noticed, still answers: with an end, or a producer, of before.
         """
@@ -111,7 +111,7 @@ class TargetLogs:
         )
 
     def end_of(self, partition: TargetPartition) -> int:
-        """Return where a log ends. Raises as `learn`, and RetriableError where it may not be written to now."""
+        """Return the end of a log. Raises as `learn`, and RetriableError if it may not be written to now."""
         self.learn([partition])
         end = self._logs[partition]
         if isinstance(end, RetriableError):
@@ -119,7 +119,7 @@ class TargetLogs:
         return end
 
     def is_filler_at(self, partition: TargetPartition, offset: int) -> bool | None:
-        """Return whether an undecided micro-batch wrote a filler at an offset behind the position; None where nothing is there.
+        """Return whether an undecided micro-batch wrote a filler at an offset behind the position; None if nothing is there.
 
         Call it after `end_of`.
         """
@@ -136,7 +136,7 @@ class TargetLogs:
         return True
 
     def _require_own(self, partition: TargetPartition, log: TargetLog) -> None:
-        """Raise PreservedLogDamagedError where a batch behind the position, of which the map does not know, is another writer's.
+        """Raise PreservedLogDamagedError if a batch behind the position, of which the map does not know, is another writer's.
 
         Such batches are those of a task whose micro-batch was not decided. They count as copied, so their headers are read, and
         whether they are fillers is kept: the task may have read with another isolation level than this one.
@@ -169,7 +169,7 @@ class TargetLogs:
                 undecided += zip(offsets.tolist(), ends.tolist(), is_filler.tolist(), strict=True)
 
     def _describe(self, partitions: Sequence[TargetPartition]) -> dict[TargetPartition, TargetLog]:
-        """Ask the leaders. Raises PreservedLogDamagedError where a topic was created again, RetriableError."""
+        """Ask the leaders. Raises PreservedLogDamagedError if a topic was created again, RetriableError."""
         described = self._target.retrying(
             "asking about target logs", lambda attempt: self._described_once(partitions, attempt), self._deadline
         )
@@ -190,7 +190,7 @@ class TargetLogs:
 
 
 def _require_same_topics(partitions: Iterable[TargetPartition], metadata: ClusterMetadata) -> None:
-    """Raise PreservedLogDamagedError where a target topic was created again: its log begins again."""
+    """Raise PreservedLogDamagedError if a target topic was created again: its log begins again."""
     for partition in partitions:
         topic = metadata.topics.get(partition.topic)
         if topic is not None and topic.error_code == 0 and topic.topic_id != partition.topic_id:

@@ -10,7 +10,7 @@ Invariants, cited where they are kept:
      (Where EndTxn's answer was ambiguous the transaction is already over; initialising it is what makes that sure.)
   D  Evidence is read only after InitProducerId answered 0.
   E  An odd version (settled) is written only when every transaction of the decision is definite, and the same commit
-     removes the rows of what was not committed.
+     removes the rows of transactions that were not committed.
   F  Nothing is decided behind records of the same producer id whose marker was never written, nor after records of the
      micro-batch were ended by another application.
   G  A start reads the log of every partition that an unsettled decision names: markers can be written by others
@@ -53,10 +53,10 @@ class RunSlots:
 
 @dataclass(frozen=True, slots=True)
 class RefuseHangingTxns:
-    """Raise RetriableError where records of an older transaction are open under a producer id, in front of what it wrote now.
+    """Raise RetriableError if records of an older transaction are open under a producer id, in front of what it wrote now.
 
     Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
-    Raises RetriableError as well where the transaction that wrote now is no longer open: it timed out or an operator aborted it.
+    Raises RetriableError as well if the transaction that wrote now is no longer open: it timed out or an operator aborted it.
     """
 
     decided: tuple[DecidedTxn, ...]
@@ -75,7 +75,7 @@ class EndTxn:
     """Step 7. Answer: True when the commit is durable, False when the coordinator's answer is ambiguous.
 
     `together`: all transactions that are ended one after the other; their requests may be in flight at the same time.
-    `written`: what they wrote to, whose last stable offsets may be asked for meanwhile.
+    `written`: their partitions, whose last stable offsets may be asked for meanwhile.
     """
 
     txn: SlotTxn
@@ -109,9 +109,9 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Fence a transactional id and end what it left open.
+    """Fence a transactional id and end its open transaction.
 
-    Answer: False where its last transaction cannot complete (its outcome is decided, and a partition does not accept the marker):
+    Answer: False if its last transaction cannot complete (its outcome is decided, and a partition does not accept the marker):
     the id is fenced all the same, and is not used until it can be initialised.
     `together`: all ids that are initialised one after the other; their requests may be in flight at the same time.
     """
@@ -122,7 +122,7 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AbortHangingTxns:
-    """Make sure that nothing of these ids is open any more in these partitions; None: in all where the map has records.
+    """Make sure that nothing of these ids is open any more in these partitions; None: in all that have records in the map.
 
     Only after InitProducerId for each of them. Partitions that cannot be read now are recorded: nothing is written to them before
     they have been checked. No answer.
@@ -166,7 +166,7 @@ class CheckOwnership:
 
 @dataclass(frozen=True, slots=True)
 class ReportFate:
-    """Log what became of a transaction that had to be resolved. No answer."""
+    """Log the fate of a transaction that had to be resolved. No answer."""
 
     txn: SlotTxn
     fate: TxnFate
@@ -237,9 +237,9 @@ def run_micro_batch(first_rows: Sequence[DecidedSegment]) -> Generator[Action, A
 def start_up(
     unsettled: Sequence[DecidedSegment], transactional_ids: Sequence[str], choices: Choices = NO_CHOICES
 ) -> Generator[Action, Any, tuple[SlotTxn, ...]]:
-    """After the take-over: resolve the last decision, fence every slot, settle. Returns what was removed.
+    """After the take-over: resolve the last decision, fence every slot, settle. Returns the removed transactions.
 
-    Slots that the decision does not name are fenced first: what they left open would hide what it decided.
+    Slots that the decision does not name are fenced first: their open transactions would hide decided records.
     """
     decided = decided_txns(unsettled)
     named = {txn.txn.transactional_id for txn in decided}
@@ -266,7 +266,7 @@ def confirm_pending(rows: Sequence[DecidedSegment]) -> Generator[Action, Any, tu
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of the transactions of a decision; the rows of `removals` are still to be removed."""
+    """Fates of the transactions of a decision; the rows of `removals` are still to be removed."""
 
     removals: tuple[Removal, ...] = ()
     pending: tuple[SlotTxn, ...] = ()
@@ -284,7 +284,7 @@ class Ended:
 def end_all(
     decided: Sequence[DecidedTxn], choices: Choices = NO_CHOICES, *, reads_log: bool = False
 ) -> Generator[Action, Any, Ended]:
-    """Commit every transaction, then make sure of each. The caller settles with what is returned.
+    """Commit every transaction, then make sure of each. The caller settles with the result.
 
     `choices` count only for transactions that need one. `reads_log`: whatever EndTxn answered (invariant G).
     Raises RecoverNeededError when a transaction needs a choice and has none.
@@ -327,7 +327,7 @@ def end_all(
 def _fate_of(
     decided: DecidedTxn, is_definite: bool, together: tuple[DecidedTxn, ...], *, reads_log: bool
 ) -> Generator[Action, Any, tuple[TxnFate, Visibility, tuple[WrittenRange, ...]]]:
-    """Return the fate of a transaction, what readers see of it, and its ranges that ended as aborted although it was committed.
+    """Return the fate of a transaction, its visibility, and its ranges that ended as aborted although it was committed.
 
     A coordinator forgot its markers there, and the empty commit that was to write them again was aborted (it timed out, or its
     sender was killed); or an operator aborted the transaction in one partition. No reader has seen these records.
@@ -347,7 +347,7 @@ def _fate_of(
 
 
 def _follow(decided: DecidedTxn, fate: TxnFate, chosen: TxnFate) -> Generator[Action, Any, TxnFate]:
-    """Return the operator's choice for a transaction that is over, and end what is still open of it the same way."""
+    """Return the operator's choice for a transaction that is over, and end its open partitions the same way."""
     yield InitProducerId(decided.txn.transactional_id)
     if chosen is TxnFate.COMMITTED and fate is TxnFate.UNDECIDABLE:
         yield AwaitVisible(decided)

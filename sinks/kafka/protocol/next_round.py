@@ -1,4 +1,4 @@
-"""Driver: what the tasks of the next round need of the target, asked for while nothing waits for it.
+"""Driver: requests to the target for the tasks of the next round, sent while nothing waits for them.
 
 When everything of a decision is visible, its transactional ids can be initialised for the next round. The answers arrive while
 Spark plans and starts the next micro-batch, so that on a long path a task does not wait for round trips of its own.
@@ -36,7 +36,7 @@ MOST_TOPICS = 100
 
 
 class NextRound:
-    """Requests on their way, and what they brought. `availability` keeps the producer epochs."""
+    """Requests on their way, and their answers. `availability` keeps the producer epochs."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class NextRound:
         self._source_metadata = _begin_metadata(self._source, source_topics, deadline)
 
     def finish(self, deadline: Deadline) -> None:
-        """Wait for the producer epochs that were asked for. What did not come is left to the tasks.
+        """Wait for the producer epochs that were asked for. The tasks ask for missing ones themselves.
 
         They look for the coordinators of these ids again: it may be another broker now.
         """
@@ -95,7 +95,7 @@ class NextRound:
         self._additions = [begin_addition(self._target, txn, added, deadline) for txn, added in partitions.items()]
 
     def require_added(self, txns: Iterable[SlotTxn], deadline: Deadline) -> None:
-        """Make sure that these transactions, which are about to be decided, hold what was added to them here.
+        """Make sure that these transactions, which are about to be decided, hold the partitions that were added here.
 
         Without it, a partition that a task wrote to would get no marker. Raises as `finish_addition`.
         """
@@ -106,7 +106,7 @@ class NextRound:
                 finish_addition(self._target, begun, deadline)
 
     def take_target(self, names: Sequence[str], speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
-        """Return what tasks need not ask the target for, with the coordinators of their ids; None where that is not known.
+        """Return metadata that spares tasks requests to the target, with coordinators of their ids; None if that is not known.
 
         `speeds`: of the paths, as tasks have measured them lately.
         """
@@ -115,7 +115,7 @@ class NextRound:
         return None if self._target_known is None else self._target.known(self._target_known, names, speeds, is_new=is_new)
 
     def take_source(self, speeds: PathSpeeds, deadline: Deadline) -> KnownCluster | None:
-        """Return what tasks need not ask the source for; None where that is not known. `speeds` as in `take_target`."""
+        """Return metadata that spares tasks requests to the source; None if that is not known. `speeds` as in `take_target`."""
         begun, self._source_metadata = self._source_metadata, None
         self._source_known, is_new = self._newest(begun, self._source_known, deadline)
         if self._source is None or self._source_known is None:

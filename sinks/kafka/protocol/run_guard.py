@@ -62,7 +62,7 @@ class RunGuard:
         self._begun = begin_describe_txn(self._target, self.transactional_id, deadline)
 
     def require(self, deadline: Deadline, *, is_begun_enough: bool) -> None:
-        """Raise RetriableError where another run has taken the guard. Brokers before Kafka 3.0 do not say who has it.
+        """Raise RetriableError if another run has taken the guard. Brokers before Kafka 3.0 do not say who has it.
 
         `is_begun_enough`: the response to `begin` counts for all transactions that are decided; otherwise it is asked again.
         """

@@ -1,4 +1,4 @@
-"""Driver: which step of a micro-batch takes longer than usual, and what it waits for: each has a deadline, but of minutes."""
+"""Driver: detection of steps of a micro-batch that take longer than usual: each has a deadline, but of minutes."""
 
 from __future__ import annotations
 

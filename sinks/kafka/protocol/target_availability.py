@@ -1,4 +1,4 @@
-"""Driver: what of the target no transaction can use now: partitions that do not take markers, and ids that wait for them.
+"""Driver: partitions of the target that do not take markers now, and transactional ids that wait for them.
 
 A marker is written by the leader of its partition, to all in-sync replicas. Where there is no leader, or where too few replicas
 are in sync, a transaction that includes the partition is ended durably and does not complete, for as long as that lasts: its

@@ -1,4 +1,4 @@
-"""Driver: what the target says about one decided Kafka transaction: coordinator, receipt, log. Changes nothing there."""
+"""Driver: evidence on the target about one decided Kafka transaction: coordinator, receipt, log. Changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READ_PATIENCE_MS = 2_000
 
 
 def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline: Deadline) -> ReceiptEvidence:
-    """Return what the receipt says now. Raises RetriableError, ConfigError (another map's receipt: it may have replaced ours)."""
+    """Return the evidence of the receipt. Raises RetriableError, ConfigError (another map's: it may have replaced ours)."""
     answer = read_receipt(target, decided.txn.transactional_id, decided.receipt_partition, deadline)
     if answer is None:
         return ReceiptEvidence.ABSENT
@@ -47,10 +47,10 @@ def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline:
 def require_known_receipts(
     target: Cluster, transactional_ids: Sequence[str], map_id: str, recorded: Recorded, deadline: Deadline
 ) -> None:
-    """Raise OlderTablesError where the target has a receipt of a decision that the tables do not have.
+    """Raise OlderTablesError if the target has a receipt of a decision that the tables do not have.
 
     A receipt exists only if its transaction was committed, and that is done only for a decision that is in the tables. Raises
-    ConfigError where another mirror commits under these ids, RetriableError.
+    ConfigError if another mirror commits under these ids, RetriableError.
     """
     target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
     begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
@@ -86,7 +86,7 @@ def _decision_text(version: int, at_ms: int | None) -> str:
 
 
 def refuse_used_ids(target: Cluster, transactional_ids: Sequence[str], deadline: Deadline) -> None:
-    """Raise ConfigError where the target knows an id of an offset map that does not exist yet, RetriableError."""
+    """Raise ConfigError if the target knows an id of an offset map that does not exist yet, RetriableError."""
     target.find_coordinators(CoordinatorKind.TXN, transactional_ids, deadline)
     begun = {name: begin_describe_txn(target, name, deadline) for name in transactional_ids}
     for transactional_id in transactional_ids:
@@ -115,9 +115,9 @@ def _require_own(receipt: Receipt, transactional_id: str, map_id: str) -> None:
 def inspect_logs(
     target: Cluster, txn: SlotTxn, written: Sequence[WrittenRange], deadline: Deadline, pause: Callable[[int], None]
 ) -> tuple[LogEvidence, ...]:
-    """Say of each range what its first batch says, once the last stable offset is past it.
+    """Return the evidence of the first batch of each range, once the last stable offset is past it.
 
-    Where retention or DeleteRecords took the front of a range, that is the first batch that is left: one that is gone says
+    If retention or DeleteRecords took the front of a range, that is the first batch that is left: one that is gone says
     nothing, least of all that it was aborted. Nor does what was truncated leave evidence. `pause` waits between two looks, given
     their number. Raises RetriableError.
     """
@@ -193,7 +193,7 @@ def _read_first_batches(
 
 
 def _evidence_of(fetched: IndexedPartition, txn: SlotTxn, start: int) -> LogEvidence | None:
-    """None where no batch of this transaction holds `start`."""
+    """None if no batch of this transaction holds `start`."""
     headers = fetched.index.headers
     holds = (headers["base_offset"] <= start) & (fetched.index.last_offset >= start)
     is_of_txn = holds & (headers["producer_id"] == txn.producer_id) & (headers["producer_epoch"] == txn.producer_epoch)
@@ -243,7 +243,7 @@ def readable_ends(
 ) -> dict[TopicPartition, int]:
     """Return the log ends (last stable offsets under read_committed) of the topic-partitions whose leaders answer.
 
-    Does not wait for leaders; with `is_patient` for READ_PATIENCE_MS, where none answers at all.
+    Does not wait for leaders; with `is_patient` for READ_PATIENCE_MS, if none answers at all.
     """
     if not partitions:
         return {}
@@ -265,9 +265,9 @@ def is_nothing_hanging(decided: Sequence[DecidedTxn], stable_ends: Mapping[Topic
 
 
 def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:
-    """Raise RetriableError where a producer's open transaction begins before what its newest one wrote, or the newest is over.
+    """Raise RetriableError if a producer's open transaction begins before what its newest one wrote, or the newest is over.
 
-    Also where another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
+    Also if another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
     something is open in front of ours, or records of ours were deleted.
     """
     starts = {(txn.txn.producer_id, range_.topic_partition): range_.start for txn in decided for range_ in txn.written}

@@ -1,7 +1,7 @@
 """Pure: evidence about one decided Kafka transaction -> committed, not committed, undecidable.
 
 Evidence is asked for in a fixed order, and only after InitProducerId answered 0 for the transactional id: then the
-transaction is over, one way or the other, and what is read cannot change any more.
+transaction is over, one way or the other, and its log cannot change any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class TxnFate(enum.Enum):
 
 
 class ReceiptEvidence(enum.Enum):
-    """What the receipt of the slot says.
+    """Evidence of the receipt of the slot.
 
     An absent receipt is no evidence: it may have expired. Nor is one that stays pending: its marker was forgotten.
     """
@@ -33,7 +33,7 @@ class ReceiptEvidence(enum.Enum):
 
 
 class LogEvidence(enum.Enum):
-    """What one target partition's log says at the first recorded offset that is left. Anything else there is no evidence."""
+    """Evidence of one target partition's log at the first recorded offset that is left. Anything else there is no evidence."""
 
     OURS = "ours"
     OURS_ABORTED = "ours, aborted"
@@ -60,7 +60,7 @@ class WrittenRange:
 
 @dataclass(frozen=True, slots=True)
 class DecidedTxn:
-    """A transaction that the offset map names, with where its data and its receipt are."""
+    """A transaction that the offset map names, with the places of its data and its receipt."""
 
     txn: SlotTxn
     written: tuple[WrittenRange, ...]
@@ -94,7 +94,7 @@ def decided_txns(rows: Iterable[DecidedSegment]) -> tuple[DecidedTxn, ...]:
 
 
 def judge(receipt: ReceiptEvidence, log: Sequence[LogEvidence]) -> TxnFate:
-    """Return what became of a transaction that is over, by its receipt and by the log of each partition that it wrote.
+    """Return the fate of a transaction that is over, by its receipt and by the log of each partition that it wrote.
 
     One commit marker proves the commit: markers are only asked for after the decision, and whoever is missing one gets it
     written again or has its rows removed. A receipt that is not ours proves less: its own marker can have been forgotten and

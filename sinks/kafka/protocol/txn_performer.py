@@ -98,7 +98,7 @@ class TxnPerformer:
         availability: TargetAvailability | None = None,
         source: Cluster | None = None,
     ) -> None:
-        """`source`: where the tasks of `next_round` read; None where they read no cluster."""
+        """`source`: where the tasks of `next_round` read; None if they read no cluster."""
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer = observer
@@ -162,9 +162,9 @@ class TxnPerformer:
         return actions.drive(steps, lambda action: self.perform(action, deadline), self._observer)
 
     def require_known_receipts(self, names: Sequence[str], deadline: Deadline) -> None:
-        """Raise OlderTablesError where receipts are newer than the offset map, ConfigError where they are of another one.
+        """Raise OlderTablesError if receipts are newer than the offset map, ConfigError if they are of another one.
 
-        Raises FencedError where another run has taken over these tables.
+        Raises FencedError if another run has taken over these tables.
         """
         try:
             require_known_receipts(self._target, names, self._owner.map_id, self._owner.recorded(), deadline)
@@ -174,9 +174,9 @@ class TxnPerformer:
             raise
 
     def recheck_unavailable(self, deadline: Deadline) -> tuple[SlotTxn, ...]:
-        """Find out what of the target can be used again. Returns transactions of which rows were removed.
+        """Check whether unavailable parts of the target can be used again. Returns transactions whose rows were removed.
 
-        Raises RetriableError, OutcomeUnknownError; what has been found out until then counts.
+        Raises RetriableError, OutcomeUnknownError; earlier results count.
         """
         for name in [name for name in self.availability.blocked if blocked_txn(self._target, name, deadline) is None]:
             self._init_producer_id(name, deadline)
@@ -208,7 +208,7 @@ class TxnPerformer:
         return len(readable_ends(self._target, partitions, deadline)) == len(set(partitions))
 
     def _init_producer_id(self, name: str, deadline: Deadline, together: Sequence[str] = ()) -> bool:
-        """Fence an id. Return False where its last transaction cannot complete: its fate is durable, the id cannot be used."""
+        """Fence an id. Return False if its last transaction cannot complete: its fate is durable, the id cannot be used."""
         self.next_round.forget(name, deadline)
         self.availability.fenced.pop(name, None)
         timeout_ms, begun = self._transaction_timeout_ms, self._begun_epochs.pop(name, None)
@@ -233,7 +233,7 @@ class TxnPerformer:
         *,
         named: ProducersOfMap | None = None,
     ) -> None:
-        """Abort what is open in the partitions that can be read; the others are held until they have been checked.
+        """Abort open transactions in the partitions that can be read; the others are held until they have been checked.
 
         `named` only right after InitProducerId of `names`: later a slot may have got another producer id.
         """
@@ -265,9 +265,9 @@ class TxnPerformer:
     def _begin_polls(
         self, begun: BegunRequest, written: Sequence[TopicPartition], deadline: Deadline
     ) -> list[BegunCall[dict[TopicPartition, int]]]:
-        """Ask for last stable offsets while EndTxn is on its way, where its answer takes long: markers come before the answer.
+        """Ask for last stable offsets while EndTxn is on its way, in case its answer takes long: markers come before the answer.
 
-        What an answer shows counts only where EndTxn has committed.
+        An answer counts only if EndTxn has committed.
         """
         polls: list[BegunCall[dict[TopicPartition, int]]] = []
         try:
@@ -280,7 +280,7 @@ class TxnPerformer:
         return polls
 
     def _finish_polls(self, waiting: Sequence[WrittenRange], deadline: Deadline) -> None:
-        """Take the answers of `_begin_polls`, until everything is visible. What failed is asked for again by the caller."""
+        """Take the answers of `_begin_polls`, until everything is visible. The caller repeats failed ones."""
         while self._polls and self._not_in(self._stable, waiting):
             try:
                 self._stable |= self._polls.pop(0).receive(deadline.sooner(READ_PATIENCE_MS))
@@ -369,7 +369,7 @@ class TxnPerformer:
         self._sleep(_POLL_MS[min(polls, len(_POLL_MS) - 1)] / 1000)
 
     def _receipt_evidence(self, decided: DecidedTxn, deadline: Deadline) -> ReceiptEvidence:
-        """Return what the receipt says. While it is pending, fence and look again, for PENDING_PATIENCE_MS.
+        """Return the evidence of the receipt. While it is pending, fence and look again, for PENDING_PATIENCE_MS.
 
         A pending receipt belongs to a transaction that was only just ended, or its marker was forgotten.
         """
@@ -386,7 +386,7 @@ class TxnPerformer:
     def _repair(self, decided: DecidedTxn, transactions: Sequence[OpenTxn], deadline: Deadline) -> bool:
         """Write the markers that a killed coordinator forgot, with an empty commit over the same partitions.
 
-        Return False where nothing of the transaction is open: that of another producer holds back the last stable offset.
+        Return False if nothing of the transaction is open: that of another producer holds back the last stable offset.
         """
         partitions = open_partitions(transactions, decided.txn.producer_id)
         if not partitions:
@@ -406,11 +406,11 @@ def recover(
     choices: actions.Choices = actions.NO_CHOICES,
     guard: RunGuard | None,
 ) -> None:
-    """Resolve what the last run decided, fence all slots it may have used, and settle. To be called after the take-over.
+    """Resolve the last decision, fence all slots that the last run may have used, and settle. To be called after the take-over.
 
-    `guard`: taken before, against runs with a copy of the tables; None where the caller is sure that there is none (tests).
+    `guard`: taken before, against runs with a copy of the tables; None if the caller is sure that there is none (tests).
 
-    Raises OlderTablesError, RecoverNeededError, and what actions raise; may be called again after any error.
+    Raises OlderTablesError, RecoverNeededError, and errors of actions; may be called again after any error.
     """
     unsettled = owner.unsettled()
     if not unsettled:

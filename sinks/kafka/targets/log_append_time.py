@@ -24,7 +24,7 @@ class LogAppendTimeTopics:
         return sorted(self._names)
 
     def sentences(self) -> dict[str, str]:
-        """Return what to do, by sentence."""
+        """Return the remedies, by sentence."""
         return {_sentence(topic): target_topic_policy.STAMPING_REMEDY for topic in self.names()}
 
     def configured(self, topic: str, settings: Mapping[str, str]) -> None:

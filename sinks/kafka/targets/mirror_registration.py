@@ -1,4 +1,4 @@
-"""Pure: what mirrors record in their target clusters: where their topics come from, also through other mirrors."""
+"""Pure: registrations of mirrors in their target clusters: the origins of topics, also through other mirrors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Self
 from shallow_mirror import routing
 
 GROUP_SUFFIX = "-origin"
-"""Of the consumer group that holds what a mirror says: `<mirror>-origin`, beside the groups of its slots."""
+"""Suffix of the consumer group that holds a registration: `<mirror>-origin`, beside the groups of its slots."""
 
 ANY_TOPIC = (".*",)
 
@@ -24,9 +24,9 @@ _MAX_UPSTREAM_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a mirror brings topics from, and how it names them in the cluster that holds the registration.
+    """Source of a mirror's topics, and their names in the cluster that holds the registration.
 
-    `since_ms`: when the run began that wrote it. `upstream`: the mirrors that write to its source cluster; None where the mirror
+    `since_ms`: when the run began that wrote it. `upstream`: the mirrors that write to its source cluster; None if the mirror
     is of a version that does not record them.
     """
 
@@ -41,7 +41,7 @@ class Origin:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the note; None for what is no such note, or one that is damaged."""
+        """Return the note; None for anything else, or a damaged note."""
         try:
             document = json.loads(text)
             upstream = document.get("upstream")
@@ -77,7 +77,7 @@ class Origin:
     def build(self, max_bytes: int) -> str:
         """Return the text of the note.
 
-        Where it is too long, patterns become the pattern of all topics, and then the mirrors that are farthest away are left out.
+        If it is too long, patterns become the pattern of all topics, and then the mirrors that are farthest away are left out.
         """
         own = self if _size(self._text(0)) <= max_bytes else replace(self, include=ANY_TOPIC, exclude=())
         hops = own.hops
@@ -122,13 +122,13 @@ class Origin:
         return routing.target_topic_name(self.target_name, self.source_alias, topic)
 
     def source_of(self, topic: str) -> str | None:
-        """Return the source topic of `topic`, of the cluster that holds this note; None where the mirror did not write it."""
+        """Return the source topic of `topic`, of the cluster that holds this note; None if the mirror did not write it."""
         match = re.fullmatch(routing.own_targets_pattern(self.target_name, self.source_alias), topic)
         return match["topic"] if match is not None and self.takes(match["topic"]) else None
 
 
 def upstream_of(origins: Iterable[Origin], passed: Collection[str]) -> tuple[Origin, ...]:
-    """Return what a mirror records of the mirrors that write to its source cluster. `passed`: ids of its two clusters.
+    """Return the mirrors that write to the source cluster, as they are recorded. `passed`: ids of this mirror's two clusters.
 
     A way that returns to a cluster is left out there: each cluster of a ring sees it as a way that does not. So a registration
     that was deleted is not passed on in circles.

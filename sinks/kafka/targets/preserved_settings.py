@@ -1,7 +1,7 @@
 """Driver: the settings of target topics with preserved offsets, compared again while the mirror runs.
 
 The start refuses a topic whose settings would move records, show fillers or change times. Anybody may set them later, and a
-Produce response shows one of them only (LogAppendTime, `slots/preserved_writer.py`). What is written between a change and the
+Produce response shows one of them only (LogAppendTime, `writers/preserved_writer.py`). What is written between a change and the
 next look is as the setting makes it.
 """
 
@@ -36,9 +36,9 @@ class PreservedSettings:
         self._problems: dict[str, str] = {}
 
     def problems(self, routes: Mapping[str, RoutedTopic], deadline: Deadline) -> Mapping[str, str]:
-        """Return why nothing may be written to a target topic, by source topic; of an earlier look where none is due.
+        """Return why nothing may be written to a target topic, by source topic; of an earlier look if none is due.
 
-        Raises RetriableError where the target does not answer.
+        Raises RetriableError if the target does not answer.
         """
         preserved = {source: route for source, route in sorted(routes.items()) if route.is_preserved}
         if not preserved or self._clock() - self._looked_at < SETTINGS_EVERY_S:

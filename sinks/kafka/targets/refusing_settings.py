@@ -23,7 +23,7 @@ def is_passed(ends: Mapping[SourcePartition, int], positions: Mapping[SourcePart
 
 
 def settings_before_compaction(source: Mapping[str, str]) -> dict[str, str]:
-    """Return what a target topic has before it is compacted like its source topic; nothing where the source is not compacted.
+    """Return the settings of a target topic before it is compacted like its source topic; nothing if the source is not compacted.
 
     A topic that is compacted and deletes as well has its own retention.
     """
@@ -35,14 +35,14 @@ def settings_before_compaction(source: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """What `topics.configs: sync` sets on a target topic, and the settings that wait for what is still to be copied."""
+    """Settings that `topics.configs: sync` sets on a target topic, and those that wait for the rest of the copy."""
 
     changes: Mapping[str, str]
     waiting: Mapping[str, str]
 
 
 def following(source: Mapping[str, str], settings: Mapping[str, str], *, is_passed: bool) -> ConfigChanges:
-    """Return what to set on a target topic, given the settings of both topics.
+    """Return the settings for a target topic, given those of both topics.
 
     `is_passed`: everything is copied that the source held before it had these settings.
     """

@@ -11,7 +11,10 @@ from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingMirror:
-    """The mirror that looks for rings: it reads from the source cluster and would close them. `takes`: what it copies."""
+    """The mirror that looks for rings: it reads from the source cluster and would close them.
+
+    `takes`: the topics that it copies.
+    """
 
     mirror: str
     source_alias: str
@@ -53,7 +56,7 @@ class Ring:
         return last.mirror if (last.since_ms, last.mirror) > (self.closing.since_ms, self.closing.mirror) else None
 
     def sentence(self) -> str:
-        """Return what is wrong and what to do."""
+        """Return the problem and the remedy."""
         first, target = self.names[0], self.closing.target_of(self.topic)
         if len(self.hops) == 1:
             return (
@@ -102,7 +105,7 @@ def _ways_from(cluster_id: str, origins: Iterable[Origin]) -> Iterator[tuple[Ori
 
 
 def _names_along(way: Sequence[Origin], topic: str) -> tuple[str, ...] | None:
-    """Return the names under which `topic` came along `way`; None where it did not."""
+    """Return the names under which `topic` came along `way`; None if it did not."""
     names = [topic]
     for origin in reversed(way):
         before = origin.source_of(names[0])

@@ -1,4 +1,4 @@
-"""Pure: settings of a target topic that keep what is restored to it, and what other settings would delete or refuse.
+"""Pure: settings of a target topic that keep restored records, and the losses with other settings.
 
 Brokers delete by the timestamps of records, by the size of a log, and by key. What an archive holds is older than what its topic
 held, so the settings of a live topic would delete it right after the restore.
@@ -29,7 +29,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def pause_of(configs: Mapping[str, str]) -> dict[str, str]:
-    """Return what a new topic gets instead of these settings, so that nothing is deleted; nothing where they delete nothing.
+    """Return settings for a new topic instead of these, so that nothing is deleted; nothing if they delete nothing.
 
     A setting that is missing would be the default of the target's brokers, which are not known here.
     """
@@ -44,7 +44,7 @@ def pause_of(configs: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class RestoredAmount:
-    """What is restored of one topic, in whole rows of the archive."""
+    """Restored part of one topic, in whole rows of the archive."""
 
     newest_ms: list[int] = field(default_factory=list)
     """Highest timestamp of each row."""
@@ -82,7 +82,7 @@ def _sum(counts: Longs, times_ms: Longs, than_ms: int) -> int:
 
 
 def deletions(settings: Mapping[str, str], amount: RestoredAmount, now_ms: int) -> list[str]:
-    """Return what brokers with these settings of a target topic would delete of the restored records.
+    """Return the restored records that brokers with these settings of a target topic would delete.
 
     Sentences lack their beginning, "target topic X".
     """
@@ -136,7 +136,7 @@ def refusals(settings: Mapping[str, str], amount: RestoredAmount, now_ms: int) -
 def existing_topic_findings(
     settings: Mapping[str, str], amount: RestoredAmount, now_ms: int, *, is_paused: bool, stops_at_refused: bool
 ) -> tuple[list[str], list[str]]:
-    """Return why nothing may be restored into a topic that exists, and what else its settings do, without "target topic X".
+    """Return the reasons against a restore into a topic that exists, and other effects of its settings, without "target topic X".
 
     `is_paused`: nothing that is restored may be deleted. `stops_at_refused`: nor be refused (write.on_refused).
     """

@@ -1,4 +1,4 @@
-"""Driver: where the logs of a source topic end, committed or not, and what its copy is created with because of that."""
+"""Driver: log ends of a source topic, committed or not, and the settings of its copy that depend on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 
 def source_ends(source: Cluster, topic: str, deadline: Deadline) -> dict[SourcePartition, int] | None:
-    """Return the high watermark of each partition; None where the topic is missing, or a leader does not answer.
+    """Return the high watermark of each partition; None if the topic is missing, or a leader does not answer.
 
     Raises RetriableError, ConfigError.
     """
@@ -32,7 +32,7 @@ def before_compaction(
 ) -> tuple[dict[str, str], dict[SourcePartition, int]]:
     """Return the settings that a new copy of a topic has at first instead of `configs`, and the ends that the map has to pass.
 
-    Neither where the topic is not compacted, or holds nothing. Raises RetriableError, ConfigError.
+    Neither if the topic is not compacted, or is empty. Raises RetriableError, ConfigError.
     """
     before = settings_before_compaction(configs)
     if not before:

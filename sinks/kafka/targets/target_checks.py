@@ -1,4 +1,4 @@
-"""Driver: what brokers would refuse of target topics, asked for before they are created or written to. Changes nothing.
+"""Driver: checks of target topics with the brokers, before they are created or written to. Changes nothing.
 
 Sentences lack their beginning, "target topic X".
 """

@@ -1,4 +1,4 @@
-"""Pure: what a target topic must be like: the settings of a new one, and what is wrong with one that exists.
+"""Pure: rules of target topics: the settings of a new one, and the problems of one that exists.
 
 Sentences lack their beginning, "target topic X", so that topics with the same problem can be reported together.
 """
@@ -26,7 +26,7 @@ FORCED: Mapping[str, str] = {"compression.type": "producer", "message.timestamp.
 """Settings without which batches would not stay as they are."""
 
 FORCED_WHERE_PRESERVED: Mapping[str, str] = {"unclean.leader.election.enable": "false"}
-"""Settings of a new target topic whose records keep their offsets: its log must not lose what was acknowledged."""
+"""Settings of a new target topic whose records keep their offsets: its log must not lose acknowledged records."""
 
 TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 LIMIT_BEFORE_3_6 = "message.timestamp.difference.max.ms"
@@ -114,7 +114,7 @@ def preserving_problems(settings: Mapping[str, str], source: Mapping[str, str]) 
 
 
 def changed_problem(settings: Mapping[str, str], *, is_compacted: bool) -> str | None:
-    """Return why a topic that was fit for preserved offsets no longer is; None where it is. `is_compacted`: as it was then."""
+    """Return why a topic that was fit for preserved offsets no longer is; None if it is. `is_compacted`: as it was then."""
     at_start = {"cleanup.policy": "compact" if is_compacted else "delete"}  # fillers have a key, or none, for that
     problems = problems_of("", 0, 0, settings) + preserving_problems(settings, at_start)
     return problems[0] if problems else None
@@ -128,7 +128,7 @@ _NEW_START = "Mirror {source} from its start with another mirror id, tables and 
 
 
 def other_target_problem(source: str, before: TargetPartition, target: str, existing: TopicMetadata | None) -> str | None:
-    """Return a sentence where what was copied to `before` is not in the topic `target` that would get the rest."""
+    """Return a sentence if the records copied to `before` are not in the topic `target` that would get the rest."""
     if before.topic != target:
         return (
             f"source topic {source} was mirrored to {before.topic} until now, topics.target_name makes it {target}: "
@@ -159,13 +159,13 @@ STAMPING_REMEDY = "Set message.timestamp.type=CreateTime on it to keep theirs; r
 
 
 def config_warnings(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
-    """Return what makes the copy differ from its source, or slower for some batches, given both topics' settings."""
+    """Return settings that make the copy differ from its source, or slower for some batches, given both topics' settings."""
     limits = [] if is_stamping(settings) else _time_doubts(settings)
     return record_doubts(settings, source) + limits + _cleaning_doubts(settings, source)
 
 
 def record_doubts(settings: Mapping[str, str], source: Mapping[str, str]) -> list[str]:
-    """Return what changes records or batches when they are written, given both topics' settings."""
+    """Return settings that change records or batches when they are written, given both topics' settings."""
     doubts = [f"{STAMPING}. {STAMPING_REMEDY}"] if is_stamping(settings) else []
     most, source_most = (int(configs.get("max.message.bytes", 0)) for configs in (settings, source))
     if most < source_most:

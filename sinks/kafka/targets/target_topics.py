@@ -39,7 +39,7 @@ class TopicConfigs(Protocol):
 class TargetTopics:
     """Routes, by source topic name, found when they are first needed; settings of a target topic are read then.
 
-    Where the map has records of a source topic the rest has to go, and such a target topic gets the partitions that the
+    If the map has records of a source topic the rest has to go, and such a target topic gets the partitions that the
     source topic gained since.
     """
 
@@ -58,7 +58,7 @@ class TargetTopics:
     ) -> None:
         """Read no cluster yet: `prepare` does.
 
-        `positions`: those of the offset map, with the target topics that hold what was copied. `route` returns the name of a
+        `positions`: those of the offset map, with the target topics that hold the copied records. `route` returns the name of a
         target topic by source topic. `announce` is called with all names when there are new ones, before anything is copied to
         them. `stamping` is kept up to date; None: its problems are logged. `adjust_new` is called right before topics are
         created, with their specifications by source topic, and returns what is created. `isolates`: target topics that are gone
@@ -98,7 +98,7 @@ class TargetTopics:
     def leave_former(self, topic_ids: Mapping[str, str]) -> None:
         """Let topics that were created again at the source have other target topics than before. `topic_ids`: as they are now.
 
-        What was copied of a topic binds the rest of it to its target topic, but not a new topic of the same name: its target may
+        The copied part of a topic binds the rest of it to its target topic, but not a new topic of the same name: its target may
         have been deleted for that.
         """
         targets = {(source.topic, source.topic_id): position.target for source, position in self._positions.items()}
@@ -151,7 +151,7 @@ class TargetTopics:
 
     @property
     def gone(self) -> Mapping[str, str]:
-        """Return why nothing is written to target topics that are gone, by source topic; only where they are isolated."""
+        """Return why nothing is written to target topics that are gone, by source topic; only if they are isolated."""
         return self._gone_problems
 
     def _gone(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata], deadline: Deadline) -> Collection[str]:
@@ -264,7 +264,7 @@ class TargetTopics:
         )
 
     def _require_same_targets(self, names: Mapping[str, str], existing: Mapping[str, TopicMetadata]) -> None:
-        """Raise ConfigError where what was copied before is not in the topic that would get the rest."""
+        """Raise ConfigError if earlier copies are not in the topic that would get the rest."""
         mirrored = {source: self._mirrored[source] for source in names if source in self._mirrored}
         problems_of_targets = (
             target_topic_policy.other_target_problem(source, before, names[source], existing.get(names[source]))
@@ -341,7 +341,7 @@ def first_rows(
 ) -> tuple[DecidedSegment, ...]:
     """Prepare the target topics and return the zero-length first row of each partition, at its start.
 
-    Raises ConfigError where a target topic cannot be used, RetriableError.
+    Raises ConfigError if a target topic cannot be used, RetriableError.
     """
     if not starts:
         return ()

@@ -1,6 +1,6 @@
-"""Driver, beside the micro-batches: what becomes of mirrored topics at the source: their settings, and whether they are there.
+"""Driver, beside the micro-batches: changes of mirrored topics at the source: settings and deletions.
 
-Nothing here is needed for the copy: what fails is reported, and retried at the next look.
+Nothing here is needed for the copy: a failure is reported, and retried at the next look.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TopicConfigSync:
         self._awaiting: dict[str, _Awaiting] = {}
 
     def sync(self, missing: Collection[str], deadline: Deadline) -> list[str]:
-        """Set what has changed. Return every sentence about what is not as it should be, of earlier looks as well.
+        """Set what has changed. Return a sentence about every remaining difference, of earlier looks as well.
 
         Raises RetriableError when a cluster does not answer.
         """
@@ -165,7 +165,7 @@ def _assignments(settings: Settings) -> str:
 def settings_of(
     cluster: Cluster, names: Sequence[str], keys: Sequence[str], deadline: Deadline
 ) -> dict[str, Settings | ConfigError]:
-    """Return the settings by topic, or why they may not be read: topic by topic where not all may. Raises RetriableError."""
+    """Return the settings by topic, or why they may not be read: topic by topic if not all may. Raises RetriableError."""
     if not names:
         return {}
     try:

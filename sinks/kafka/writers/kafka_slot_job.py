@@ -1,4 +1,4 @@
-"""Driver and executors: what the task of one slot is to do for a Kafka sink, as values."""
+"""Driver and executors: job of one slot of a Kafka sink, as values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shallow_mirror.config import MirrorConfig, RestoreConfig  # not at run time: workers need none of pydantic
 
 NEAR_RESPONSES, FAR_RESPONSES = 1, 2
-"""In flight while the next one is read. Where the target is far away a response takes a round trip longer to be acknowledged:
+"""In flight while the next one is read. If the target is far away, a response takes a round trip longer to be acknowledged:
 with a single one the path would be empty while its buffer is filled again."""
 
 
@@ -40,13 +40,13 @@ class PreparedTxn:
 class KafkaSlotJob(SlotJob):
     """A slot whose sink is a Kafka transaction.
 
-    `target_ends`: the ends of what the map knows on the target. `id_numbers`: the number in the transactional id of each slot;
+    `target_ends`: ends of the map on the target. `id_numbers`: the number in the transactional id of each slot;
     empty for the slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the
     producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
-    `preserved/log_guard.py`, None where no topic is preserved; `origins` as there, of target partitions where it is not 0.
+    `preserved/log_guard.py`, None if no topic is preserved; `origins` as there, of target partitions, if it is not 0.
     `unfit`: why nothing may be written to the target topic of a preserved topic, by source topic.
 
-    `prepared`: what was prepared for the first attempt of a slot, by transactional id. `known_target`: what the driver has found
+    `prepared`: transactions for the first attempt of a slot, by transactional id. `known_target`: what the driver has found
     out about the target a moment ago; None: the task asks itself.
     """
 
@@ -71,7 +71,7 @@ class KafkaSlotJob(SlotJob):
 
     @classmethod
     def of_mirror(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:
-        """Return a job without what belongs to one micro-batch: decision, routes, positions, ends, time."""
+        """Return a job without the values of one micro-batch: decision, routes, positions, ends, time."""
         return cls(
             mirror=config.mirror,
             map_id=map_id,
@@ -124,7 +124,7 @@ def positions_in(routes: Mapping[str, RoutedTopic], positions: Mapping[SourcePar
 
 
 def target_ends_of(positions: Collection[Position]) -> dict[TopicPartition, int]:
-    """Return up to where the map has records in each target partition."""
+    """Return the end of the map's records in each target partition."""
     partitions = [position.target.topic_partition for position in positions]
     ends = dict(zip(partitions, (position.target_end for position in positions), strict=True))
     if len(ends) < len(partitions):  # a recreated source topic continues behind the records of the one before it

@@ -1,4 +1,4 @@
-"""Executor: what one try of a slot writes to target partitions with preserved offsets: no transaction, visible at once.
+"""Executor: writes of one try of a slot to target partitions with preserved offsets: no transaction, visible at once.
 
 Every batch is sent with the shared producer id and the sequence of its offset (docs/design/preserved-offsets.md). The broker
 appends it there, or answers that it would be out of order: then another client has written, and the next try asks where the log
@@ -49,28 +49,28 @@ _DUPLICATE_SEQUENCE_NUMBER = 46
 
 
 @dataclass(frozen=True, slots=True)
-class _SentPart:
+class _PlacedPart:
     part: ReadPart
     admission: Admission
     placement: Placement
 
 
 @dataclass(frozen=True, slots=True)
-class _Response:
-    """What was sent of one response of the source. `queues`: by target partition, empty ones included.
+class _PlacedResponse:
+    """Batches sent of one response of the source. `queues`: by target partition, empty ones included.
 
     `first_alone`: the first batches of some of them, acknowledged before the rest, `submission`, was sent. `in_place`: how many
     batches of each queue are known to be at their offsets.
     """
 
-    parts: Sequence[_SentPart]
+    parts: Sequence[_PlacedPart]
     queues: Mapping[TopicPartition, PlacedQueue]
     first_alone: Submission = field(default_factory=lambda: Submission({}))
     submission: Submission = field(default_factory=lambda: Submission({}))
     in_place: dict[TopicPartition, int] = field(default_factory=dict)
 
     def base_offsets(self, target: TopicPartition) -> list[int]:
-        """Return where batches of a queue were appended, as far as acknowledged."""
+        """Return the offsets at which batches of a queue were appended, as far as acknowledged."""
         return self.first_alone.base_offsets.get(target, []) + self.submission.base_offsets.get(target, [])
 
     @property
@@ -79,7 +79,7 @@ class _Response:
         return self.first_alone.is_cut_short or self.submission.is_cut_short
 
     def number_of(self, refused: ProduceRefusedError, failed: Submission | None) -> int | None:
-        """Return the number in its queue of a batch that was refused; None where it is of another response."""
+        """Return the number in its queue of a batch that was refused; None if it is of another response."""
         if failed is self.first_alone:
             return refused.index_in_queue
         if failed is self.submission:
@@ -111,7 +111,7 @@ class PreservedWriter:
         self._sending = SlotSending(job, target, deadline, transactional_id=None, purpose=purpose)
         self._admitted: dict[SourcePartition, int] = {}
         self._log_ends: dict[SourcePartition, int] = {}
-        self._responses: deque[_Response] = deque()
+        self._responses: deque[_PlacedResponse] = deque()
         self._fetched_bytes = 0
         self._written_topics = WrittenTopics(job, target, deadline)
         self._unstamped: set[str] = set()
@@ -126,20 +126,23 @@ class PreservedWriter:
         return self._sending.until
 
     def expect(self, sources: Iterable[SourcePartition]) -> None:
-        """Ask where the logs of these partitions end. What speaks against writing to one is raised where it is written to."""
+        """Ask for the log ends of these partitions. A reason against a partition is raised when it is written to."""
         self._logs.learn(self._job.routes[source.topic].target_of(source) for source in sources)
 
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Send what the target lacks of one response. Raises BatchRefusedError, PreservedLogDamagedError, RetriableError."""
+        """Send the batches of one response that the target lacks.
+
+        Raises BatchRefusedError, PreservedLogDamagedError, RetriableError.
+        """
         assert not self._sending.has_stopped, "a slot that has stopped sends nothing more"
         placed = [self._place(part, builder_of) for part in parts if len(part.index) or part.fills_log]
         if placed:
             self._sending.begin_interval()
             queues = {self._job.target_of(sent.part.source): sent.placement.queue for sent in placed}
             restamp_at_offsets([part for sent in placed for part in sent.placement.stamped])
-            response = _Response(placed, queues)
+            response = _PlacedResponse(placed, queues)
             self._responses.append(response)
             with self._errors_explained():
                 self._send(response)
@@ -168,7 +171,7 @@ class PreservedWriter:
             target_speeds=self._target.path_speeds(),
         )
 
-    def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _SentPart:
+    def _place(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> _PlacedPart:
         source, route = part.source, self._job.routes[part.source.topic]
         if source.topic in self._job.unfit:
             raise _changed_settings(route.target_topic, self._job.unfit[source.topic])
@@ -205,7 +208,7 @@ class PreservedWriter:
             max_opened_bytes=OPENED_FETCHES * self._job.fetch_bytes,
         )
         self._admitted[source], self._log_ends[source] = admission.next_position, placement.log_end
-        return _SentPart(part, admission, placement)
+        return _PlacedPart(part, admission, placement)
 
     def _as_begun(self, part: ReadPart, admission: Admission, position: int) -> Admission:
         """Return the admission, with the batches of transactions that an undecided micro-batch wrote as that one read them.
@@ -247,7 +250,7 @@ class PreservedWriter:
             self._log_ends[source] = self._logs.end_of(self._job.routes[source.topic].target_of(source))
         return self._log_ends[source]
 
-    def _send(self, response: _Response) -> None:
+    def _send(self, response: _PlacedResponse) -> None:
         pipeline = self._sending.pipeline()
         queues = {target: queue for target, queue in response.queues.items() if len(queue)}
         first_alone = [target for target in queues if self._logs.take_first_alone(target)]
@@ -261,7 +264,7 @@ class PreservedWriter:
         pipeline.submit({target: queue.batches() for target, queue in queues.items() if len(queue)}, response.submission)
 
     def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> None:
-        """Hand the oldest responses to the segments, until so many are left; none where the slot has stopped."""
+        """Hand the oldest responses to the segments, until so many are left; none if the slot has stopped."""
         while len(self._responses) > (0 if self._sending.has_stopped else left):
             response = self._responses[0]
             with self._errors_explained():
@@ -278,8 +281,8 @@ class PreservedWriter:
                 self._sending.sent_bytes += int(part.index.size_bytes[:end].sum())
             self._job.observer("task.produced")
 
-    def _require_in_place(self, response: _Response) -> None:
-        """Raise PreservedLogDamagedError where a batch was appended at another offset than its own."""
+    def _require_in_place(self, response: _PlacedResponse) -> None:
+        """Raise PreservedLogDamagedError if a batch was appended at another offset than its own."""
         for target, queue in response.queues.items():
             base_offsets = response.base_offsets(target)
             misplaced = queue.first_misplaced(base_offsets, response.in_place.get(target, 0))
@@ -290,7 +293,7 @@ class PreservedWriter:
             response.in_place[target] = len(base_offsets)
 
     def _require_settings(self, topics: Collection[str]) -> None:
-        """Raise TopicSettingsError where target topics are no longer fit: somebody has changed them while the mirror runs."""
+        """Raise TopicSettingsError if target topics are no longer fit: somebody has changed them while the mirror runs."""
         settings = self._target.topic_configs(sorted(topics), self._deadline, keys=target_topic_policy.OF_PRESERVED)
         for route in self._job.routes.values():
             of_topic = settings.get(route.target_topic)
@@ -299,7 +302,7 @@ class PreservedWriter:
                 raise _changed_settings(route.target_topic, f"target topic {route.target_topic} {problem}")
 
     def _require_own_times(self) -> None:
-        """Raise TopicSettingsError where a response says that a topic gives records its own times.
+        """Raise TopicSettingsError if a response says that a topic gives records its own times.
 
         The response to a batch that another run has appended names a time as well, so the setting is asked for.
         """
@@ -310,7 +313,7 @@ class PreservedWriter:
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
-        """Raise errors in the source's terms. What was acknowledged before an error is checked as well."""
+        """Raise errors in the source's terms. Acknowledgements before an error are checked as well."""
         try:
             yield
         except ProducerEpochFencedError as error:

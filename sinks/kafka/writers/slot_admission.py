@@ -18,14 +18,14 @@ from shallow_mirror.wire.records.send_buffer import make_outgoing
 from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
 
 KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
-"""By base offset: what the target refused in an earlier try of the slot."""
+"""Refusals of the target in an earlier try of the slot, by base offset."""
 
 
 def admit_part(job: KafkaSlotJob, part: ReadPart, position: int, known_refusals: KnownRefusals) -> AdmittedPart:
-    """Return what is sent of one partition's part of a response, and what is quarantined.
+    """Return the batches of one partition's part of a response to send, and those to quarantine.
 
-    Raises BatchRefusedError for what cannot be copied, CorruptBatchError for what cannot be opened to be rebuilt, unless the job
-    lets it be quarantined, and it is certain where it ends.
+    Raises BatchRefusedError for batches that cannot be copied, CorruptBatchError for those that cannot be opened to be
+    rebuilt, unless the job lets it be quarantined, and it is certain where it ends.
     """
     topic_partition, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
     admission = admit(

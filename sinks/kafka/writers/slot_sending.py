@@ -31,7 +31,7 @@ class SlotSending:
 
     @property
     def is_due(self) -> bool:
-        """Whether the slot hands over what it has."""
+        """Whether the slot hands over its results."""
         return self.has_stopped or (self.until is not None and self.until.is_over())
 
     def begin_interval(self) -> None:
@@ -54,7 +54,7 @@ class SlotSending:
         return self._pipeline
 
     def early_end(self) -> EarlyEnd | None:
-        """Return what was sent until the commit interval ended the slot; None where it was not that."""
+        """Return the amount sent until the commit interval ended the slot; None for another end."""
         if not self.is_due or self.until is None:
             return None
         seconds = self.until.clock() - self.until.at + self._job.commit_interval_ms / 1000

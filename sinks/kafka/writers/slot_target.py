@@ -1,4 +1,4 @@
-"""Executor: the target cluster of one slot: what a transaction may include, and one for each try."""
+"""Executor: target cluster of one slot: the partitions of its transactions, and a transaction for each try."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class KafkaSlotTarget:
             self._use(self._known)
 
     def _use(self, known: KnownCluster) -> None:
-        """Take what the driver knows, and open the connections that a transaction needs side by side."""
+        """Take over metadata of the driver, and open the connections that a transaction needs side by side."""
         self._target.learn(known)
         name = self._job.transactional_id_of(self._number)
         leaders = {partition.leader for topic in known.metadata.topics.values() for partition in topic.partitions.values()}
@@ -139,7 +139,7 @@ class KafkaSlotTarget:
         self._job = self._job.without_coalescing()
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
-        """Abort what an earlier try, or another task of the slot, has left open: it would end with the next transaction."""
+        """Abort the open transaction of an earlier try, or of another task of the slot: it would end with the next one."""
         self._prepared = self._known = None
         translated = [source for source in sources if source.topic not in self._preserved_topics]
         if not translated:
@@ -158,7 +158,7 @@ class KafkaSlotTarget:
     def unavailable(self, sources: Iterable[SourcePartition]) -> dict[SourcePartition, MirrorError]:
         """Return why the targets of these partitions cannot take part; of partitions that were asked about before, nothing.
 
-        TopicGoneError for a topic that was deleted, or created again. Raises RetriableError where no broker answers.
+        TopicGoneError for a topic that was deleted, or created again. Raises RetriableError if no broker answers.
         """
         new = [source for source in sources if source not in self._checked]
         if not new:
@@ -227,7 +227,7 @@ class KafkaSlotTarget:
         return {targets[target]: error for target, error in self._preserved_logs.learn(targets).items()}
 
     def _listed(self, topics: Collection[str]) -> Mapping[str, TopicMetadata]:
-        """Return metadata of topics: what the driver has asked for a moment ago where that is all of them."""
+        """Return metadata of topics, that of the driver if it is new and has all of them."""
         if self._known is not None and self._known.is_new and all(topic in self._known.metadata.topics for topic in topics):
             return self._known.metadata.topics
         return self._target.metadata(sorted(topics), self._deadline).topics
@@ -254,7 +254,7 @@ class KafkaSlotTarget:
 class KafkaSlotWriter:
     """Admits batches, and writes them in the transaction of one try (a `SlotWriter`).
 
-    `known_refusals`: what the target refused in earlier tries of the slot; further ones are added.
+    `known_refusals`: of the target in earlier tries of the slot; further ones are added.
     """
 
     def __init__(
@@ -278,13 +278,13 @@ class KafkaSlotWriter:
         return self._transaction.until
 
     def expect(self, sources: Iterable[SourcePartition]) -> None:
-        """Begin the transaction with all that will be written, where a producer epoch was taken ahead."""
+        """Begin the transaction with all planned partitions if a producer epoch was taken ahead."""
         self._transaction.begin_ahead([self._job.target_of(source) for source in sources])
 
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Admit and write. Raises TryRepeatedError where the next try goes without a batch, or without coalescing."""
+        """Admit and write. Raises TryRepeatedError if the next try goes without a batch, or without coalescing."""
         admitted = [
             admit_part(self._job, part, max(self._transaction.position(part, builder_of), part.start), self._known_refusals)
             for part in parts

@@ -73,7 +73,7 @@ class CoalescedBatchRefusedError(Exception):
 
 @dataclass(slots=True)
 class _Response:
-    """What was sent of one response of the source. `queues`: by target partition; without a submission nothing was sent."""
+    """Batches sent of one response of the source. `queues`: by target partition; without a submission nothing was sent."""
 
     admitted: Sequence[AdmittedPart]
     queues: Mapping[TopicPartition, Sequence[memoryview]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class SlotTransaction:
         self._sending = SlotSending(job, target, deadline, transactional_id=job.transactional_id_of(number))
         self._sequences: dict[TopicPartition, int] = {}
         self._admitted: dict[SourcePartition, int] = {}
-        """The source offset behind what was admitted of each partition; what is recorded may be behind that."""
+        """The source offset behind the admitted batches of each partition; recorded ones may be behind that."""
         self._responses: deque[_Response] = deque()
         self._receipt: BegunRequest | None = None
         self._take_prepared = take_prepared
@@ -117,7 +117,7 @@ class SlotTransaction:
         self._written_topics = WrittenTopics(job, target, deadline)
 
     def begin_ahead(self, targets: Sequence[TopicPartition]) -> None:
-        """Add partitions before their first batches have come, where a producer epoch is there and the driver does not add them.
+        """Add partitions before their first batches have come, if a producer epoch is there and the driver does not add them.
 
         A partition of which nothing is written then gets a marker and nothing else.
         """
@@ -134,19 +134,19 @@ class SlotTransaction:
         return self._sending.until
 
     def position(self, part: ReadPart, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> int:
-        """Return the source offset behind what was written of a part's partition, acknowledged or not."""
+        """Return the source offset behind the written batches of a part's partition, acknowledged or not."""
         return self._admitted.get(part.source, builder_of(part.source).position)
 
     def write(
         self, admitted: Sequence[AdmittedPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> list[QuarantinedBatch]:
-        """Restamp and send what is sent of one response, and hand the fate of the batches before it to the segments.
+        """Restamp and send the admitted batches of one response, and hand the fate of the batches before it to the segments.
 
         So the acknowledgements of one response overlap with the reading and the sending of the next one.
 
-        Where the commit interval ends in the middle, that of the batches up to there: `is_due`, and nothing may follow. Of each
+        If the commit interval ends in the middle, that of the batches up to there: `is_due`, and nothing may follow. Of each
         partition the recorded batches are then the front of the response, and nothing behind them is on the target.
-        Returns what is quarantined of the recorded responses.
+        Returns quarantined batches of the recorded responses.
 
         Raises QuarantinableBatchError, CoalescedBatchRefusedError.
         """
@@ -186,8 +186,9 @@ class SlotTransaction:
         return self._record(builder_of, left=0)
 
     def _begin_stable_ends(self) -> None:
-        """Ask what the driver has to know before its decision, while the last acknowledgements are on their way."""
+        """Send the requests that the decision of the driver depends on, while the last acknowledgements are on their way."""
         partitions = sorted(self._sequences)
+        # Before the request: how new the answer is counts from here, however long it takes.
         self._stable_asked_at = self._deadline.clock()
         try:
             self._stable = self._target.begin_latest_offsets(partitions, IsolationLevel.READ_COMMITTED, self._deadline)
@@ -195,7 +196,7 @@ class SlotTransaction:
             _log.debug("slot %d: the driver asks for last stable offsets itself: %s", self.number, error)
 
     def _stable_ends(self) -> dict[TopicPartition, int]:
-        """Return last stable offsets; nothing where the driver has to ask itself, because they are not known or not new."""
+        """Return last stable offsets; nothing if the driver has to ask itself, because they are not known or not new."""
         ends: dict[TopicPartition, int] = {}
         try:
             for begun in self._stable:
@@ -209,7 +210,7 @@ class SlotTransaction:
     def _record(self, builder_of: Callable[[SourcePartition], SegmentBuilder], left: int) -> list[QuarantinedBatch]:
         """Hand the fate of the oldest responses to the segments, until so many are left.
 
-        Where the slot has stopped, none is left: what of the last response was sent is known then.
+        If the slot has stopped, none is left: the sent part of the last response is known then.
         """
         quarantined: list[QuarantinedBatch] = []
         while len(self._responses) > (0 if self._sending.has_stopped else left):
@@ -253,7 +254,7 @@ class SlotTransaction:
         self._sending.has_stopped = response.submission.is_cut_short
 
     def _require_topics_of_map(self, topics: Collection[str]) -> None:
-        """Raise TopicGoneError where a target topic was deleted and created again, as far as this task knows.
+        """Raise TopicGoneError if a target topic was deleted and created again, as far as this task knows.
 
         A base offset below those of the map shows it as well, but not where something else is in the new topic already, such as
         the marker of an aborted try. After an unsuccessful try the metadata is new.
@@ -273,7 +274,7 @@ class SlotTransaction:
         self._checked_topics.update(topics)
 
     def _acknowledged(self, response: _Response) -> Mapping[TopicPartition, list[int]]:
-        """Wait until all that was sent of a response is acknowledged; return where its batches are."""
+        """Wait until all that was sent of a response is acknowledged; return the places of its batches."""
         if response.submission is None:
             return {}
         with self._refusals_explained():
@@ -292,7 +293,7 @@ class SlotTransaction:
     def _refusals_explained(self) -> Iterator[None]:
         """Raise the target's refusal of a batch in the source's terms. It may be of an earlier response than the last one.
 
-        Raises RetriableError where the driver has not added a partition: another try does so itself.
+        Raises RetriableError if the driver has not added a partition: another try does so itself.
         """
         try:
             yield
@@ -323,7 +324,7 @@ class SlotTransaction:
     def close(self, *, is_partial: bool) -> SlotWrite:
         """Wait until the receipt is written, which commits with the transaction, and proves it. `finish` comes first.
 
-        Raises TopicGoneError where something else has the name of a target topic now.
+        Raises TopicGoneError if something else has the name of a target topic now.
         """
         early_end = self._sending.early_end() if is_partial else None
         if self.txn is not None:

@@ -41,7 +41,7 @@ class WrittenTopics:
         ]
 
     def require(self) -> None:
-        """Raise TopicGoneError where one of the topics is gone, RetriableError where that is not sure."""
+        """Raise TopicGoneError if one of the topics is gone, RetriableError if that is not sure."""
         suspected: dict[str, str] = {}
         for listing in self._listings:
             try:
@@ -55,7 +55,7 @@ class WrittenTopics:
             raise RetriableError(error_name(UNKNOWN_TOPIC_OR_PARTITION), f"not every broker of the target knows topic {names}")
 
     def require_present(self, target_topics: Collection[str]) -> None:
-        """Raise TopicGoneError where one of the topics is gone. Asks several brokers."""
+        """Raise TopicGoneError if one of the topics is gone. Asks several brokers."""
         gone = gone_topics(self._target, self._topic_ids(target_topics), self._deadline)
         if gone:
             problems = [

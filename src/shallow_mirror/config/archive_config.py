@@ -36,7 +36,7 @@ from shallow_mirror.errors import ConfigError
 ROUND_TIMEOUT_MS = 600_000
 """How long a round of a micro-batch may take. Nothing at the source or in the store times out with it."""
 LEAST_WRITING_S = 20.0
-"""A slot writes for the trigger interval before it hands over what it has, and for so long at least."""
+"""A slot writes for the trigger interval before it hands over its results, and for so long at least."""
 
 
 class ArchiveReadSettings(SourceReadSettings):
@@ -57,7 +57,7 @@ class RetentionSettings(Section):
 
 
 class DeletedTopicSettings(Section):
-    """What becomes of the archive of a topic that was deleted at the source. `retention` applies to it as before."""
+    """Fate of the archive of a topic that was deleted at the source. `retention` applies to it as before."""
 
     keep: KeepOrForever = Field(
         default="forever", description="How long its data is kept, counted from when a run first missed the topic."
@@ -96,7 +96,7 @@ class ArchiveConfig(Section):
 
     @property
     def source_cluster_name(self) -> str:
-        """Return what messages call the source cluster."""
+        """Return the name of the source cluster in messages."""
         return f"source cluster {self.source.alias}"
 
     @property
@@ -105,7 +105,7 @@ class ArchiveConfig(Section):
 
     @property
     def writing_ms(self) -> float:
-        """Return after which time a slot hands over what it has."""
+        """Return the time after which a slot hands over its results."""
         return max(LEAST_WRITING_S, self.trigger_s) * 1000
 
     @property
@@ -147,7 +147,7 @@ class ArchiveConfig(Section):
     def from_document(cls, document: object, *, folder: Path) -> ArchiveConfig:
         """Return the settings of a parsed archive file. Raise ConfigError with every problem.
 
-        `folder` is what relative paths are relative to.
+        `folder` is the base of relative paths.
         """
         config, problems = validate(cls, document, "archive", clients=("source",))
         if config is not None:

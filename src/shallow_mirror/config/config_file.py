@@ -21,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read_yaml(path: Path, title: str) -> object:
-    """Return the document in a file. `title`: what messages call it. Raises ConfigError."""
+    """Return the document in a file. `title`: its name in messages. Raises ConfigError."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)
     except (OSError, UnicodeDecodeError) as error:
@@ -31,9 +31,9 @@ def read_yaml(path: Path, title: str) -> object:
 
 
 def validate(model: type[M], document: object, kind: str, *, clients: Sequence[str] = ()) -> tuple[M | None, list[str]]:
-    """Return the settings of a parsed file, None where pydantic rejects them, and every problem.
+    """Return the settings of a parsed file, None if pydantic rejects them, and every problem.
 
-    `kind`: of the file, also its first key. `clients`: its sections with client properties. Raises ConfigError where the document
+    `kind`: of the file, also its first key. `clients`: its sections with client properties. Raises ConfigError if the document
     is not a mapping.
     """
     if not isinstance(document, dict):

@@ -38,7 +38,7 @@ class WriterSettings(Section):
 
     @property
     def longest_quiet_s(self) -> float | None:
-        """Return for how long at most, where pauses of the writers make it longer; None: they do not.
+        """Return the longest duration, if pauses of the writers make it longer; None: they do not.
 
         Writers that an ACL has stopped do not just pause.
         """
@@ -56,7 +56,7 @@ class ReverseSettings(Section):
 
 
 class WaveSettings(Section):
-    """What moves together. `reverse` None: there is no way back after the point of no return."""
+    """Topics and groups that move together. `reverse` None: there is no way back after the point of no return."""
 
     name: Annotated[Name, Field(description="Name of the wave, in messages and in the table of the migration.")]
     topics: list[Pattern] = Field(min_length=1, description="Regular expressions on whole names of source topics.")
@@ -90,7 +90,7 @@ class MigrationConfig(Section):
 
     @property
     def path(self) -> str:
-        """Return where the settings were read from, for commands in messages."""
+        """Return the path of the settings, for commands in messages."""
         return self._path
 
     @property
@@ -107,7 +107,7 @@ class MigrationConfig(Section):
     def from_document(cls, document: object, *, folder: Path, path: str = "FILE") -> MigrationConfig:
         """Return the settings of a parsed migration file. Raise ConfigError with every problem.
 
-        `folder` is what relative paths are relative to. `path`: of the file, for commands in messages.
+        `folder` is the base of relative paths. `path`: of the file, for commands in messages.
         """
         config, problems = validate(cls, document, "migration")
         if config is not None:
@@ -129,7 +129,7 @@ class MigrationFiles:
     """A migration file with the mirror files that it names."""
 
     def __init__(self, config: MigrationConfig) -> None:
-        """Raise ConfigError with every problem of these files, and of what they have in common."""
+        """Raise ConfigError with every problem of these files, each and together."""
         self.config = config
         self.mirror = MirrorConfig.load(config.mirror)
         self.reverses = {wave.name: MirrorConfig.load(wave.reverse) for wave in config.waves if wave.reverse is not None}
@@ -140,13 +140,13 @@ class MigrationFiles:
 
     @property
     def fingerprint(self) -> str:
-        """Return a digest of everything that decides what moves where; not of rates, intervals and other settings of mirrors."""
+        """Return a digest of all settings that decide the move; not of rates, intervals and other settings of mirrors."""
         mirrors = [_identity(mirror) for mirror in (self.mirror, *self.reverses.values())]
         text = json.dumps([self.config.model_dump(mode="json"), mirrors], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def wave(self, name: str) -> WaveSettings:
-        """Return the settings of a wave. Raises ConfigError where the file has none of that name any more."""
+        """Return the settings of a wave. Raises ConfigError if the file has none of that name any more."""
         for wave in self.config.waves:
             if wave.name == name:
                 return wave
@@ -189,7 +189,7 @@ class MigrationFiles:
 
 
 def _identity(mirror: MirrorConfig) -> dict[str, object]:
-    """Return what makes a mirror this one, as JSON values."""
+    """Return the identity of a mirror, as JSON values."""
     clusters = [(cluster.alias, cluster.client.bootstrap) for cluster in (mirror.source, mirror.target)]
     topics = [mirror.topics.target_name, mirror.topics.include, mirror.topics.exclude]
     return {"mirror": mirror.mirror, "tables": mirror.tables, "clusters": clusters, "topics": topics}

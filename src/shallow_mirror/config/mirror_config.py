@@ -102,7 +102,7 @@ class MirrorConfig(Section):
     def from_document(cls, document: object, *, folder: Path) -> MirrorConfig:
         """Return the settings of a parsed mirror file. Raises ConfigError with every problem.
 
-        `folder` is what relative paths are relative to.
+        `folder` is the base of relative paths.
         """
         config, problems = validate(cls, document, "mirror", clients=("source", "target"))
         if config is not None and config.source.alias == config.target.alias:

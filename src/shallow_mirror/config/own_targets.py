@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 def exclude_own_targets(config: MirrorConfig, *, is_same_cluster: bool) -> MirrorConfig:
-    """Return `config` without topics that would make a cycle. Raises ConfigError where each topic would be its own source.
+    """Return `config` without topics that would make a cycle. Raises ConfigError if each topic would be its own source.
 
     Within one cluster these are the mirror's own target topics; between two, with the source's alias in their names, those of a
     mirror in the other direction.

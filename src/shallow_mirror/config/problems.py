@@ -1,4 +1,4 @@
-"""What is wrong with a mirror file, in sentences that name the setting."""
+"""Problems of a mirror file, in sentences that name the setting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shallow_mirror.object_store.store_options import option_problems
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
-    """Return what is wrong and where, without the line itself, which may hold a secret."""
+    """Return the problem and its place, without the line itself, which may hold a secret."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or "it cannot be read"
     return problem if mark is None else f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
@@ -53,7 +53,7 @@ def _section_at(path: tuple[int | str, ...], root: type[BaseModel]) -> type[Base
 
 
 def storage_problems(document: Mapping[str, Any]) -> list[str]:
-    """Return the problems of `storage.options`; nothing where pydantic reports the section itself."""
+    """Return the problems of `storage.options`; nothing if pydantic reports the section itself."""
     section = document.get("storage")
     options = section.get("options") if isinstance(section, Mapping) else None
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
@@ -62,7 +62,7 @@ def storage_problems(document: Mapping[str, Any]) -> list[str]:
 
 
 def client_problems(document: Mapping[str, Any], sides: Sequence[str]) -> list[str]:
-    """Return the problems of the clusters' client properties; nothing where pydantic reports the section itself."""
+    """Return the problems of the clusters' client properties; nothing if pydantic reports the section itself."""
     problems: list[str] = []
     for side in sides:
         section = document.get(side)

@@ -1,4 +1,4 @@
-"""Driver and commands: what a restore file has changed since the first start of its restore, and what becomes of the change."""
+"""Driver and commands: changes of a restore file since the first start of its restore, and their effect."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def dropped_topics(decided: RestoreRanges, config: RestoreConfig) -> list[str]:
 def unfinished_partitions(
     decided: RestoreRanges, positions: Mapping[SourcePartition, Position]
 ) -> dict[SourcePartition, OffsetRange]:
-    """Return what is left to restore of each partition, in order: its position and its end."""
+    """Return the rest to restore of each partition, in order: its position and its end."""
     left = {}
     for source, offsets in sorted(decided.ranges.items()):
         position = positions[source].offset if source in positions else offsets.start

@@ -31,7 +31,7 @@ TopicId = Annotated[str, Field(min_length=1)]
 
 
 class ArchiveLocation(Section):
-    """Where an archive is. `alias`: of the cluster that was archived, for `target_name`."""
+    """Location of an archive. `alias`: of the cluster that was archived, for `target_name`."""
 
     tables: Tables
     objects: str = Field(min_length=1)
@@ -58,7 +58,7 @@ class RestoreTopicSettings(OffsetSettings):
 
 
 class Cut(Section):
-    """Where the restore ends in every partition: at most one of time, decision and offsets; none: where the archive ends at the
+    """End of the restore in every partition: at most one of time, decision and offsets; none: the end of the archive at the
     first start. `whole_transactions` lowers these ends until they tear no transaction.
 
     `lineage`: which log of a partition that was truncated at the source is restored: one number for all, of which a partition
@@ -104,7 +104,7 @@ class RestoreReadSettings(Section):
 
     @property
     def continues_after_data_loss(self) -> bool:
-        """Return False: what an archive has lost is named, and nothing is skipped."""
+        """Return False: data that an archive has lost is named, and nothing is skipped."""
         return False
 
 
@@ -136,7 +136,7 @@ class RestoreConfig(Section):
 
     @property
     def target_cluster_name(self) -> str:
-        """Return what messages call the target cluster."""
+        """Return the name of the target cluster in messages."""
         return f"target cluster {self.target.alias}"
 
     def target_topic(self, topic: str) -> str:
@@ -208,7 +208,7 @@ class RestoreConfig(Section):
     def from_document(cls, document: object, *, folder: Path) -> RestoreConfig:
         """Return the settings of a parsed restore file. Raise ConfigError with every problem.
 
-        `folder` is what relative paths are relative to.
+        `folder` is the base of relative paths.
         """
         config, problems = validate(cls, document, "restore", clients=("target",))
         if config is not None:

@@ -1,4 +1,4 @@
-"""The section `schemas` of the mirror file: both Schema Registries, and what is copied between them."""
+"""The section `schemas` of the mirror file: both Schema Registries, and the scope of the copy."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SchemaSettings(NamePatterns):
         return self.source.url is not None and self.target.url is not None
 
     def problems(self) -> list[str]:
-        """Return what is missing or contradicts itself."""
+        """Return missing and contradicting settings."""
         sides = (("source", self.source), ("target", self.target))
         problems = [f"schemas.{side}.{problem}" for side, registry in sides for problem in registry.problems()]
         if problems or (self.source.url is None) == (self.target.url is None):

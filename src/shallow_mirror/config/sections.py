@@ -50,7 +50,7 @@ class ClusterSettings(Section):
 
 
 class SourceTopicSettings(Section):
-    """Which topics of the source are read, and where those without positions begin."""
+    """Topics of the source to read, and the start of those without positions."""
 
     include: list[SourcePattern] = Field(min_length=1)
     exclude: list[Pattern] = Field(default=[])
@@ -73,7 +73,7 @@ class SourceTopicSettings(Section):
 
 
 class OffsetSettings(Section):
-    """What becomes of the offsets of the topics that match each pattern, whatever is copied to a cluster."""
+    """Offsets on the target, by pattern of topics, whatever is copied to a cluster."""
 
     offsets: Mapping[Pattern, Literal["translated", "preserved", "continued"]] = Field(default={})
 
@@ -165,7 +165,7 @@ class WriteSettings(Section):
 
     @property
     def quarantine_limits(self) -> QuarantineLimits | None:
-        """Return the limits of one micro-batch; None where a batch that cannot be copied stops the mirror."""
+        """Return the limits of one micro-batch; None if a batch that cannot be copied stops the mirror."""
         if self.on_refused == "stop":
             return None
         return QuarantineLimits(batches=self.max_quarantined_batches, size_bytes=self.max_quarantined_bytes)
@@ -246,7 +246,7 @@ class RestoreGroupSettings(NamePatterns):
 
 
 class AclSettings(Section):
-    """What `acls` copies. `principals`: of the source and of the target; `principals_only`: each needs an entry.
+    """Scope of `acls`. `principals`: of the source and of the target; `principals_only`: each needs an entry.
 
     `sync`: how often a running mirror creates what is missing; `report_only`: it only reports that. `delete`: it deletes as well.
     """

@@ -100,7 +100,7 @@ def parse_keep(keep: str) -> float | None:
 
 
 def checked(parse: Callable[[T], object]) -> AfterValidator:
-    """Return a validator that keeps the value as written; `parse` raises ValueError where the value has no meaning."""
+    """Return a validator that keeps the value as written; `parse` raises ValueError if the value has no meaning."""
 
     def check(value: T) -> T:
         parse(value)
@@ -179,7 +179,7 @@ def _parse_tables(tables: object) -> object:
 
 
 def _check_coalesce_bytes(value: object) -> object:
-    """Return the value. Raise ValueError, once, where it is none of the three kinds."""
+    """Return the value. Raise ValueError, once, if it is none of the three kinds."""
     least, most = COALESCE_BOUNDS
     is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
     if not (is_number or value is None or value == "auto"):
@@ -217,13 +217,13 @@ IntervalOrAuto = Annotated[
 KeepOrForever = Annotated[str, Field(examples=["forever", *DURATIONS]), BeforeValidator(_number_as_text), checked(parse_keep)]
 OrOff = BeforeValidator(_false_as_off)
 MicroBatchKind = Literal["auto", "stream", "loop"]
-"""Where micro-batches come from: Spark's Structured Streaming, or a loop of the driver. `auto`: what the session can do."""
+"""Origin of micro-batches: Spark's Structured Streaming, or a loop of the driver. `auto`: by the session's abilities."""
 
 Tables = Annotated[str, Field(min_length=1), BeforeValidator(_parse_tables), WithJsonSchema(_TABLES_IN_JSON_SCHEMA)]
 
 
 def commit_interval_problem(interval_s: float, transaction_timeout_ms: int) -> str | None:
-    """Return why slots cannot write for so long in one transaction; None where they can."""
+    """Return why slots cannot write for so long in one transaction; None if they can."""
     share_s = transaction_timeout_ms * TASK_SHARE / 1000
     if interval_s < share_s:
         return None

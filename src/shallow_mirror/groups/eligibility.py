@@ -1,4 +1,4 @@
-"""Pure: evaluate committed offsets: what the map says of each, and whether it may be committed on the other cluster."""
+"""Pure: evaluation of committed offsets: their translation by the map, and whether they may be committed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SourceCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clusters:
-    """Hold the first offset of each log on the origin, where it is known, and both ends on the other cluster.
+    """Hold the first offset of each log on the origin if it is known, and both ends on the other cluster.
 
     `other_ids`: topic ids there, `origin_ids`: of the origin's topics, failing back. `unsettled`: by partition of the origin,
     where rows begin that may still be removed. `forgotten_ids`: of source topics that the operator has closed with `forget`.
@@ -41,7 +41,7 @@ class Clusters:
 
 
 class RemoteGroup(NamedTuple):
-    """What a group has on the other cluster."""
+    """State of a group on the other cluster."""
 
     is_free: bool
     clients: tuple[str, ...]
@@ -50,7 +50,7 @@ class RemoteGroup(NamedTuple):
 
 
 def commits_of(commits: Iterable[SourceCommit], clusters: Clusters) -> set[Commit]:
-    """Return what to look up: each offset, and where its consumer would continue on the origin if that has deleted it."""
+    """Return the offsets to look up: each one, and the log start of the origin if that has deleted it."""
     lookups = set()
     for commit in commits:
         if commit.source is not None and commit.offset is not None:
@@ -66,7 +66,7 @@ def _effective(topic_partition: TopicPartition, offset: int, clusters: Clusters)
 def evaluate(
     commit: SourceCommit, translator: CommitTranslator, lines: Mapping[SourcePartition, Line], clusters: Clusters, side: Side
 ) -> GroupPartition:
-    """Evaluate an offset, without `repeats`, which needs a second pass over the map, and without what the group has there."""
+    """Evaluate an offset, without `repeats`, which needs a second pass over the map, and without the state of the group there."""
     result = GroupPartition(
         group=commit.group,
         topic_partition=commit.topic_partition,
@@ -200,7 +200,7 @@ def _missing(
     side: Side,
     other_start: int,
 ) -> str | None:
-    """Return what a consumer could still read on the origin and never on the other cluster, as a sentence."""
+    """Return the records that a consumer could read only on the origin, as a sentence."""
     assert commit.source is not None
     assert commit.offset is not None
     line, effective = lines[commit.source], _effective(commit.topic_partition, commit.offset, clusters)
@@ -228,7 +228,7 @@ def may_commit(partition: GroupPartition, *, is_forced: bool) -> bool:
 
 
 def next_step(partition: GroupPartition, remote: RemoteGroup, *, is_forced: bool) -> GroupPartition:
-    """Decide what to do on the other cluster: nothing for a group that has members there, nothing backwards unless forced."""
+    """Decide the action on the other cluster: nothing for a group that has members there, nothing backwards unless forced."""
     if partition.to_topic_partition is None:
         return partition
     partition = replace(partition, has=remote.offsets.get(partition.to_topic_partition))

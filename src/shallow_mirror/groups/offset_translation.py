@@ -50,10 +50,10 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What the map says of one source partition: rows cover [start, position); copies of it lie below `target_end`.
+    """The map of one source partition: rows cover [start, position); copies of it lie below `target_end`.
 
     `target_end` and `source_end` are 0 as long as nothing was copied. `first_micro_batch` orders incarnations of a topic.
-    `is_preserved`: every offset of the source leads to itself, also where no row says so yet.
+    `is_preserved`: every offset of the source leads to itself, also if no row says so yet.
     """
 
     target: TargetPartition
@@ -85,7 +85,7 @@ class Released(NamedTuple):
     target_start: int
 
     def offset_of(self, commit: int, side: Side) -> int | None:
-        """Return the offset of the copy of its first record at or above the commit; None where there is none."""
+        """Return the offset of the copy of its first record at or above the commit; None if there is none."""
         start, leads_to = self.source_start, self.target_start
         if side == "target":
             start, leads_to = leads_to, start
@@ -121,7 +121,7 @@ class _Line:
         return cls(commits, unknown, unknown.copy(), unknown.copy(), target)
 
     def continue_with(self, commits: NDArray[np.int64]) -> _Line:
-        """Return a line for other commits. Known translations are kept: what is copied later lies behind them."""
+        """Return a line for other commits. Known translations are kept: later copies are behind them."""
         after = replace(_Line.of(self.target, commits), **{name: getattr(self, name) for name in _KEPT}, before=self)
         self.before = None
         if len(self.commits):
@@ -216,7 +216,7 @@ class CommitTranslator:
         }
 
     def continue_with(self, commits: Iterable[Commit]) -> CommitTranslator:
-        """Return a translator for later commits of the source: what is known of the partitions is kept."""
+        """Return a translator for later commits of the source, with the known partitions."""
         after = CommitTranslator(commits, self._side)
         after._covered = self._topics
         for source, line in self._lines.items():
@@ -237,7 +237,7 @@ class CommitTranslator:
         return first
 
     def translate(self, commit: Commit) -> TranslatedOffset:
-        """Return where to continue. Above the position it is the end of what is known. Raises KeyError without a line."""
+        """Return the offset at which to continue; above the position, the known end. Raises KeyError without a line."""
         line = self._lines[commit.source]
         at = int(np.searchsorted(line.commits, commit.offset))
         # Released records lie behind their neighbours, so a later one may have the lowest offset of all that are missing.
@@ -333,7 +333,7 @@ class _Part:
         )
 
     def line(self, side: Side) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return starts and ends on a side, and where each begins on the other."""
+        """Return starts and ends on a side, and the start of each on the other."""
         if side == "source":
             return self.source_start, self.source_end, self.target_start
         return self.target_start, self.target_end, self.source_start

@@ -1,4 +1,4 @@
-"""The report of groups: what the map says of each committed offset, and what was done on the other cluster."""
+"""Report of groups: the translation of each committed offset, and the action on the other cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shallow_mirror.types import SourcePartition, TopicPartition
 
 
 class Outcome(enum.StrEnum):
-    """What the map says of a committed offset."""
+    """Translation of a committed offset."""
 
     TRANSLATED = "translated"
     WAITS = "waits"
@@ -24,7 +24,7 @@ class Outcome(enum.StrEnum):
 
 
 class Step(enum.StrEnum):
-    """What is done with it on the other cluster."""
+    """Action on the other cluster."""
 
     IN_PLACE = "in place"
     TO_COMMIT = "to commit"
@@ -41,10 +41,10 @@ _DONE = frozenset({Step.IN_PLACE, Step.COMMITTED, Step.FURTHER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPartition:
-    """One committed offset of a group, the offset it leads to on the other cluster, and what the group has there.
+    """One committed offset of a group, the offset it leads to on the other cluster, and the state of the group there.
 
     `offset` None: not known before a transaction ends. `to_offset` None: it leads nowhere; of WAITS and LOST it is the best there
-    is. `repeats`: records that would be read twice, None where that is unknown. `waits_for`: offsets that have to be mirrored
+    is. `repeats`: records that would be read twice, None if that is unknown. `waits_for`: offsets that have to be mirrored
     first. `withheld`: records in quarantine that the group does not read there. `has`: the offset the group has there.
     """
 
@@ -129,7 +129,7 @@ class GroupsReport:
 
     @property
     def is_done(self) -> bool:
-        """Return whether every group is where it should be, as far as its topics are mirrored; False where all may be hidden."""
+        """Return whether every group is where it should be, as far as its topics are mirrored; False if all may be hidden."""
         if not self.groups and self.may_hide_groups:
             return False
         return not any(partition.is_left for partition in self.partitions)

@@ -1,4 +1,4 @@
-"""Driver: commit, where a restore went, the offsets that an archive noted of the source's groups: those at the cut."""
+"""Driver: commit to the target of a restore the offsets that an archive noted of the source's groups: those at the cut."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def noted_positions(tables: BestEffortTables, times: Mapping[str, datetime]) -> 
 
 
 def clamped(position: GroupPosition, offsets: OffsetRange) -> int:
-    """Return where a group continues in what was restored: behind the cut nothing is there that it could have read."""
+    """Return the offset at which a group continues after a restore: nothing behind the cut was restored."""
     assert position.offset is not None
     return min(max(position.offset, offsets.start), offsets.end)
 

@@ -1,4 +1,4 @@
-"""Driver, for the cli: all groups of one cluster, where they continue on the other, and committing that there. Starts no JVM."""
+"""Driver, for the cli: translation of all groups of one cluster, and commits on the other. Starts no JVM."""
 
 from __future__ import annotations
 

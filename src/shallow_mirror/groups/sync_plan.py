@@ -64,7 +64,7 @@ class GroupCommits:
         return [evaluate(commit, translator, lines, clusters, self.side) for commit in source_commits]
 
     def plan_commits(self, evaluated: Sequence[GroupPartition], *, is_applied: bool, is_forced: bool = False) -> Iterator[Group]:
-        """Compare with what the groups have on the other cluster, and commit there if `is_applied`, group by group."""
+        """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group."""
         by_group: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for partition in evaluated:
             by_group[partition.group].append(partition)
@@ -144,7 +144,7 @@ class GroupOffsets(GroupCommits):
         self.target.close()
 
     def require(self, view: GroupClient, offset_map: OffsetMap) -> None:
-        """Raise RetriableError where the cluster does not answer, ConfigError where the map is not of this cluster."""
+        """Raise RetriableError if the cluster does not answer, ConfigError if the map is not of this cluster."""
         if view is self.source:
             offset_map.require_clusters(source=view.cluster_id())
         else:
@@ -226,7 +226,7 @@ class GroupOffsets(GroupCommits):
         *,
         asks_origin: bool = True,
     ) -> Clusters:
-        """Return where logs begin on the origin, and where rows begin that may still be removed. To be called first."""
+        """Return log starts on the origin, and the starts of rows that may still be removed. To be called first."""
         topic_partitions = {commit.topic_partition for commit in source_commits if commit.source is not None}
         unsettled: dict[TopicPartition, int] = {}
         for row in offset_map.unsettled_rows() if self.side == "target" else ():

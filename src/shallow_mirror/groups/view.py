@@ -41,7 +41,7 @@ def render(report: GroupsReport) -> RenderableType:
 
 
 def sentence(group: Group, origin: str, other: str) -> str:
-    """One line of what there is to know of a group."""
+    """Return the line of a group."""
     outcomes = ", ".join(f"{count:,} {what}" for what, count in sorted(group.outcomes().items()))
     steps = ", ".join(f"{count:,} {what}" for what, count in sorted(group.steps().items())) or "nothing to do"
     repeats = sum(partition.repeats or 0 for partition in group.partitions)

@@ -69,7 +69,7 @@ class Passage(Protocol):
 
 
 def problems_of(passage: Passage) -> list[str]:
-    """Return a sentence for each problem. Raises RetriableError where a cluster does not answer."""
+    """Return a sentence for each problem. Raises RetriableError if a cluster does not answer."""
     problems = list(_topic_problems(passage))
     try:
         mapped = passage.mapped_ends()
@@ -224,7 +224,7 @@ def _permission_problems(passage: Passage) -> Iterator[str]:
 
 
 def notes_of(passage: Passage) -> list[str]:
-    """Return what a plan cannot know and an operator has to."""
+    """Return facts that an operator has to check, because a plan cannot."""
     left = [topic for topic in passage.forgotten_topics() if passage.wave.has_topic(topic)]
     notes = [f"{passage.mirror.source_cluster_name}: {_forgotten_sentence(left)}: the wave moves without"] if left else []
     patterns = [pattern for pattern in passage.wave.groups if not routing.is_plain_name(pattern)]

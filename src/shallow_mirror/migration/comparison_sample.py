@@ -38,7 +38,7 @@ class ComparisonSample:
 
 
 def choose_sample(rows: Iterable[MappedRow], most_bytes: int = MOST_BYTES) -> ComparisonSample:
-    """Return everything where that is little, otherwise the last rows of each partition, as many bytes of each."""
+    """Return everything if that is little, otherwise the last rows of each partition, as many bytes of each."""
     partitions: defaultdict[TopicPartition, list[MappedRow]] = defaultdict(list)
     for row in rows:
         partitions[row.source].append(row)

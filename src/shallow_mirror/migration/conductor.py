@@ -99,7 +99,7 @@ class WaveConductor:
                 self._release(state)
 
     def abort(self) -> None:
-        """Take back what the attempt has done. Raises ConfigError behind the point of no return."""
+        """Undo the attempt. Raises ConfigError behind the point of no return."""
         state = self.state()
         if not state.can_abort:
             raise ConfigError(abort_problem(state))
@@ -204,7 +204,7 @@ class WaveConductor:
         return {**_compared(compared), "other_ends": to_document(other_ends)}
 
     def _compare(self, state: WaveState, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
-        """Raise CopiesDifferError; of a rollback LateWritesError where a client wrote to the cluster that was left."""
+        """Raise CopiesDifferError; of a rollback LateWritesError if a client wrote to the cluster that was left."""
         effects = self._effects
         if state.direction is Direction.ROLLBACK:
             late = self._retried(lambda: effects.late_writes(state))

@@ -1,4 +1,4 @@
-"""What a conductor works with: rows of its migration, effects on a wave, reports, a clock; and what others have to do outside."""
+"""Ports of a conductor: rows of its migration, effects on a wave, reports, a clock; and steps of others outside."""
 
 from __future__ import annotations
 

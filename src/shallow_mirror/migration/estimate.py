@@ -1,4 +1,4 @@
-"""Pure: how long the steps of a move take, out of what was measured."""
+"""Pure: estimate of the duration of a move, from measurements."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HAND_OVER_S = 3.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     backlog_s: float | None
-    """None where no pace is known."""
+    """None if no pace is known."""
     verify_s: float | None
-    """For comparing what both clusters hold, by a comparison of the last of it; None where nothing could be compared."""
+    """For comparing what both clusters hold, by a comparison of the last of it; None if nothing could be compared."""
     micro_batch_s: float | None
     """Of the last micro-batches."""
     compare_s: float
@@ -58,7 +58,7 @@ def _by_pace(seconds: float | None, basis: str) -> StepTime:
 
 
 def downtime_s(times: Mapping[Step, StepTime]) -> float | None:
-    """Return how long the writers are stopped; None where a part of it is not known."""
+    """Return how long the writers are stopped; None if a part of it is not known."""
     parts = [times[info.step].seconds for info in MOVE if info.is_downtime and info.step in times]
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None

@@ -60,7 +60,7 @@ class Reopening:
 
 
 def reopening(evidence: Evidence, done: Mapping[Step, Mapping[str, Any]]) -> Reopening | None:
-    """Return the first step whose result does not hold any more; None where all of them do. `done`: the results."""
+    """Return the first step whose result does not hold any more; None if all of them do. `done`: the results."""
     checked = done[Step.CHECK]["topics"]
     if list(evidence.topics) != list(checked):
         return Reopening(Step.CHECK, _changed_topics(evidence.topics, checked))

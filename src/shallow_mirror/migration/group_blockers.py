@@ -1,4 +1,4 @@
-"""Pure: what keeps the groups of a wave from continuing at the other cluster with their next record."""
+"""Pure: blockers of groups that would not continue at the other cluster with their next record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Driver: the groups of a wave on their way back: through the map of the move, or through that of the reverse mirror.
 
-Where a log of the target ended at the point of no return, the maps meet: what lies below was copied there, what lies above was
+If a log of the target ended at the point of no return, the maps meet: what lies below was copied there, what lies above was
 written there and copied back. A group that stopped below continues at the record that it read at the target last time, one
 that stopped above at the copy of its next record. All of a partition that the target got since lies above.
 """

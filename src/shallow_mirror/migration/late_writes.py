@@ -78,7 +78,7 @@ class Passed:
 
     @classmethod
     def of(cls, wave: WaveState) -> Passed | None:
-        """Return None where the wave is before its first one."""
+        """Return None if the wave is before its first one."""
         is_back = wave.direction is Direction.ROLLBACK and Step.POINT_OF_NO_RETURN in wave.done
         found = (wave.done if is_back else wave.move).get(Step.POINT_OF_NO_RETURN)
         if found is None:
@@ -145,7 +145,7 @@ def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartitio
 
 
 def gaps_of(offsets: OffsetRange, copies: Iterable[Copied]) -> list[OffsetRange]:
-    """Pure. Return what no copy covers, without the marker that follows the copies of each transaction."""
+    """Pure. Return offsets that no copy covers, without the marker that follows the copies of each transaction."""
     gaps, at, before = [], offsets.start, None
     for copied in sorted(copies, key=lambda each: (each.start, each.end)):
         start = min(copied.start, offsets.end)

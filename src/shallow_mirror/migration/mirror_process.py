@@ -24,7 +24,7 @@ class StartedMirror:
 
     @property
     def last_words(self) -> str:
-        """Return the last line of the log, empty where there is none."""
+        """Return the last line of the log, empty if there is none."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
         return lines[-1] if lines else ""
 

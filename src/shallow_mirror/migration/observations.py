@@ -1,4 +1,4 @@
-"""Pure: what a conductor sees of clusters and tables, and what it concludes from that."""
+"""Pure: observations of clusters and tables, and conclusions of a conductor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MirrorRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What a verification found. `seconds` it took, `size_bytes` it read."""
+    """Result of a verification. `seconds` it took, `size_bytes` it read."""
 
     is_equal: bool
     sentences: Sequence[str]
@@ -104,7 +104,7 @@ class Standstill:
         self.longest_pause_s = 0.0
 
     def look(self, ends: LogEnds, now_s: float) -> float:
-        """Return for how long all logs have been at rest; 0.0 where something moved since the last look, or is open."""
+        """Return for how long all logs have been at rest; 0.0 if something moved since the last look, or is open."""
         is_moved = self._since_s is not None and bool(moved_partitions(self._ends, ends))
         if is_moved and self._has_moved and self._since_s is not None:
             self.longest_pause_s = max(self.longest_pause_s, now_s - self._since_s)
@@ -116,7 +116,7 @@ class Standstill:
 
     @staticmethod
     def sentence(before: LogEnds, ends: LogEnds) -> str:
-        """Return what keeps the logs from being at rest, for whoever has to stop the writers."""
+        """Return the logs that are not at rest, for whoever has to stop the writers."""
         moved, is_open = moved_partitions(before, ends), open_partitions(ends)
         parts = []
         if moved:

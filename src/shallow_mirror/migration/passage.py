@@ -1,4 +1,4 @@
-"""What a conductor does and sees of one wave in one direction: two clusters, one mirror that copies, its tables."""
+"""Effects and observations of one wave in one direction: two clusters, one mirror that copies, its tables."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from shallow_mirror.verify import verify_mirror
 
 @dataclass(slots=True)
 class Passage:
-    """Effects are idempotent: after a crash each may be called again. Raises RetriableError where a cluster does not answer,
-    OutcomeUnknownError where a table or a commit of offsets does not, ConfigError where an operator has to act."""
+    """Effects are idempotent: after a crash each may be called again. Raises RetriableError if a cluster does not answer,
+    OutcomeUnknownError if a table or a commit of offsets does not, ConfigError if an operator has to act."""
 
     files: MigrationFiles
     wave: WaveSettings
@@ -208,7 +208,7 @@ class Passage:
             self._controls(self.mirror).add("hand-over", wanted)
 
     def resume(self) -> None:
-        """Undo `hand_over`. Raises ConfigError where the mirror in the other direction may write to the topics already.
+        """Undo `hand_over`. Raises ConfigError if the mirror in the other direction may write to the topics already.
 
         Only a conductor that was suspended, while another one passed the point of no return, gets there.
         """
@@ -287,9 +287,9 @@ class Passage:
 
 
 def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorRun | None:
-    """Return the run that took over the map of a mirror last; None where there is no map.
+    """Return the run that took over the map of a mirror last; None if there is no map.
 
-    `since_registration`: also None where it is the command that registered its positions.
+    `since_registration`: also None if it is the command that registered its positions.
     """
     if MirrorStorage(config.table_location).offset_map.snapshot() is None:
         return None

@@ -1,4 +1,4 @@
-"""Driver, for the cli: every step of the waves that have not moved, what is in the way, and how long it takes."""
+"""Driver, for the cli: plan of the waves that have not moved: steps, obstacles, durations."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _outside(template: str, passage: Passage, wave: WaveSettings) -> str:
 
 
 def _measure(passage: Passage, clock: Callable[[], float]) -> tuple[Measured, list[str]]:
-    """Return what was measured, and what a preflight and a comparison of these topics found in the way."""
+    """Return measurements, and the obstacles that a preflight and a comparison of these topics found."""
     config = passage.mirror.model_copy(
         update={"topics": passage.mirror.topics.model_copy(update={"include": list(passage.wave.topics)})}
     )
@@ -206,6 +206,6 @@ def _mapped_rows(passage: Passage) -> Iterator[MappedRow]:
 
 
 def _micro_batch_s(passage: Passage) -> float | None:
-    """Return the median of the last micro-batches; None where there is none."""
+    """Return the median of the last micro-batches; None if there is none."""
     micro_batches = gather_status(passage.mirror).micro_batches
     return statistics.median(done.seconds for done in micro_batches) if micro_batches else None

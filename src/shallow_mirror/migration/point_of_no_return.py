@@ -41,7 +41,7 @@ class PointOfNoReturn:
             self._waiting.for_progress("clusters at rest", "something changed while it was looked at", POLL_S)
 
     def _await_hand_over(self) -> bool:
-        """Wait until the mirror has confirmed it. Return False where nobody asks it to hand over any more."""
+        """Wait until the mirror has confirmed it. Return False if nobody asks it to hand over any more."""
         mirror, topics = self._effects.mirror_id, set(self._effects.topics())
         while True:
             controls = self._retried(self._effects.controls)
@@ -71,7 +71,7 @@ class PointOfNoReturn:
 
 
 def wait_for_resume(effects: Effects, waiting: Waiting) -> bool:
-    """Wait a moment for whoever has paused topics of the wave. Return False where none is paused."""
+    """Wait a moment for whoever has paused topics of the wave. Return False if none is paused."""
     paused = sorted(waiting.retried(effects.controls).paused.keys() & set(effects.topics()))
     if paused:
         command = f"shallow-mirror resume {effects.mirror_file} {' '.join(paused)}"

@@ -29,7 +29,7 @@ def reverse_positions(config: MirrorConfig) -> dict[TopicPartition, int]:
 
 
 def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | None:
-    """Return why the mirror cannot copy back behind the records that its target topics hold; None where it can."""
+    """Return why the mirror cannot copy back behind the records that its target topics hold; None if it can."""
     preserved = sorted(topic for topic in topics if config.topics.is_preserved(topic))
     if not preserved:
         return None
@@ -42,7 +42,7 @@ def preserving_problem(config: MirrorConfig, topics: Iterable[str]) -> str | Non
 def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
     """Register `starts` as the first positions of the mirror, and let it write to the topics that were handed over to it.
 
-    Takes over its map for that, unless all of them are there. Raises ConfigError where it has other positions already.
+    Takes over its map for that, unless all of them are there. Raises ConfigError if it has other positions already.
     """
     topics = sorted({name.topic for name in starts})
     preserving = preserving_problem(config, topics)

@@ -1,4 +1,4 @@
-"""Driver: what a conductor says to whoever has to act."""
+"""Driver: sentences of a conductor for whoever has to act."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Aborted:
 
 
 def read_state(files: MigrationFiles) -> MigrationState:
-    """Return where the migration is. Raises ConfigError, OffsetMapConflictError."""
+    """Return the state of the migration. Raises ConfigError, OffsetMapConflictError."""
     log = MigrationLog.open(MirrorStorage(files.config.table_location), files.config.migration)
     return state_of(log.rows(), [wave.name for wave in files.config.waves])
 
@@ -202,7 +202,7 @@ def _require_ready(
 
 
 def require_sole(conductor: ConductorState | None, options: Options) -> None:
-    """Raise ConfigError where another conductor is alive, or may be."""
+    """Raise ConfigError if another conductor is alive, or may be."""
     if conductor is None or conductor.has_ended or options.takes_over:
         return
     if conductor.host != socket.gethostname():

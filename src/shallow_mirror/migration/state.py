@@ -1,4 +1,4 @@
-"""Pure: where a migration is, out of the rows of its table."""
+"""Pure: state of a migration, from the rows of its table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REHEARSING, REHEARSED = "rehearsing", "rehearsed"
 
 
 class Phase(enum.StrEnum):
-    """Where a wave is: before its move or aborted, on its way, there, on its way back, or back."""
+    """State of a wave: before its move or aborted, on its way, there, on its way back, or back."""
 
     AT_SOURCE = "at the source"
     MOVING = "moving"
@@ -72,7 +72,7 @@ class WaveState:
 
     @property
     def next_step(self) -> StepInfo | None:
-        """Return the step that is performed now; None where nothing is under way."""
+        """Return the step that is performed now; None if nothing is under way."""
         if not self.is_under_way:
             return None
         return next((info for info in steps_of(self.direction) if info.step not in self.done), None)

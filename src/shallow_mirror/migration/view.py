@@ -158,7 +158,7 @@ def state_document(state: MigrationState, migration: str, late: Mapping[str, Lat
 
 
 def show_state(state: MigrationState, files: MigrationFiles, *, as_json: bool) -> bool:
-    """Print where the migration is. Return whether the clusters hold late writes now that are not settled."""
+    """Print the state of the migration. Return whether the clusters hold late writes now that are not settled."""
     late = read_late_writes(files, state)
     name = files.config.migration
     if as_json:

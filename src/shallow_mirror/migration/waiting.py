@@ -1,4 +1,4 @@
-"""Waits of a conductor: what a step waits for, and since when, is reported, logged, and in the table, where `status` finds it."""
+"""Waits of a conductor: their reason and begin are reported, logged, and in the table for `status`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Waiting:
     def _note(self, request: str, seen: str) -> float:
         """Log a wait, and write it into the table once. Return for how long it has lasted.
 
-        Raises FencedError where another conductor has taken over meanwhile.
+        Raises FencedError if another conductor has taken over meanwhile.
         """
         _log.info("%s: %s waits for: %s (%s)", self._wave, self._step, request, seen)
         wait = self._open[request]

@@ -23,7 +23,7 @@ from shallow_mirror.operations.quarantine import Selection, in_quarantine
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.quarantine_release import Released, Releaser
+from shallow_mirror.sinks.kafka.quarantine_release import Releaser, ReleaseResult
 from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadingFactory
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
@@ -47,7 +47,7 @@ def retry(
     *,
     takes_over: bool = False,
     observer: Observer = observe_nothing,
-) -> Released:
+) -> ReleaseResult:
     """Release the selected batches. Safe to call again after any error: what was decided until then is not written twice.
 
     `spark`: the session of `session_for_tables`. `takes_over`: also from a run that seems to be alive.
@@ -58,7 +58,7 @@ def retry(
     storage = MirrorStorage(config.table_location, spark)
     quarantine = Quarantine.open(storage, mirror=config.mirror)
     if not in_quarantine(selection.entries(quarantine), storage):
-        return Released()
+        return ReleaseResult()
     if not takes_over:
         _require_stopped(config, spark)
     deadline = Deadline.after_ms(START_MS, time.monotonic)

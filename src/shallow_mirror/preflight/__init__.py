@@ -1,4 +1,4 @@
-"""What a mirror would meet: `preflight` looks at both clusters, reads headers of batches, and changes nothing."""
+"""Preflight of a mirror: looks at both clusters, reads headers of batches, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Driver: what a preflight asks both clusters besides their topics: versions, settings of brokers, rights. Changes nothing."""
+"""Driver: facts of both clusters besides their topics: versions, settings of brokers, rights. Changes nothing."""
 
 from __future__ import annotations
 

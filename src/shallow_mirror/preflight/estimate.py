@@ -1,4 +1,4 @@
-"""Pure: how much there is to copy and how long that takes, from what was measured and from nothing else."""
+"""Pure: estimate of the amount to copy and its duration, from measurements alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PartitionSample:
 
     @property
     def backlog_bytes(self) -> int | None:
-        """Read, or what was read continued over the rest; None where nothing was read of a backlog."""
+        """Read, or what was read continued over the rest; None if nothing was read of a backlog."""
         if self.is_whole:
             return self.read_bytes
         return round(self.read_bytes / self.read_offsets * self.backlog_offsets) if self.read_offsets else None
@@ -82,14 +82,14 @@ def backlog_of(samples: Sequence[PartitionSample], *, unknown_partitions: int = 
 
 
 def reading_pace(read_bytes: int, seconds: float) -> Pace | None:
-    """None where too little was read to tell."""
+    """None if too little was read to tell."""
     if read_bytes < LEAST_MEASURED_BYTES or seconds <= 0:
         return None
     return Pace(basis="reading alone, in this preflight", is_bound=True, measured_bytes=read_bytes, measured_s=seconds)
 
 
 def mirror_pace(rows: Iterable[Mapping[str, Any]]) -> Pace | None:
-    """Of rows of `micro_batches`, of those that were large enough to tell. None where there is none."""
+    """Of rows of `micro_batches`, of those that were large enough to tell. None if there is none."""
     measured = [(row["fetched_bytes"], json.loads(row["duration_ms"]).get("Total", 0.0) / 1000) for row in rows]
     measured = [(size, seconds) for size, seconds in measured if size >= LEAST_MEASURED_BYTES and seconds > 0]
     if not measured:

@@ -1,4 +1,4 @@
-"""Pure: what a preflight found besides the batches themselves."""
+"""Pure: findings of a preflight besides the batches themselves."""
 
 from __future__ import annotations
 

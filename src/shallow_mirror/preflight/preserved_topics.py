@@ -1,4 +1,4 @@
-"""Driver: whether the records of topics with preserved offsets can keep them, and what that costs."""
+"""Driver: check of topics with preserved offsets, and the cost of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_ALL_CLIENTS = (
 
 
 class PreservedTopics:
-    """Checks the topics that a mirror file preserves. Raises RetriableError where a cluster does not answer."""
+    """Checks the topics that a mirror file preserves. Raises RetriableError if a cluster does not answer."""
 
     def __init__(self, config: MirrorConfig, source: Cluster, target: Cluster, deadline: Callable[[], Deadline]) -> None:
         self._config = config
@@ -46,7 +46,7 @@ class PreservedTopics:
         positions: Mapping[SourcePartition, Position],
         backlogs: Mapping[SourcePartition, OffsetRange],
     ) -> list[Finding]:
-        """`plans`: of the target topics, by source topic. `backlogs`: what would be copied of each partition."""
+        """`plans`: of the target topics, by source topic. `backlogs`: ranges to copy of each partition."""
         preserved = {source: plan for source, plan in plans.items() if self._config.topics.is_preserved(source)}
         if not preserved:
             return []
@@ -82,7 +82,7 @@ class PreservedTopics:
         )
 
     def _existing_ends(self, preserved: Mapping[str, TargetPlan], new: Sequence[SourcePartition]) -> dict[SourcePartition, int]:
-        """Return where the target logs end that hold something, by partition of the source."""
+        """Return the ends of target logs that are not empty, by partition of the source."""
         keys = {
             source: TopicPartition(preserved[source.topic].topic, source.partition)
             for source in new

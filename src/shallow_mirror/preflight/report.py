@@ -1,4 +1,4 @@
-"""Driver: what a preflight found, as fields and as JSON."""
+"""Driver: report of a preflight, as fields and as JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PreflightReport:
     """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
 
     `coalesce_bytes`: of the mirror file. `has_map`: whether positions are those of an offset map; `paces`: the mirror's own
-    first, where it is known. `schema_uses`: topics whose keys or values begin with ids of the source's Schema Registry.
+    first if it is known. `schema_uses`: topics whose keys or values begin with ids of the source's Schema Registry.
     """
 
     mirror: str

@@ -1,4 +1,4 @@
-"""Driver: `preflight`: what a mirror would meet, and do with it. Changes nothing anywhere, starts no JVM."""
+"""Driver: `preflight`: a look at both clusters, with the verdicts of a mirror. Changes nothing, starts no JVM."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def preflight_mirror(
 ) -> PreflightReport:
     """Check everything between the mirror's positions and the current log ends, or `sample_bytes` of each partition.
 
-    `spark`: the session that reaches tables in a catalog. What would stop the mirror is in the report. Raises ConfigError (the
-    mirror file, another mirror's map, brokers without a supported version), OffsetMapConflictError, RetriableError (a cluster
-    does not answer).
+    `spark`: the session that reaches tables in a catalog. Problems that would stop the mirror are in the report. Raises
+    ConfigError (the mirror file, another mirror's map, brokers without a supported version), OffsetMapConflictError,
+    RetriableError (a cluster does not answer).
     """
     with _opened(config, spark, clock) as preflight:
         return preflight.run(sample_bytes, on_progress)
@@ -96,7 +96,7 @@ def _opened(config: MirrorConfig, spark: Any, clock: Callable[[], float]) -> Ite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Topics:
-    """What would be mirrored, by source topic and by partition."""
+    """Partitions to mirror, by source topic and by partition."""
 
     partition_counts: Mapping[str, int]
     plans: Mapping[str, TargetPlan]
@@ -222,7 +222,7 @@ class _Preflight:
         self._findings += timeout_problems(alias, self._broker_settings, refused, self._config.write.transaction_timeout_ms)
 
     def _open_map(self) -> OffsetMap | None:
-        """Open the map; None before the first run. Raises ConfigError where it is another mirror's, or of other clusters."""
+        """Open the map; None before the first run. Raises ConfigError if it is another mirror's, or of other clusters."""
         if self._storage.offset_map.snapshot() is None:
             return None
         offset_map = OffsetMap.open(self._storage, mirror=self._config.mirror)

@@ -16,7 +16,7 @@ PATIENCE_MS = 60_000
 """A source that sends nothing for so long ends the preflight."""
 
 _MAX_WAIT_MS = 100
-"""What is read lies below the log's end, so a broker has nothing to wait for."""
+"""Reads are below the log's end, so a broker has nothing to wait for."""
 
 _LEAST_FETCH_BYTES = 64 << 10
 
@@ -41,7 +41,7 @@ class SampleReader:
     def read(self, topic_partition: TopicPartition, wanted: OffsetRange) -> Iterator[tuple[IndexedPartition, int]]:
         """Answers, each with the offset up to which the partition is read then, until its end or the bound is reached.
 
-        Raises DataLossError, CorruptBatchError, BatchRefusedError, ConfigError, RetriableError; what was handed out before holds.
+        Raises DataLossError, CorruptBatchError, BatchRefusedError, ConfigError, RetriableError; earlier results hold.
         """
         silence, began, before = Silence(self._clock), self._clock(), self.read_bytes
         reader = RangeReader(

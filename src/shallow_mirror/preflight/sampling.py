@@ -1,4 +1,4 @@
-"""Driver: the backlog of each topic: where the mirror would begin, and its batches, counted."""
+"""Driver: backlog of each topic: its start offsets, and its batches, counted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ignore_progress(progress: PreflightProgress) -> None:
 def plan_backlogs(
     planner: SourceOffsets, listing: LogEnds, map_positions: Mapping[SourcePartition, int], deadline: Callable[[], Deadline]
 ) -> tuple[dict[SourcePartition, OffsetRange], list[Finding]]:
-    """Return what the mirror would copy of each partition that has a leader, and a finding for each topic that is left out.
+    """Return the range to copy of each partition that has a leader, and a finding for each topic that is left out.
 
     `map_positions`: positions of its offset map. Raises RetriableError.
     """
@@ -96,7 +96,7 @@ def _by_topic(values: Mapping[SourcePartition, T]) -> dict[str, dict[SourceParti
 
 
 class TopicSampler:
-    """`backlogs` of all topics. What stops the reading of a partition is in `findings`.
+    """`backlogs` of all topics. Errors that stop the reading of a partition are in `findings`.
 
     `schema_ids` opens some of the batches; None: nothing is opened.
     """

@@ -13,7 +13,7 @@ from shallow_mirror.preflight.schema_ids import FieldIds, TopicIds
 from shallow_mirror.schemas.subject_versions import DEFAULT_CONTEXT, Schema, SchemaId
 
 REGISTRY_TOPIC = "_schemas"
-"""Where Confluent's registry and Karapace keep everything, unless they are configured otherwise."""
+"""Topic of Confluent's registry and Karapace, unless they are configured otherwise."""
 
 _MOST_IDS = 100
 """Looked up for the keys, or the values, of a topic: the most frequent ones. Payloads without ids may begin with anything."""
@@ -23,7 +23,7 @@ class SchemaLookup(Protocol):
     """A registry that knows schemas by id. Raises ConfigError, RetriableError."""
 
     def schema(self, schema_id: SchemaId) -> Schema | None:
-        """Return the schema; None where no schema has the id."""
+        """Return the schema; None if no schema has the id."""
         ...
 
 
@@ -127,7 +127,7 @@ def _problems(use: SchemaUse) -> Iterator[Finding]:
 
 
 def registry_topic_findings(topics: Mapping[str, object]) -> list[Finding]:
-    """Return a warning where the topic of a registry is mirrored."""
+    """Return a warning if the topic of a registry is mirrored."""
     if REGISTRY_TOPIC not in topics:
         return []
     what = (

@@ -28,7 +28,7 @@ MOST_OPENED_BYTES = 32 << 20
 
 
 def schema_id_of(content: memoryview | None) -> int | None:
-    """Return the id that a key or value begins with; None where it does not begin with a byte 0 and four more."""
+    """Return the id that a key or value begins with; None if it does not begin with a byte 0 and four more."""
     if content is None or len(content) < _PREFIX_BYTES or content[0] != _MAGIC_BYTE:
         return None
     return int.from_bytes(content[1:_PREFIX_BYTES])
@@ -52,7 +52,7 @@ class FieldIds:
 
 @dataclass(slots=True)
 class TopicIds:
-    """What the sample of a topic shows. `unopened`: why batches could not be opened."""
+    """Result of the sample of a topic. `unopened`: why batches could not be opened."""
 
     keys: FieldIds = field(default_factory=FieldIds)
     values: FieldIds = field(default_factory=FieldIds)
@@ -60,7 +60,7 @@ class TopicIds:
 
 
 class SchemaIdSampler:
-    """Opens a few batches of each partition. `topics`: what was seen, by source topic."""
+    """Opens a few batches of each partition. `topics`: results by source topic."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicIds] = {}

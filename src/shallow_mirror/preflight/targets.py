@@ -1,4 +1,4 @@
-"""Driver: the target topic of each source topic: as it is, or as the mirror would make it; and what speaks against it."""
+"""Driver: target topic of each source topic: as it is, or as the mirror would make it; and problems of it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from shallow_mirror.types import TargetPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPlan:
-    """`partition_count` and `replication_factor` as they will be; the latter None where it is the target's default.
+    """`partition_count` and `replication_factor` as they will be; the latter None if it is the target's default.
 
-    `created_with`: the settings that a new topic would get; None where it exists or is not created. `settings`: what will
+    `created_with`: the settings that a new topic would get; None if it exists or is not created. `settings`: what will
     be in force, as far as it is known.
     """
 
@@ -50,7 +50,7 @@ class TargetPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCluster:
-    """`defaults`: settings of a broker of it; empty where they may not be read."""
+    """`defaults`: settings of a broker of it; empty if they may not be read."""
 
     cluster: Cluster
     broker_count: int
@@ -186,7 +186,7 @@ class TargetPlans:
 def _settings_of(
     cluster: Cluster, names: Sequence[str], deadline: Callable[[], Deadline]
 ) -> dict[str, dict[str, str] | ConfigError]:
-    """By topic, or why not: of one after the other where not all may be read. Raises RetriableError."""
+    """By topic, or why not: one after the other if not all may be read. Raises RetriableError."""
     if not names:
         return {}
     try:

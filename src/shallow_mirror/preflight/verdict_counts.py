@@ -1,4 +1,4 @@
-"""Pure: the batches of a topic, counted by what a mirror would do with each. Only headers are read."""
+"""Pure: batches of a topic, counted by the verdict of a mirror. Only headers are read."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class TopicCounts:
         self, topic_partition: TopicPartition, index: BatchIndex, admission: Admission, limits: BatchLimits, times: TimeLimits
     ) -> None:
         """One partition's part of an answer. Both limits are the target topic's."""
-        part, verdicts = _Part(topic_partition, index), admission.verdicts
+        part, verdicts = _CountedPart(topic_partition, index), admission.verdicts
         is_data = np.isin(verdicts, _DATA)
         self.read.add(part.amount(~np.isin(verdicts, _NOT_OURS)))
         self.data.add(part.amount(is_data))
@@ -122,12 +122,12 @@ class TopicCounts:
                 _count(self.rebuilds, rebuild.rule, part.rule_count(rebuild.remedy, [rebuild.index]))
                 self.rebuilt_codecs.add(Codec(part.codecs[rebuild.index]))
 
-    def _count_codecs(self, part: _Part, is_data: Bools) -> None:
+    def _count_codecs(self, part: _CountedPart, is_data: Bools) -> None:
         for code in np.unique(part.codecs[is_data]).tolist():
             name = Codec(code).name.lower() if code <= max(Codec) else f"unknown ({code})"
             self.codecs.setdefault(name, Amount()).add(part.amount(is_data & (part.codecs == code)))
 
-    def _count_dropped(self, part: _Part, admission: Admission) -> None:
+    def _count_dropped(self, part: _CountedPart, admission: Admission) -> None:
         is_dropped = ~np.isin(admission.verdicts, (*_DATA, *_NOT_OURS))
         kinds = {i: kind_of(admission, i) for i in np.flatnonzero(is_dropped).tolist()}
         for kind in set(kinds.values()):
@@ -147,7 +147,7 @@ class TopicCounts:
         }
 
 
-class _Part:
+class _CountedPart:
     """Sizes, codecs and record counts of the batches of one index; counts that cannot be are taken for none."""
 
     def __init__(self, topic_partition: TopicPartition, index: BatchIndex) -> None:
@@ -166,8 +166,8 @@ class _Part:
         return RuleCount(remedy, self.topic_partition, first, largest, self.amount(chosen))
 
 
-def _target_rules(part: _Part, limits: BatchLimits, times: TimeLimits) -> Iterator[tuple[Bools, str, str]]:
-    """Count what the target's broker refuses whatever is done to the batch: which batches, the rule, the remedy."""
+def _target_rules(part: _CountedPart, limits: BatchLimits, times: TimeLimits) -> Iterator[tuple[Bools, str, str]]:
+    """Count batches that the target's broker refuses in any form, with the rule and the remedy."""
     most = limits.max_message_bytes
     is_one = (part.sizes > most) & (part.records == 1)
     yield (

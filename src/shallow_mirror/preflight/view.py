@@ -1,4 +1,4 @@
-"""Driver, for the cli: what a preflight found, the answer first, as sentences and a table or as JSON."""
+"""Driver, for the cli: report of a preflight, the result first, as sentences and a table or as JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def show(report: PreflightReport, console: Console, *, as_json: bool) -> None:
 
 
 def lines_in_front(report: PreflightReport) -> list[str]:
-    """Return the result, and what it rests on."""
+    """Return the result, and its basis."""
     partitions = sum(topic.partition_count for topic in report.topics)
     begins = "the map's positions" if report.has_map else "read.start, no run yet"
     return [
@@ -114,7 +114,7 @@ def _rule_line(rule: str, merged: _Rule) -> str:
 
 
 def _small_batches_lines(report: PreflightReport) -> list[str]:
-    """Return how many batches are so small that combining them saves CPU, and what the mirror file does about them."""
+    """Return lines about batches so small that combining them saves CPU, and about the setting for them."""
     topics = [topic for topic in report.topics if topic.counts.cheaper_combined.batch_count]
     if not topics:
         return []

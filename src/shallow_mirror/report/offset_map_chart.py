@@ -43,7 +43,7 @@ class MapPicture:
 
 
 def map_picture(source: SourcePartition, rows: pa.Table, cells: int = CELLS) -> MapPicture | None:
-    """`rows` have COLUMNS. None where there is no offset."""
+    """`rows` have COLUMNS. None if there is no offset."""
     rows = rows.filter(pc.less(rows.column("source_start"), rows.column("source_end"))).sort_by("source_start")
     if rows.num_rows == 0:
         return None
@@ -88,7 +88,7 @@ def _pieces(edges: Floats, starts: Floats, ends: Floats) -> list[tuple[float, fl
 
 
 def _shifts(edges: Floats, starts: Floats, ends: Floats, targets: Floats) -> tuple[tuple[float, float], ...]:
-    """At the beginning and the end of every row, or of the first row in each cell where there are more rows than cells."""
+    """At the beginning and the end of every row, or of the first row in each cell if there are more rows than cells."""
     is_copied = ~np.isnan(targets)
     starts, ends, targets = starts[is_copied], ends[is_copied], targets[is_copied]
     if len(starts) > len(edges):

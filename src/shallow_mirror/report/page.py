@@ -20,7 +20,7 @@ from shallow_mirror.report.charts import short
 from shallow_mirror.report.offset_map_chart import MapPicture
 from shallow_mirror.report.pauses import TOPICS_NAMED, in_window, paused_bands, paused_label
 from shallow_mirror.report.style import STYLE
-from shallow_mirror.report.time_series import BATCHES, STEPS, Groups, History, grouped, lag_points, rates
+from shallow_mirror.report.time_series import BATCHES, STEPS, Groups, MicroBatchHistory, grouped, lag_points, rates
 from shallow_mirror.streaming.watch.lag import PartitionStatus
 
 PARTITIONS_SHOWN, TOPICS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 50, 20, 50
@@ -45,7 +45,7 @@ class ReportContent:
     version: str
     micro_batch_count: int
     is_cut: bool
-    history: History
+    history: MicroBatchHistory
     problems: Sequence[CountedProblem]
     runs: Sequence[Mapping[str, Any]]
     pauses: Sequence[PausedInterval]
@@ -180,7 +180,7 @@ def _plots(content: ReportContent) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _TimeFrame:
-    """What charts over time share: the axis, its sentence, and the pauses that are shaded (`suffix` and `legend` name them)."""
+    """Common parts of charts over time: the axis, its sentence, and shaded pauses (`suffix` and `legend` name them)."""
 
     edges_s: Sequence[float]
     x: charts.Axis
@@ -205,7 +205,7 @@ def _throughput(frame: _TimeFrame, what: str, unit: str, per_s: Sequence[float])
     return _section(f"Throughput, {what} a second", frame.when, chart + frame.legend)
 
 
-def _offsets_left(frame: _TimeFrame, history: History) -> str:
+def _offsets_left(frame: _TimeFrame, history: MicroBatchHistory) -> str:
     at_s, lags = lag_points(history)
     chart = "<p>No data: the source did not report its log ends.</p>"
     if len(lags):

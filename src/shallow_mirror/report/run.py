@@ -1,4 +1,4 @@
-"""Driver, for the cli: gathers what a report shows and writes it. Starts no JVM, but for tables in a catalog."""
+"""Driver, for the cli: gathers the content of a report and writes it. Starts no JVM, but for tables in a catalog."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def gather_content(
 def choose_partition(
     positions: Mapping[SourcePartition, Position], topic: str | None, partition: int | None
 ) -> SourcePartition | None:
-    """Pure: of those that fit the one that reaches furthest. None where nothing was asked for and there is none."""
+    """Pure: of those that fit the one that reaches furthest. None if nothing was asked for and there is none."""
     fits = {
         source: position.offset
         for source, position in positions.items()
@@ -96,7 +96,7 @@ def _read_picture(offset_map: OffsetMap, source: SourcePartition) -> MapPicture 
 
 
 def _read_runs(tables: BestEffortTables, newest_run_epoch: int) -> list[Mapping[str, Any]]:
-    """Return a row for each run: what its two rows know."""
+    """Return a row for each run, from its two rows."""
     rows = tables.read(run_history.RUNS_TABLE, (Comparison("run_epoch", ">", newest_run_epoch - RUNS_SHOWN),))
     runs: dict[int, dict[str, Any]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Pure: rows of `micro_batches` as arrays, and what a plot of a few hundred points shows of any number of them."""
+"""Pure: rows of `micro_batches` as arrays, and plots of a few hundred points of any number of them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ BATCHES = ("raw", "rebuilt", "dropped", "quarantined")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """In order of time; every array has an element for each micro-batch. `lag_offsets` is NaN where it is not known.
+class MicroBatchHistory:
+    """In order of time; every array has an element for each micro-batch. `lag_offsets` is NaN if it is not known.
 
     `began_s` and `visible_s` are seconds since 1970. `step_ms` has a column for each of STEPS, `batches` one for each of BATCHES.
     """
@@ -74,7 +74,7 @@ class Groups:
     values: Floats
 
 
-def history_of(rows: Sequence[Mapping[str, Any]]) -> History:
+def history_of(rows: Sequence[Mapping[str, Any]]) -> MicroBatchHistory:
     ordered = sorted(rows, key=lambda row: (row["settled_at"], row["micro_batch"]))
     durations = [json.loads(row["duration_ms"]) for row in ordered]
     dropped = [json.loads(row["dropped_batch_counts"]) for row in ordered]
@@ -85,7 +85,7 @@ def history_of(rows: Sequence[Mapping[str, Any]]) -> History:
         (row["raw_batch_count"], row["rebuilt_batch_count"], sum(counts.values()), quarantined_bytes)
         for row, counts, quarantined_bytes in zip(ordered, dropped, quarantined, strict=True)
     ]
-    return History(
+    return MicroBatchHistory(
         micro_batch=np.array([row["micro_batch"] for row in ordered], np.int64),
         began_s=visible_s - total_s,
         visible_s=visible_s,
@@ -108,8 +108,8 @@ def _grouped(duration_ms: Mapping[str, float]) -> list[float]:
     return list(grouped.values())
 
 
-def rates(history: History, points: int = POINTS) -> Rates:
-    """Spread what a micro-batch copied over its own time: a plot of narrow stretches has no peaks that never were."""
+def rates(history: MicroBatchHistory, points: int = POINTS) -> Rates:
+    """Spread the amount of a micro-batch over its own time: a plot of narrow stretches has no peaks that never were."""
     edges = np.linspace(history.began_s.min(), history.visible_s.max(), min(points, 2 * len(history)) + 1)
     knots = np.maximum.accumulate(np.column_stack([history.began_s, history.visible_s]).ravel())
     width_s = edges[1] - edges[0]
@@ -123,8 +123,8 @@ def rates(history: History, points: int = POINTS) -> Rates:
     return Rates(edges_s=edges, bytes_per_s=per_second(history.size_bytes), records_per_s=per_second(history.records))
 
 
-def lag_points(history: History, points: int = POINTS) -> tuple[Floats, Floats]:
-    """(seconds, offsets): of every stretch of time its highest lag, where one is known."""
+def lag_points(history: MicroBatchHistory, points: int = POINTS) -> tuple[Floats, Floats]:
+    """(seconds, offsets): the highest known lag of every stretch of time."""
     is_known = ~np.isnan(history.lag_offsets)
     at_s, lag = history.visible_s[is_known], history.lag_offsets[is_known]
     if len(lag) <= points:
@@ -137,7 +137,7 @@ def lag_points(history: History, points: int = POINTS) -> tuple[Floats, Floats]:
     return ((edges[:-1] + edges[1:]) / 2)[is_there], highest[is_there]
 
 
-def grouped(history: History, values: Floats, *, is_mean: bool, bars: int = BARS) -> Groups:
+def grouped(history: MicroBatchHistory, values: Floats, *, is_mean: bool, bars: int = BARS) -> Groups:
     """Return sums of each group, or means."""
     size = max(1, -(-len(history) // bars))
     starts = np.arange(0, len(history), size)

@@ -1,1 +1,1 @@
-"""Schemas of a Schema Registry with the Confluent API, and what of them the registry of the target lacks."""
+"""Schemas of a Schema Registry with the Confluent API, and those that the registry of the target lacks."""

@@ -28,7 +28,7 @@ class ImportHistory(ImportLog, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReport:
-    """`plan`: what the target lacked. `done`: what was done about it; None where nothing was to be, or could be.
+    """`plan`: versions that the target lacked. `done`: the changes; None if nothing was to be, or could be.
 
     `after`: the plan of the registries as they are then. `leftovers`: subjects that a killed run has left in mode IMPORT.
     """
@@ -80,10 +80,10 @@ class SchemaReport:
 
 
 def copy_schemas(config: MirrorConfig, *, is_applied: bool = False, spark: Any = None) -> SchemaReport:
-    """Compare both registries; with `is_applied`, register what the target lacks. Nothing is written if there is a conflict.
+    """Compare both registries; with `is_applied`, register missing versions. Nothing is written if there is a conflict.
 
-    `spark`: the session that reaches tables in a catalog. Raises ConfigError where a setting, a permission or the registry itself
-    (READONLY, without import mode) has to change, RetriableError where a registry does not answer: the same call continues.
+    `spark`: the session that reaches tables in a catalog. Raises ConfigError if a setting, a permission or the registry itself
+    (READONLY, without import mode) has to change, RetriableError if a registry does not answer: the same call continues.
     """
     with open_registries(config) as (source, target):
         storage = (
@@ -134,7 +134,7 @@ def _require_subjects(subjects: Iterable[str], settings: SchemaSettings, source:
 
 
 def _require_modes(target: SchemaRegistry, plan: SchemaPlan, contents: TargetContents) -> None:
-    """Raise ConfigError where schemas have to be registered and the registry has no modes at all, so no import mode."""
+    """Raise ConfigError if schemas have to be registered and the registry has no modes at all, so no import mode."""
     if plan.to_register and not contents.modes_in_force:
         raise ConfigError(
             f"{target.name} has no import mode (GET /mode: not found), and without it ids cannot be equal: nothing was written. "
@@ -143,7 +143,7 @@ def _require_modes(target: SchemaRegistry, plan: SchemaPlan, contents: TargetCon
 
 
 def _require_writable(target: SchemaRegistry, plan: SchemaPlan, leftovers: Iterable[UnfinishedImport]) -> None:
-    """Raise ConfigError where what has to change is in a mode that forbids it."""
+    """Raise ConfigError if what has to change is in a mode that forbids it."""
     left = {leftover.subject for leftover in leftovers}
     read_only = [subject for subject in plan.read_only if subject not in left]
     if read_only:

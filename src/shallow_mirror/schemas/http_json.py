@@ -46,7 +46,7 @@ class JsonResponse:
 
     @property
     def error_code(self) -> int:
-        """Return the registry's own code, such as 40401; 0 where there is none."""
+        """Return the registry's own code, such as 40401; 0 if there is none."""
         code = self.document.get("error_code") if isinstance(self.document, dict) else None
         return code if isinstance(code, int) else 0
 

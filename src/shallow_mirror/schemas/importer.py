@@ -20,7 +20,7 @@ from shallow_mirror.schemas.subject_versions import SubjectVersion
 
 
 class ImportLog(Protocol):
-    """Where subjects in mode IMPORT are recorded."""
+    """Record of subjects in mode IMPORT."""
 
     def begin(self, modes_before: Mapping[str, str | None]) -> None:
         """Record them before they are set."""
@@ -33,7 +33,7 @@ class ImportLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """What was done: versions registered and softly deleted; subjects that an earlier run had left in IMPORT, set back."""
+    """Changes: versions registered and softly deleted; subjects that an earlier run had left in IMPORT, set back."""
 
     registered: tuple[SubjectVersion, ...] = ()
     restored: tuple[str, ...] = ()
@@ -42,9 +42,9 @@ class Import:
 def carry_out(
     plan: SchemaPlan, registry: SchemaRegistry, target: TargetContents, leftovers: Iterable[UnfinishedImport], log: ImportLog
 ) -> Import:
-    """Register what the plan says, and set back what earlier runs left. The plan has no conflicts.
+    """Register the versions of the plan, and set back modes that earlier runs left. The plan has no conflicts.
 
-    Raises ConfigError, RetriableError; what was registered until then stays, and the same call continues.
+    Raises ConfigError, RetriableError; registered versions stay, and the same call continues.
     """
     left = {leftover.subject: leftover.mode_before for leftover in leftovers}
     subjects = [name for name in plan.imported_subjects if name in left or target.modes_in_force.get(name) != IMPORT]
@@ -117,7 +117,7 @@ def _require_import_mode(registry: SchemaRegistry, subject: str) -> None:
 
 
 def _register(registry: SchemaRegistry, version: SubjectVersion) -> None:
-    """Register a version. Raises ConfigError where the registry gives it another id, because it has no import mode."""
+    """Register a version. Raises ConfigError if the registry gives it another id, because it has no import mode."""
     given = registry.register(version)
     if given != version.id:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Pure: the order in which versions are registered: what a schema refers to comes first, and a subject's lower versions."""
+"""Pure: order of registration: the references of a schema come first, and a subject's lower versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def registration_order(versions: Iterable[SubjectVersion]) -> list[SubjectVersio
 
 
 def _versions_before(by_key: Mapping[_Key, SubjectVersion]) -> dict[_Key, Sequence[_Key]]:
-    """Return for each version what has to be registered before it."""
+    """Return for each version those to register before it."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for subject, number in sorted(by_key):
         numbers[subject].append(number)
@@ -45,7 +45,7 @@ def _visit(
     ordered: dict[_Key, SubjectVersion],
     entered: set[_Key],
 ) -> None:
-    """Add a version behind what comes before it, without recursion: a subject may have thousands of versions."""
+    """Add a version behind its predecessors, without recursion: a subject may have thousands of versions."""
     path = [key]
     while path:
         current = path[-1]

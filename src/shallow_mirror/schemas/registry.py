@@ -24,7 +24,7 @@ IMPORT, READONLY, READWRITE = "IMPORT", "READONLY", "READWRITE"
 
 
 class SchemaRegistry:
-    """Every request raises ConfigError where only settings, permissions or another registry help, RetriableError otherwise."""
+    """Every request raises ConfigError if only settings, permissions or another registry help, RetriableError otherwise."""
 
     def __init__(self, settings: RegistrySettings, *, side: str, alias: str, sleep: Callable[[float], None] = time.sleep) -> None:
         assert settings.url is not None
@@ -46,13 +46,13 @@ class SchemaRegistry:
         return sorted(str(name) for name in names)
 
     def version_numbers(self, subject: str) -> dict[int, bool]:
-        """Return whether each version of a subject is soft-deleted; empty where there is no such subject."""
+        """Return whether each version of a subject is soft-deleted; empty if there is no such subject."""
         path = f"/subjects/{_quoted(subject)}/versions"
         existing, all_numbers = self._numbers(f"{path}?deleted=false"), self._numbers(f"{path}?deleted=true")
         return {number: number not in existing for number in sorted(existing | all_numbers)}
 
     def version(self, subject: str, number: int, *, is_deleted: bool = False) -> SubjectVersion | None:
-        """Return a version of a subject; None where it does not exist, or not any more."""
+        """Return a version of a subject; None if it does not exist, or not any more."""
         path = f"/subjects/{_quoted(subject)}/versions/{number}" + ("?deleted=true" if is_deleted else "")
         response = self._client.request("GET", path)
         if response.status == _NOT_FOUND:
@@ -74,7 +74,7 @@ class SchemaRegistry:
         return self.version(subject, number, is_deleted=True) is not None
 
     def schema(self, schema_id: SchemaId) -> Schema | None:
-        """Return the schema of an id; None where no schema has it."""
+        """Return the schema of an id; None if no schema has it."""
         path = f"/schemas/ids/{schema_id.id}"
         if schema_id.context != DEFAULT_CONTEXT:
             path += f"?subject={_quoted(f':.{schema_id.context}:')}"
@@ -88,7 +88,7 @@ class SchemaRegistry:
             raise self._malformed(path, error) from None
 
     def compatibility(self, subject: str = "") -> str | None:
-        """Return the compatibility level of a subject, or of the registry; None where the subject has none of its own."""
+        """Return the compatibility level of a subject, or of the registry; None if the subject has none of its own."""
         return self._value(f"/config{_below(subject)}", "compatibilityLevel")
 
     def set_compatibility(self, subject: str, level: str) -> None:
@@ -96,11 +96,11 @@ class SchemaRegistry:
         self._require_success(response, f"set the compatibility level {level}", subject)
 
     def mode(self, subject: str = "") -> str | None:
-        """Return the mode of a subject, or of the registry; None where the subject has none of its own, or without modes."""
+        """Return the mode of a subject, or of the registry; None if the subject has none of its own, or without modes."""
         return self._value(f"/mode{_below(subject)}", "mode")
 
     def mode_in_force(self, subject: str) -> str | None:
-        """Return the mode that a subject has, of its own or the registry's; None where the registry has no modes."""
+        """Return the mode that a subject has, of its own or the registry's; None if the registry has no modes."""
         return self._value(f"/mode/{_quoted(subject)}?defaultToGlobal=true", "mode") or self.mode()
 
     def set_mode(self, subject: str, mode: str) -> None:
@@ -115,7 +115,7 @@ class SchemaRegistry:
         self._require_success(response, f"set mode {mode}", subject)
 
     def reset_mode(self, subject: str) -> None:
-        """Let a subject have the registry's mode again: as its own mode where the registry cannot delete modes (Confluent 6)."""
+        """Let a subject have the registry's mode again: as its own mode if the registry cannot delete modes (Confluent 6)."""
         response = self._client.request("DELETE", f"/mode/{_quoted(subject)}")
         if response.status not in _NO_MODES:
             self._require_success(response, "delete the mode", subject)
@@ -147,7 +147,7 @@ class SchemaRegistry:
             raise self._malformed(path, error) from None
 
     def _all_items(self, path: str) -> list[Any] | None:
-        """Return the items of all pages of a list; None where it does not exist."""
+        """Return the items of all pages of a list; None if it does not exist."""
         page = self._page(path)
         if page is None:
             return None
@@ -203,7 +203,7 @@ class SchemaRegistry:
 
 @contextmanager
 def open_registries(config: MirrorConfig) -> Iterator[tuple[SchemaRegistry, SchemaRegistry]]:
-    """Yield the registries of source and target. Raises ConfigError where the file has none."""
+    """Yield the registries of source and target. Raises ConfigError if the file has none."""
     settings = config.schemas
     if not settings.has_registries:
         raise ConfigError("schemas.source.url and schemas.target.url: are missing: give the URLs of both Schema Registries")

@@ -19,7 +19,7 @@ def read_source(registry: SchemaRegistry, subjects: Sequence[str]) -> RegistryCo
 
 
 def read_target(registry: SchemaRegistry, source: RegistryContents, subjects: Sequence[str]) -> TargetContents:
-    """Return what the target has of the same subjects, of the ids that it lacks a version with, and of what they refer to."""
+    """Return the target's versions of the same subjects, of the ids of missing versions, and of their references."""
     versions = tuple(_versions(registry, subjects))
     missing, modes = missing_versions(source, versions), _modes(registry, subjects)
     ids = sorted({version.schema_id for version in missing})

@@ -1,7 +1,7 @@
-"""Pure: what the registry of the target lacks, given that of the source, and what contradicts it.
+"""Pure: versions that the registry of the target lacks, given that of the source, and conflicts.
 
-Ids and versions stay equal, because records hold ids. What the target has is never changed: where an id or a version is taken by
-another schema, that is a conflict.
+Ids and versions stay equal, because records hold ids. Versions of the target are never changed: where an id or a version is
+taken by another schema, that is a conflict.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ READ_ONLY_MODES = ("READONLY", "READONLY_OVERRIDE", "FORWARD")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryContents:
-    """What a registry has of the selected subjects.
+    """Content of a registry of the selected subjects.
 
-    `compatibility` and `modes` by subject, where a subject has its own; `compatibility[GLOBAL]` is that of the registry.
+    `compatibility` and `modes` by subject if a subject has its own; `compatibility[GLOBAL]` is that of the registry.
     """
 
     versions: tuple[SubjectVersion, ...]
@@ -93,7 +93,7 @@ def missing_versions(source: RegistryContents, target: Iterable[SubjectVersion])
 
 
 def plan_schemas(source: RegistryContents, target: TargetContents, *, levels: str = "all") -> SchemaPlan:
-    """Return what to do at the target. `levels`: which compatibility levels are copied (all, subjects, off)."""
+    """Return the plan for the target. `levels`: which compatibility levels are copied (all, subjects, off)."""
     by_key = {version.key: version for version in target.versions}
     missing = missing_versions(source, target.versions)
     present = [version for version in source.versions if version.key in by_key and version.is_same(by_key[version.key])]

@@ -26,7 +26,7 @@ class SchemaReference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """A schema without its id. `contract`: its metadata and rules as canonical JSON, empty where it has none."""
+    """A schema without its id. `contract`: its metadata and rules as canonical JSON, empty if it has none."""
 
     type: str = DEFAULT_TYPE
     text: str
@@ -35,7 +35,7 @@ class Schema:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Schema:
-        """Return the schema of a response of a registry. Raises KeyError, TypeError, ValueError where it has none."""
+        """Return the schema of a response of a registry. Raises KeyError, TypeError, ValueError if it has none."""
         references = document.get("references") or ()
         return cls(
             type=str(document.get("schemaType") or DEFAULT_TYPE),
@@ -48,7 +48,7 @@ class Schema:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return what a registration of the schema sends."""
+        """Return the body of a registration of the schema."""
         references = [reference._asdict() for reference in self.references]
         contract = json.loads(self.contract) if self.contract else {}
         return {"schemaType": self.type, "schema": self.text, **({"references": references} if references else {}), **contract}
@@ -93,7 +93,7 @@ class SubjectVersion:
 
     @property
     def referenced_keys(self) -> tuple[tuple[str, int], ...]:
-        """Return subject and version of what the schema refers to."""
+        """Return subject and version of the references of the schema."""
         context = context_of(self.subject)
         return tuple((qualified(reference.subject, context), reference.version) for reference in self.schema.references)
 

@@ -15,7 +15,7 @@ _SAMPLE = "any-topic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A cluster or an archive. `addresses`: bootstrap servers, or where the archive's tables are."""
+    """A cluster or an archive. `addresses`: bootstrap servers, or the location of the archive's tables."""
 
     key: str
     kind: str
@@ -49,7 +49,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class FlowRing:
     """Flows in their order, and the topic in the source of the first one."""
 
     flows: tuple[Flow, ...]
@@ -71,7 +71,7 @@ class Topology:
 
     nodes: tuple[Node, ...]
     flows: tuple[Flow, ...]
-    rings: tuple[Ring, ...]
+    rings: tuple[FlowRing, ...]
     fed_twice: tuple[FedTwice, ...]
     topics: Mapping[str, tuple[str, ...]]
     is_connected: bool
@@ -107,7 +107,10 @@ class Topology:
 
 
 def build_topology(nodes: Sequence[Node], flows: Sequence[Flow], topics_of: Mapping[str, Collection[str]] | None) -> Topology:
-    """Return what flows where. `topics_of`: the topics of each cluster, None where they are not known: then examples are used."""
+    """Return the flows between clusters and archives.
+
+    `topics_of`: the topics of each cluster, None if they are not known: then examples are used.
+    """
     mirrors = [flow for flow in flows if flow.kind == "mirror"]
     examples = {topic for flow in flows for topic in example_topics(flow.include)}
     known = {node.key: examples if topics_of is None else topics_of.get(node.key, ()) for node in nodes}
@@ -126,7 +129,7 @@ def build_topology(nodes: Sequence[Node], flows: Sequence[Flow], topics_of: Mapp
 
 
 def example_topics(patterns: Iterable[str]) -> list[str]:
-    """Return a name that each pattern matches, where its beginning gives one; of `.*` any name."""
+    """Return a name that each pattern matches, from its beginning; of `.*` any name."""
     names = []
     for pattern in patterns:
         match = _LITERAL.match(pattern)
@@ -136,7 +139,7 @@ def example_topics(patterns: Iterable[str]) -> list[str]:
     return names
 
 
-def _rings(mirrors: Sequence[Flow], topics_of: Mapping[str, Collection[str]]) -> Iterator[Ring]:
+def _rings(mirrors: Sequence[Flow], topics_of: Mapping[str, Collection[str]]) -> Iterator[FlowRing]:
     """Yield each ring once, with one topic: a way of a topic that comes back to a mirror which takes it again."""
     seen: set[frozenset[str]] = set()
     for first in mirrors:
@@ -145,7 +148,7 @@ def _rings(mirrors: Sequence[Flow], topics_of: Mapping[str, Collection[str]]) ->
                 names = frozenset(flow.name for flow in ring)
                 if names not in seen:
                     seen.add(names)
-                    yield Ring(flows=ring, topic=topic)
+                    yield FlowRing(flows=ring, topic=topic)
 
 
 def _ways_back(way: tuple[Flow, ...], began: str, topic: str, mirrors: Sequence[Flow]) -> Iterator[tuple[Flow, ...]]:

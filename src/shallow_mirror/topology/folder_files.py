@@ -41,7 +41,7 @@ class _End:
 def read_topology(folder: Path, *, is_connecting: bool = False) -> Topology:
     """Return the topology of a folder. With `is_connecting`, topics and cluster ids are read from the clusters.
 
-    Raises ConfigError with every problem of the files, or where there are none; RetriableError where a cluster does not answer.
+    Raises ConfigError with every problem of the files, or if there are none; RetriableError if a cluster does not answer.
     """
     configs = _read_folder(folder)
     ends = [end for _, config in configs for end in _ends(config)]

@@ -14,7 +14,7 @@ _LONGEST = 34
 """Characters of a label; the whole text is in its title."""
 
 _LABEL_SHARES = (0.36, 0.5, 0.24, 0.64)
-"""Where on an arrow its label may be: nearer to its start, so that labels of two opposite flows do not meet."""
+"""Places of a label on an arrow: nearer to its start, so that labels of two opposite flows do not meet."""
 _LABEL_WIDTH, _LABEL_HEIGHT = 130, 30
 
 _STYLE = """
@@ -120,7 +120,7 @@ def _along(start: float, control: float, end: float, share: float) -> float:
 
 
 def _edge(centre: Point, toward: Point) -> Point:
-    """Return where the line from the centre of a box leaves it."""
+    """Return the point at which the line from the centre of a box leaves it."""
     dx, dy = toward[0] - centre[0], toward[1] - centre[1]
     share = min(_BOX_WIDTH / 2 / abs(dx) if dx else math.inf, _BOX_HEIGHT / 2 / abs(dy) if dy else math.inf)
     return centre[0] + dx * share, centre[1] + dy * share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shallow_mirror.streaming.watch.health import LEAST_LIVE_S, LEAST_READY_S, HealthLimits, RunHealth, Verdict
+from shallow_mirror.streaming.watch.health import LEAST_LIVE_S, LEAST_READY_S, HealthLimits, ProbeResult, RunHealth
 
 LIMITS = HealthLimits(live_s=600.0, ready_s=66.0)
 
@@ -36,12 +36,12 @@ def copying(health: RunHealth) -> RunHealth:
 
 
 def test_a_start_is_live_and_not_ready_until_the_first_plan(health: RunHealth) -> None:
-    assert (health.live(), health.ready()) == (Verdict(True, "live"), Verdict(False, "not ready: waits for: start"))
+    assert (health.live(), health.ready()) == (ProbeResult(True, "live"), ProbeResult(False, "not ready: waits for: start"))
     health.on_take_over()
     health.on_step("start: waiting for the first plan")
     assert health.ready().text == "not ready: waits for: start: waiting for the first plan"
     health.on_progress()
-    assert (health.live(), health.ready()) == (Verdict(True, "live"), Verdict(True, "ready"))
+    assert (health.live(), health.ready()) == (ProbeResult(True, "live"), ProbeResult(True, "ready"))
 
 
 def test_a_run_that_plans_without_owning_its_tables_is_not_ready(health: RunHealth) -> None:
@@ -102,7 +102,9 @@ def test_a_micro_batch_that_hangs_is_first_not_ready_and_then_not_live_although_
         clock.now += LIMITS.live_s
         health.on_idle_loop(is_progress=True)
         health.on_wait("EndTxn at kafka.west:9092")
-        assert health.live() == Verdict(False, "not live: the run has not moved for 667 s, the limit is 600 s: in a micro-batch")
+        assert health.live() == ProbeResult(
+            False, "not live: the run has not moved for 667 s, the limit is 600 s: in a micro-batch"
+        )
     assert health.live().is_passed
 
 

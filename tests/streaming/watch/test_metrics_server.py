@@ -13,7 +13,7 @@ import pytest
 from tests.support.probes import probe
 
 from shallow_mirror.local_kafka.ports import free_ports
-from shallow_mirror.streaming.watch.health import Verdict
+from shallow_mirror.streaming.watch.health import ProbeResult
 from shallow_mirror.streaming.watch.metrics_server import MAX_REQUESTS, listen, with_probes
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def metrics(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterabl
     return [b"some_metric 1\n"]
 
 
-APPLICATION = with_probes(metrics, lambda: Verdict(True, "live"), lambda: Verdict(False, "not ready: waits for: start"))
+APPLICATION = with_probes(metrics, lambda: ProbeResult(True, "live"), lambda: ProbeResult(False, "not ready: waits for: start"))
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ _PROCESSES = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """Where everything of a rehearsal is. `is_denied`: also ACLs on its topics."""
+    """Places of a rehearsal. `is_denied`: also ACLs on its topics."""
 
     prefix: str
     folder: str
@@ -50,7 +50,7 @@ class Leftovers:
 
 
 def remove_all(files: MigrationFiles, rehearsals: Sequence[Mapping[str, Any]], owner: Owner) -> list[str]:
-    """Remove what rehearsals left, and record it. Return what could not be deleted: it is left for the next call."""
+    """Remove what rehearsals left, and record it. Return the rest, which the next call deletes."""
     left: list[str] = []
     for document in rehearsals:
         not_deleted = remove(files, Leftovers.of(document))
@@ -61,9 +61,9 @@ def remove_all(files: MigrationFiles, rehearsals: Sequence[Mapping[str, Any]], o
 
 
 def remove(files: MigrationFiles, leftovers: Leftovers, clock: Callable[[], float] = time.monotonic) -> list[str]:
-    """Stop the mirrors of a rehearsal, and delete its topics, groups, ACLs and files. Return what could not be deleted in time.
+    """Stop the mirrors of a rehearsal, and delete its topics, groups, ACLs and files. Return those not deleted in time.
 
-    Raises ConfigError where a permission is missing, RetriableError where a cluster does not answer.
+    Raises ConfigError if a permission is missing, RetriableError if a cluster does not answer.
     """
     for mirror in mirrors_of(leftovers.folder):
         mirror.stop()
@@ -79,7 +79,7 @@ def remove(files: MigrationFiles, leftovers: Leftovers, clock: Callable[[], floa
 def mirrors_of(folder: str) -> Iterator[StartedMirror]:
     """Yield the processes of this machine that run a mirror file of `folder`.
 
-    None where the system does not list processes in /proc: those of a killed rehearsal end by themselves then, in time.
+    None if the system does not list processes in /proc: those of a killed rehearsal end by themselves then, in time.
     """
     for process in _PROCESSES.glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is another user's

@@ -34,7 +34,7 @@ from shallow_mirror.migration.state import REHEARSED, REHEARSING, Phase
 from shallow_mirror.migration.steps import Direction, Step
 
 RUN_FOR = ("--for", "1800")
-"""Scratch mirrors end by themselves, also where the rehearsal was killed."""
+"""Scratch mirrors end by themselves, also if the rehearsal was killed."""
 START_S = 180.0
 TRAFFIC_S = 3.0
 """So long the scratch writer writes at the target before it moves back."""

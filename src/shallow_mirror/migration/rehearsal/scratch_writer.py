@@ -59,7 +59,7 @@ class ScratchWriter:
         self._failure: BaseException | None = None
 
     def fill(self, cluster: ClusterSettings, topic_of: Callable[[str], str]) -> None:
-        """Write the sample. Raises ConfigError where nothing of it can be written, RetriableError.
+        """Write the sample. Raises ConfigError if nothing of it can be written, RetriableError.
 
         `topic_of` returns the topic to write to, of a topic of the sample.
         """
