@@ -27,10 +27,11 @@ def test_an_error_that_names_its_file_and_one_of_another_kind_pass_unchanged(tmp
 
 
 def test_files_of_the_planner_and_the_settings_of_sparks_log_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_space(path: Path, text: str, encoding: str) -> int:
+    def no_space(_path: Path, _content: object, **_options: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", no_space)
+    monkeypatch.setattr(Path, "write_bytes", no_space)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/paused.json"):
         planner_state.write_paused_topics(tmp_path / "paused.json", ["orders"])
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/_spark.log4j2.properties'"):
