@@ -27,6 +27,7 @@ from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.preserved.offset_probe import require_preserved_offsets
 from shallow_mirror.sinks.kafka.preserved.shared_producers import (
@@ -222,6 +223,7 @@ class MirrorQuery:
             planned_ranges=functools.partial(planner_state.read_planned_ranges, planned_path),
             guard=guard,
             settings=PreservedSettings(self.target) if self.config.topics.preserves_offsets else None,
+            held=HeldRecords(self.target) if self.config.topics.preserves_offsets else None,
         )
 
     def _log_filling(self, targets: TargetTopics) -> LogFilling | None:
