@@ -243,10 +243,9 @@ class _RestoreRun:
 
     def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics) -> KafkaSink:
         config = self._config
-        job = KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
         return KafkaSink(
             # A log that has to wait for requests of an earlier run is left out meanwhile: an error would stop the other slots.
-            job=replace(job, leaves_out=config.topics.preserves_offsets, guard_times=self._preserved.guard_times),
+            job=replace(self._job_template(owner), leaves_out=config.topics.preserves_offsets),
             slots=config.write.slots,
             owner=owner,
             performer=performer,
@@ -255,6 +254,10 @@ class _RestoreRun:
             guard=guard,
             settings=PreservedSettings(self._target) if config.topics.preserves_offsets else None,
         )
+
+    def _job_template(self, owner: OffsetMapOwner) -> KafkaSlotJob:
+        job = KafkaSlotJob.template(self._config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
+        return replace(job, guard_times=self._preserved.guard_times)
 
     def _micro_batch_sink(self, kafka: KafkaSink) -> MicroBatchSink:
         config = self._config
@@ -354,9 +357,7 @@ class _RestoreRun:
         if starts:
             decide_first_rows(owner, self._preserved.with_producers(rows_at(starts, targets), deadline))
         if self._preserved.guard_times is not None:
-            job = KafkaSlotJob.of_mirror(self._config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
-            job = replace(job, guard_times=self._preserved.guard_times)
-            LogFilling(owner, self._target, job, lambda: targets.routes, self._supervisor.deadline).fill()
+            LogFilling(owner, self._target, self._job_template(owner), lambda: targets.routes, self._supervisor.deadline).fill()
 
     def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> None:
         """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
