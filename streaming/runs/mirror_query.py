@@ -206,7 +206,7 @@ class MirrorQuery:
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline, targets.gone)
 
     def _kafka_sink(self, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics, planned_path: Path) -> KafkaSink:
-        job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        job = KafkaSlotJob.template(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         return KafkaSink(
             job=replace(
                 job,
@@ -230,7 +230,7 @@ class MirrorQuery:
         """Fill the logs of preserved topics up to the positions. Return what does so later; None where no topic is preserved."""
         if self.guard_times is None:
             return None
-        job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        job = KafkaSlotJob.template(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         filling = LogFilling(
             self.owner,
             self.target,
