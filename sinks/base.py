@@ -177,6 +177,12 @@ class Sink(Protocol):
         then nothing is decided, RoundRepeatedError, OutcomeUnknownError, and RetriableError.
         """
 
+    def with_copied(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> tuple[DecidedSegment, ...]:
+        """Return rows of offsets that the source no longer has; those that the target holds already are rows of copied ones.
+
+        Raises RetriableError.
+        """
+
     def can_avoid(self, error: MirrorError) -> bool:
         """Return whether the next round avoids the cause of `error`, which is noted then."""
 

@@ -133,6 +133,10 @@ class ArchiveSink:
                 self._owner.decide(rows, highest_slot=-1)
         return MicroBatchOutcome(rows, (), results)
 
+    def with_copied(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> tuple[DecidedSegment, ...]:
+        """Return `rows`: what no decision names is not in the archive."""
+        return tuple(rows)
+
     def can_avoid(self, error: MirrorError) -> bool:
         return False
 

@@ -42,6 +42,7 @@ from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
+from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
@@ -115,11 +116,12 @@ class KafkaSink:
         clock: Callable[[], float] = time.monotonic,
         guard: RunGuard | None = None,
         settings: PreservedSettings | None = None,
+        held: HeldRecords | None = None,
     ) -> None:
         """`job` is the template of every slot's, without the values of one round. `open_input`: opens the input of slots.
 
         `planned_ranges`: returns the known ranges of the next round. `target_speeds`: of the paths to
-        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it. `settings`: None if no topic
+        the target, as an earlier sink has seen them. `guard`: as `recover` has taken it. `settings`, `held`: None if no topic
         is preserved.
         """
         self._job = job
@@ -135,7 +137,7 @@ class KafkaSink:
         """When a request of another writer, or one of ours without an answer, may have been on its way the last time."""
         self._stable_ends: Mapping[TopicPartition, int] = {}
         self._planned_ranges = planned_ranges
-        self._guard, self._settings = guard, settings
+        self._guard, self._settings, self._held = guard, settings, held
         self._prepared: frozenset[SlotTxn] = frozenset()
         """The transactions of this round whose producer epochs were taken before the guard was asked for."""
         self._source_speeds, self._target_speeds = _NOT_MEASURED, target_speeds
@@ -242,6 +244,12 @@ class KafkaSink:
             if known.metadata.is_in_sync(target):
                 additions.setdefault(txn, set()).add(target)
         return {txn: sorted(targets) for txn, targets in additions.items()}
+
+    def with_copied(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> tuple[DecidedSegment, ...]:
+        """Return rows of expired offsets. Records of an earlier run that a log with preserved offsets holds count as copied."""
+        if self._held is None:
+            return tuple(rows)
+        return self._held.replace_expired(rows, self._shared_producers(), deadline)
 
     def _shared_producers(self) -> dict[SourcePartition, int]:
         """Return the producer id of each partition with preserved offsets."""

@@ -360,7 +360,8 @@ class MicroBatchSink:
         if self._source is None:
             raise loss
         lineages = {source: position.lineage for source, position in positions.items()}
-        return expired_rows(loss, _positions_after(positions, first_rows), targets, lineages, self._source, deadline)
+        rows = expired_rows(loss, _positions_after(positions, first_rows), targets, lineages, self._source, deadline)
+        return self._sink.with_copied(rows, deadline)
 
 
 def _positions_after(

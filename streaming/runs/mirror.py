@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,14 +21,13 @@ from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.errors import CorruptBatchError, DataLossError, StoppedError
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.mirror_query import MirrorQuery
 from shallow_mirror.streaming.runs.permissions import require_acls
 from shallow_mirror.streaming.runs.supervisor import CONNECT_ATTEMPT_MS, Supervisor
+from shallow_mirror.streaming.runs.take_over import ClusterIds, refuse_ids_of_another, take_over_offset_map
 from shallow_mirror.streaming.spark.spark_session import RunSession, session_of_run
 from shallow_mirror.streaming.watch.error_hints import with_remedy
 from shallow_mirror.streaming.watch.reported_run import ReportedRun
@@ -182,19 +180,12 @@ class _Run:
 
     def _take_over(self) -> OffsetMapOwner:
         if self.owner is None:
-            self.owner = OffsetMapOwner.take_over(
+            self.owner = take_over_offset_map(
+                self.config,
                 self.storage,
-                mirror=self.config.mirror,
-                source_cluster_id=self.source_cluster_id,
-                target_cluster_id=self.target_cluster_id,
-                run=self.identity,
-                now_ms=lambda: int(time.time() * 1000),
-                before_creation=self._refuse_used_ids,
-                slots=id_count(self.config.write.slots),
+                ClusterIds(source=self.source_cluster_id, target=self.target_cluster_id),
+                self.identity,
+                before_creation=lambda: refuse_ids_of_another(self.config, self.target, self.supervisor.deadline()),
             )
             _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
         return self.owner
-
-    def _refuse_used_ids(self) -> None:
-        ids = transactional_ids(self.config.mirror, id_count(self.config.write.slots))
-        refuse_used_ids(self.target, ids, self.supervisor.deadline())

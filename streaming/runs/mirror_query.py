@@ -27,6 +27,7 @@ from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
 from shallow_mirror.sinks.kafka.preserved.offset_probe import require_preserved_offsets
 from shallow_mirror.sinks.kafka.preserved.shared_producers import (
@@ -205,7 +206,7 @@ class MirrorQuery:
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline, targets.gone)
 
     def _kafka_sink(self, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics, planned_path: Path) -> KafkaSink:
-        job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        job = KafkaSlotJob.template(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         return KafkaSink(
             job=replace(
                 job,
@@ -222,13 +223,14 @@ class MirrorQuery:
             planned_ranges=functools.partial(planner_state.read_planned_ranges, planned_path),
             guard=guard,
             settings=PreservedSettings(self.target) if self.config.topics.preserves_offsets else None,
+            held=HeldRecords(self.target) if self.config.topics.preserves_offsets else None,
         )
 
     def _log_filling(self, targets: TargetTopics) -> LogFilling | None:
         """Fill the logs of preserved topics up to the positions. Return what does so later; None where no topic is preserved."""
         if self.guard_times is None:
             return None
-        job = KafkaSlotJob.of_mirror(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        job = KafkaSlotJob.template(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         filling = LogFilling(
             self.owner,
             self.target,

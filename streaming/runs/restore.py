@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -35,12 +34,10 @@ from shallow_mirror.sinks.archive.object_owner import require_objects
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
 from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.targets.filled_topics import refuse_filled_topics
 from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
 from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
 from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
@@ -64,6 +61,7 @@ from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
 from shallow_mirror.streaming.runs.restore_decision import RestoreDecision, decide_restore
 from shallow_mirror.streaming.runs.restored_retention import RestoredRetention
 from shallow_mirror.streaming.runs.supervisor import CONNECT_ATTEMPT_MS, Supervisor
+from shallow_mirror.streaming.runs.take_over import ClusterIds, refuse_ids_of_another, take_over_offset_map
 from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.streaming.watch.reported_run import ReportedRun
 from shallow_mirror.streaming.watch.run_reporter import RunReporter
@@ -187,22 +185,15 @@ class _RestoreRun:
     def _take_over(self) -> OffsetMapOwner:
         config = self._config
         if self._owner is None:
-            self._owner = OffsetMapOwner.take_over(
+            self._owner = take_over_offset_map(
+                config,
                 self._storage,
-                mirror=config.mirror,
-                source_cluster_id=self._table.source_cluster_id,
-                target_cluster_id=self._target_cluster_id,
-                run=self._identity,
-                now_ms=lambda: int(time.time() * 1000),
-                before_creation=self._refuse_used_ids,
-                slots=id_count(config.write.slots),
+                ClusterIds(source=self._table.source_cluster_id, target=self._target_cluster_id),
+                self._identity,
+                before_creation=lambda: refuse_ids_of_another(config, self._target, self._supervisor.deadline()),
             )
             _log.info("run epoch %d took over the offset map in %s", self._owner.run_epoch, config.tables)
         return self._owner
-
-    def _refuse_used_ids(self) -> None:
-        ids = transactional_ids(self._config.mirror, id_count(self._config.write.slots))
-        refuse_used_ids(self._target, ids, self._supervisor.deadline())
 
     def _copy(self, owner: OffsetMapOwner, spark: Any) -> bool:
         """Resolve what the last attempt left open, then copy what is left. Return False at a stop."""
@@ -252,10 +243,9 @@ class _RestoreRun:
 
     def _kafka_sink(self, owner: OffsetMapOwner, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics) -> KafkaSink:
         config = self._config
-        job = KafkaSlotJob.of_mirror(config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
         return KafkaSink(
             # A log that has to wait for requests of an earlier run is left out meanwhile: an error would stop the other slots.
-            job=replace(job, leaves_out=config.topics.preserves_offsets, guard_times=self._preserved.guard_times),
+            job=replace(self._job_template(owner), leaves_out=config.topics.preserves_offsets),
             slots=config.write.slots,
             owner=owner,
             performer=performer,
@@ -264,6 +254,10 @@ class _RestoreRun:
             guard=guard,
             settings=PreservedSettings(self._target) if config.topics.preserves_offsets else None,
         )
+
+    def _job_template(self, owner: OffsetMapOwner) -> KafkaSlotJob:
+        job = KafkaSlotJob.template(self._config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
+        return replace(job, guard_times=self._preserved.guard_times)
 
     def _micro_batch_sink(self, kafka: KafkaSink) -> MicroBatchSink:
         config = self._config
@@ -363,9 +357,7 @@ class _RestoreRun:
         if starts:
             decide_first_rows(owner, self._preserved.with_producers(rows_at(starts, targets), deadline))
         if self._preserved.guard_times is not None:
-            job = KafkaSlotJob.of_mirror(self._config, map_id=owner.map_id, run_id=self._identity.run_id, observer=self._observer)
-            job = replace(job, guard_times=self._preserved.guard_times)
-            LogFilling(owner, self._target, job, lambda: targets.routes, self._supervisor.deadline).fill()
+            LogFilling(owner, self._target, self._job_template(owner), lambda: targets.routes, self._supervisor.deadline).fill()
 
     def _require_complete(self, owner: OffsetMapOwner, decided: RestoreRanges) -> None:
         """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""

@@ -14,6 +14,7 @@ from tests.verify.mirrored import TOPIC, Mirrored
 
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
+from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.migration import reverse_mirror
@@ -22,6 +23,7 @@ from shallow_mirror.operations.quarantine_retry import retry
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
 from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
 from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
+from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.thorough
@@ -125,3 +127,11 @@ def test_a_command_decides_nothing_once_a_run_with_a_copy_of_the_tables_has_begu
     copy.require(deadline(), is_begun_enough=False)
     assert _committed(mirrored) == before
     assert reverse_mirror.reverse_positions(_of_reverse(mirrored)) == {}
+
+
+@COMMANDS
+def test_a_command_claims_the_transactional_ids_that_a_start_claims(mirrored: Mirrored, command: Command, mirror: str) -> None:
+    config = command(mirrored, lambda: None)
+    recorded = OffsetMap.open(config.table_location, mirror=config.mirror).recorded()
+    assert recorded is not None
+    assert recorded.highest_slot + 1 == id_count(config.write.slots)

@@ -10,7 +10,9 @@ from tests.operators.actions import (
     Action,
     Begin,
     CommitGroup,
+    DeleteRecords,
     End,
+    ForeignWrite,
     HandOver,
     Idle,
     Pause,
@@ -100,6 +102,9 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
         (SetOffsets("preserved"), Write(0, 0, 2), Run(), Write(0, 0, 2), Run(), PutBackTables(1), Run()),
         (UNCOMMITTED, Begin(0, 0, 2), Run(), COMMITTED, Write(0, 0, 1), Run(stays=True), End(is_commit=False), Run()),
         (UNCOMMITTED, Begin(0, 0, 2), Run(), COMMITTED, Begin(0, 0, 1), Run(), End(is_commit=True), Run()),
+        (Run(), Write(1, 1, 1), Run(18), PutBackTables(0), Run(), PutBackTables(1)),
+        (SetOffsets("preserved"), Write(0, 2, 3), Run(0, True, 93, ForeignWrite(0, 2), 613232)),
+        (SetOffsets("preserved"), Run(), Write(1, 1, 2), Run(13), DeleteRecords(1, 1, 60), Run(0, True, 0, None, 383154)),
     ],
 )
 def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:

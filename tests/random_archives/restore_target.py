@@ -61,7 +61,7 @@ class RestoreTarget:
         self._patch.setattr(PreservedRestore, "prepare", _prepare)
         self._patch.setattr(worker_clients, "_clusters", self._kept)
         self._patch.setattr(worker_clients, "freeze_imports_once", lambda: None)
-        self._patch.setattr(restore_run, "refuse_used_ids", lambda *_: None)
+        self._patch.setattr(restore_run, "refuse_ids_of_another", lambda *_: None)
         self._patch.setattr(restore_run, "_LEFT_OUT_PAUSE_S", 0.05)
         for module in (kafka_sink, preserved_restore):
             self._patch.setattr(module, "delete_records", self._delete_records)

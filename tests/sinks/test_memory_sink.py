@@ -217,6 +217,9 @@ class MemorySink:
     def can_avoid(self, error: MirrorError) -> bool:
         return self._avoids and isinstance(error, RetriableError)
 
+    def with_copied(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> tuple[DecidedSegment, ...]:
+        return tuple(rows)
+
     def abandon(self, deadline: Deadline) -> None:
         self.abandoned += 1
 

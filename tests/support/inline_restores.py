@@ -124,7 +124,7 @@ def inline_restores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[I
     monkeypatch.setattr(PreservedRestore, "prepare", prepare)
     monkeypatch.setattr(worker_clients, "_clusters", kept)
     monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
-    monkeypatch.setattr(restore_run, "refuse_used_ids", lambda *_: None)
+    monkeypatch.setattr(restore_run, "refuse_ids_of_another", lambda *_: None)
     with StrictCluster(cluster_id="west-id") as target:
         target.broker_configs |= {"producer.id.expiration.ms": "86400000", "connections.max.idle.ms": "600000"}
         restores = InlineRestores(folder, target)

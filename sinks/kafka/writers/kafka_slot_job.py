@@ -70,7 +70,7 @@ class KafkaSlotJob(SlotJob):
     responses_in_flight: int = NEAR_RESPONSES
 
     @classmethod
-    def of_mirror(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:
+    def template(cls, config: MirrorConfig | RestoreConfig, *, map_id: str, run_id: str, observer: Observer) -> KafkaSlotJob:
         """Return a job without the values of one micro-batch: decision, routes, positions, ends, time."""
         return cls(
             mirror=config.mirror,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, reco
 from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
 from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
 from shallow_mirror.streaming.runs.partition_registration import decide_first_rows
+from shallow_mirror.streaming.runs.take_over import ClusterIds, take_over_offset_map
 from shallow_mirror.version import __version__
 
 
@@ -84,16 +84,11 @@ def open_operator_session(
     run = RunIdentity.of_this_process()
     storage.require_conditional_writes()
     with _source_of(config) as source, closing(Cluster(config.target.client)) as target:
-        owner = OffsetMapOwner.take_over(
-            storage,
-            mirror=config.mirror,
-            source_cluster_id=_source_cluster_id(config, source, deadline, spark),
-            target_cluster_id=reach(target, config.target_cluster_name, deadline).cluster_id,
-            run=run,
-            now_ms=lambda: int(time.time() * 1000),
-            slots=config.write.slots,
-            accepted_version=accepted_version,
+        ids = ClusterIds(
+            source=_source_cluster_id(config, source, deadline, spark),
+            target=reach(target, config.target_cluster_name, deadline).cluster_id,
         )
+        owner = take_over_offset_map(config, storage, ids, run, accepted_version=accepted_version)
         observations = RunHistory(storage.background_tables())
         observations.run_started(owner.run_epoch, run, __version__)
         performer = TxnPerformer(owner, target, transaction_timeout_ms=config.write.transaction_timeout_ms, observer=observer)

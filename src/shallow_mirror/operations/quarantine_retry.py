@@ -115,7 +115,7 @@ class _QuarantineSlot:
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline
     ) -> KafkaSlotJob:
         config, session = self._config, self._session
-        template = KafkaSlotJob.of_mirror(config, map_id=session.owner.map_id, run_id=session.run.run_id, observer=self._observer)
+        template = KafkaSlotJob.template(config, map_id=session.owner.map_id, run_id=session.run.run_id, observer=self._observer)
         return replace(
             template,
             decision=decision,

@@ -237,7 +237,7 @@ class _Copy:
 
     def _fill(self, planned: PlannedRange, targets: TargetTopics, decision: int, deadline: Deadline) -> SlotResult:
         owner, source, target = self._session.owner, self._source_cluster, self._session.target
-        template = KafkaSlotJob.of_mirror(
+        template = KafkaSlotJob.template(
             self._config, map_id=owner.map_id, run_id=self._session.run.run_id, observer=self._observer
         )
         all_positions: Mapping[SourcePartition, Position] = owner.positions()

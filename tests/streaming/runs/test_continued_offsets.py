@@ -266,7 +266,7 @@ def continue_log(conf: MirrorConfig, topic: str) -> int:
         first = first_rows_at({partition: 0}, targets.routes[topic].target_of)
         rows = with_shared_producers(target, logs.with_existing(first), conf.topics.is_preserved, deadline())
         position = moved_by({}, rows)[partition]
-        job = KafkaSlotJob.of_mirror(conf, map_id="map", run_id="run", observer=observe_nothing)
+        job = KafkaSlotJob.template(conf, map_id="map", run_id="run", observer=observe_nothing)
         guard_times = read_guard_times(target, conf.write.transaction_timeout_ms, deadline())
     assert position.shared_producer_id is not None
     slot = replace(

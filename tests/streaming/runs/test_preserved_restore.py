@@ -106,7 +106,7 @@ def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archiv
     kept: dict[Any, Cluster] = {}
     monkeypatch.setattr(worker_clients, "_clusters", kept)
     monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
-    monkeypatch.setattr(restore_run, "refuse_used_ids", lambda *_: None)
+    monkeypatch.setattr(restore_run, "refuse_ids_of_another", lambda *_: None)
     with StrictCluster(cluster_id="west-id") as target:
 
         def delete_records(_client: object, starts: dict[TopicPartition, int], *, timeout_s: float) -> None:

@@ -1,0 +1,125 @@
+"""Driver: records that a target log with preserved offsets holds and that the source has deleted since.
+
+A task makes records visible before a decision names them. If the run ends in between and the source deletes them before the next
+one, only the target log says that they were copied.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH
+from shallow_mirror.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    UNKNOWN_BYTES_PER_OFFSET,
+    IsolationLevel,
+    Segment,
+    SegmentKind,
+    SourcePartition,
+)
+from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+from shallow_mirror.wire.records.fillers import find_fillers
+
+_log = logging.getLogger(__name__)
+
+_FETCH_BYTES = 4 << 20
+
+
+class HeldRecords:
+    """The logs of one target cluster."""
+
+    def __init__(self, target: Cluster) -> None:
+        self._target = target
+
+    def replace_expired(
+        self, rows: Sequence[DecidedSegment], producer_ids: Mapping[SourcePartition, int], deadline: Deadline
+    ) -> tuple[DecidedSegment, ...]:
+        """Return the rows of expired offsets; what a target log holds of them counts as copied, and its fillers as a gap.
+
+        `producer_ids`: the shared producer of each partition with preserved offsets. Raises RetriableError.
+        """
+        return tuple(
+            replaced
+            for row in rows
+            for replaced in (
+                self._rows_of(row, producer_ids[row.segment.source], deadline) if row.segment.source in producer_ids else (row,)
+            )
+        )
+
+    def _rows_of(self, row: DecidedSegment, producer_id: int, deadline: Deadline) -> Iterator[DecidedSegment]:
+        expired, at = row.segment, row.segment.source_start
+        for held in self._held(expired, producer_id, deadline):
+            if at < held.source_start:
+                yield DecidedSegment(replace(expired, source_start=at, source_end=held.source_start), None)
+            if held.kind is SegmentKind.DATA:
+                _log.warning(
+                    "%s: offsets %d to %d are at the target since an earlier run: they count as copied",
+                    expired.source.topic_partition,
+                    held.source_start,
+                    held.source_end,
+                )
+            yield DecidedSegment(held, None, shared_producer_id=producer_id)
+            at = held.source_end
+        if at < expired.source_end:
+            yield DecidedSegment(replace(expired, source_start=at), None)
+
+    def _held(self, expired: Segment, producer_id: int, deadline: Deadline) -> Iterator[Segment]:
+        """Yield a segment for each batch of the mirror in the range of `expired`, in order."""
+        key = expired.target.topic_partition
+        start, end = (
+            self._target.list_offsets({key: timestamp}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
+            for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        )
+        start, end = max(start, expired.source_start), min(end, expired.source_end)
+        if start >= end:
+            return
+        reader = RangeReader(
+            self._target,
+            [ReadRange(key, start, end, UNKNOWN_BYTES_PER_OFFSET, expired.target.topic_id)],
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+            fetch_bytes=_FETCH_BYTES,
+            deadline=deadline,
+        )
+        for response in reader:
+            for fetched in response:
+                yield from _segments_of(fetched, expired, producer_id)
+
+
+def _segments_of(fetched: IndexedPartition, expired: Segment, producer_id: int) -> Iterator[Segment]:
+    headers, last_offsets = fetched.index.headers, fetched.index.last_offset
+    is_filler = find_fillers(fetched.index, fetched.records)
+    is_own = (
+        (headers["producer_id"] == producer_id)
+        & (headers["producer_epoch"] != FENCE_EPOCH)
+        & (headers["base_sequence"] == headers["base_offset"] % SEQUENCE_MODULUS)
+    )
+    for i in range(len(fetched.index)):
+        # The first and the last batch may reach beyond the range: their other records are decided, or read at the source.
+        start = max(int(headers["base_offset"][i]), expired.source_start)
+        end = min(int(last_offsets[i]) + 1, expired.source_end)
+        if not is_own[i] or start >= end:
+            continue
+        if is_filler[i]:
+            yield replace(expired, source_start=start, source_end=end, kind=SegmentKind.GAP)
+        else:
+            yield replace(
+                expired,
+                source_start=start,
+                source_end=end,
+                kind=SegmentKind.DATA,
+                target_start=start,
+                target_end=end,
+                record_count=min(int(headers["records_count"][i]), end - start),
+                batch_count=1,
+                size_bytes=int(fetched.index.size_bytes[i]),
+                max_timestamp_ms=int(headers["max_timestamp"][i]),
+            )
