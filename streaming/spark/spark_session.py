@@ -24,6 +24,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.jars import delta_jars
 from shallow_mirror.named_files import naming_file
 from shallow_mirror.sinks.slots.worker_environment import environment_of_copiers, environment_of_plan_readers
+from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.spark.economies import Economy, check_switches, is_used, or_without, switch_off
 from shallow_mirror.streaming.spark.pyarrow_alone import OWN_SESSION_VARIABLE, keep_datasets_out, keep_pandas_out
@@ -155,9 +156,10 @@ def _run_first_jobs(spark: Any) -> None:
         with environment_of_copiers():
             copied = _through_python(spark)
         copied.toArrow()
-        with environment_of_plan_readers(spark):
-            read = _through_python(spark)
-        read.toArrow()
+        if has_admission_control():  # a loop of the driver has no workers that read plans, nor can they import what they need
+            with environment_of_plan_readers(spark):
+                read = _through_python(spark)
+            read.toArrow()
     except (PySparkException, Py4JError, OSError, EOFError) as error:
         _log.warning("a first job, which only starts a Python worker ahead of time, failed: %s", str(error).partition("\n")[0])
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.sinks.slots.worker_environment import READS_PLANS_VARIABLE
 from shallow_mirror.streaming.spark import spark_session
 
 
@@ -31,10 +34,54 @@ def test_an_old_spark_is_refused_by_what_it_lacks(monkeypatch: pytest.MonkeyPatc
         spark_session.check_session(_session("3.5.8"))
 
 
-def test_spark_connect_is_refused() -> None:
-    connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(ConfigError, match="Spark Connect"):
-        spark_session.check_session(connect)
+def _connect_session(get: Callable[[str, str], str]) -> Any:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    session.version, session.conf = "4.3.0", SimpleNamespace(get=get)
+    return session
+
+
+def test_a_server_of_spark_connect_is_asked_for_its_settings() -> None:
+    with pytest.raises(ConfigError, match=r"spark\.speculation is true"):
+        spark_session.check_session(_connect_session({"spark.speculation": "true"}.get))
+
+
+def test_a_server_of_spark_connect_that_does_not_tell_its_settings_is_accepted_with_warnings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(name: str, default: str) -> str:
+        raise AnalysisException(f"{name} is not available\nand more")
+
+    spark_session.check_session(_connect_session(refuse))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{name} must be {value}, and the server of Spark Connect does not tell: {name} is not available"
+        for name, value in (("spark.speculation", "false"), ("spark.python.worker.reuse", "true"))
+    ]
+
+
+@pytest.mark.parametrize("can_stream", [True, False])
+def test_a_worker_that_reads_plans_is_started_ahead_only_where_the_session_can_stream(
+    can_stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs: list[bool] = []
+
+    class Frame:
+        """A worker belongs to the environment in which the function of the frame was made."""
+
+        def __init__(self) -> None:
+            self._reads_plans = READS_PLANS_VARIABLE in spark.sparkContext.environment
+
+        def mapInArrow(self, function: object, schema: str) -> Frame:  # noqa: N802 - as Spark
+            return self
+
+        def toArrow(self) -> None:  # noqa: N802 - as Spark
+            jobs.append(self._reads_plans)
+
+    spark = SimpleNamespace(range=lambda _, **__: Frame(), sparkContext=SimpleNamespace(environment={}))
+    monkeypatch.setattr(spark_session, "has_admission_control", lambda: can_stream)
+    with spark_session.warmed_up(spark):
+        pass
+    assert jobs == ([False, True] if can_stream else [False])
+    assert not caplog.records
 
 
 def test_what_only_costs_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
