@@ -34,7 +34,7 @@ from shallow_mirror.wire.protocol.fetch import parse_fetch_response
 from shallow_mirror.wire.protocol.primitives import WireError
 from shallow_mirror.wire.protocol.produce import parse_produce_response
 
-VERSIONS = ("3.9.2", "4.3.0", "4.4.0")
+VERSIONS = ("3.9.2", "4.3.0")
 LOG_APPEND_TIME = 2
 
 
@@ -42,10 +42,10 @@ def read(scenario: str, version: str, position: int = 0) -> Read:
     return list(reads(f"fetch-{scenario}-{version}"))[position]
 
 
-def test_every_version_was_captured_in_all_scenarios() -> None:
+def test_both_versions_were_captured_in_all_scenarios() -> None:
     for version in VERSIONS:
         assert len(names("fetch-")) == len(VERSIONS) * len([name for name in names("fetch-") if name.endswith(version)])
-    assert (len(names("fetch-")), len(names("produce-"))) == (24, 6)
+    assert (len(names("fetch-")), len(names("produce-"))) == (16, 4)
     assert sum(file.stat().st_size for file in GOLDEN.iterdir()) < 300_000
 
 
