@@ -116,7 +116,7 @@ class MicroBatchPlanner:
         """
         self._has_planned = True
         current = self._at_recorded(start)
-        if any(current[source] < offset for source, offset in start.items()):
+        if current is not start and any(current[source] < offset for source, offset in start.items()):
             return current
         left_out = {entry.source: entry for entry in read_left_out(self._config.left_out_path) if entry.source in start}
         back = {

@@ -1,7 +1,7 @@
 """Planner process: its end where a stop of the query has closed the connection to Spark while a plan was made.
 
 Spark kills the process a moment later. One that answers before that finds the connection closed, and PySpark prints the error of
-every flush with its traceback on the standard error of the run, although nobody waits for the answer.
+every flush with its traceback on the standard error of the run, although the run does not wait for the answer.
 """
 
 from __future__ import annotations

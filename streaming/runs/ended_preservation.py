@@ -27,7 +27,7 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.preserved.continuation import ExistingLog, continued_rows
-from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH
+from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH, own_in_place
 from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
@@ -41,7 +41,7 @@ from shallow_mirror.types import (
 from shallow_mirror.verify.clusters import ClusterReader
 from shallow_mirror.verify.log_comparison import compare_logs
 from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS, restamp
+from shallow_mirror.wire.batches.restamp import restamp
 from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
 
 _log = logging.getLogger(__name__)
@@ -134,6 +134,7 @@ class EndedPreservation:
         A batch that was on its way when another producer wrote is behind that, where it would be copied a second time.
         """
         key = position.target.topic_partition
+        assert position.shared_producer_id is not None
         start = self._target.list_offsets({key: EARLIEST_TIMESTAMP}, IsolationLevel.READ_UNCOMMITTED, deadline)[key].offset
         end = max(position.offset, min(start, fence))
         reader = RangeReader(
@@ -147,7 +148,7 @@ class EndedPreservation:
         for response in reader:
             for fetched in response:
                 headers = fetched.index.headers
-                is_in_place = headers["base_sequence"] == headers["base_offset"] % SEQUENCE_MODULUS
+                is_in_place = own_in_place(headers, position.shared_producer_id)
                 for i in range(len(fetched.index)):
                     is_next = headers["base_offset"][i] <= end <= fetched.index.last_offset[i]
                     if headers["producer_id"][i] != position.shared_producer_id:

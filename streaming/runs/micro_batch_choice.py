@@ -9,8 +9,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runs.micro_batch_loop import loop_micro_batches
 from shallow_mirror.streaming.runs.micro_batch_stream import stream_micro_batches
 from shallow_mirror.streaming.runs.query import MicroBatches
-from shallow_mirror.streaming.sources import admission_control
-from shallow_mirror.streaming.sources.admission_control import has_admission_control
+from shallow_mirror.streaming.sources.admission_control import MODULE, has_admission_control
 from shallow_mirror.streaming.spark.spark_session import is_connect
 
 
@@ -41,5 +40,5 @@ def _lacking_for_stream(spark: Any) -> str | None:
     if is_connect(spark):
         return "a session of Spark Connect runs the function of foreachBatch in another process than the driver"
     if not has_admission_control():
-        return f"PySpark {spark.version} has no admission control for Python data sources ({admission_control.MODULE})"
+        return f"PySpark {spark.version} has no admission control for Python data sources ({MODULE})"
     return None

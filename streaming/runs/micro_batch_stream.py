@@ -55,10 +55,11 @@ def stream_micro_batches(query: Query) -> Iterator[_StreamingQuery]:
     named_sink = in_context(query.sink)  # Spark calls it in a thread of its own
     with PlanningDaemons(spark) as daemons:  # before Spark starts the first of them
         if is_through_spark:
+            source_format = kafka_batches.NAME
             kafka_batches.register_kafka_batches(spark)
         else:
+            source_format = planned_ranges.NAME
             planned_ranges.register_planned_ranges(spark)
-        source_format = kafka_batches.NAME if is_through_spark else planned_ranges.NAME
         stream = spark.readStream.format(source_format).options(**query.options.to_spark()).load()
 
         def copy(planned: DataFrame, spark_batch_id: int) -> None:

@@ -206,13 +206,11 @@ class MirrorQuery:
         return with_shared_producers(self.target, rows, self.config.topics.is_preserved, deadline, targets.gone)
 
     def _kafka_sink(self, performer: TxnPerformer, guard: RunGuard, targets: TargetTopics, planned_path: Path) -> KafkaSink:
-        job = KafkaSlotJob.template(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         return KafkaSink(
             job=replace(
-                job,
+                self._job_template(),
                 leaves_out=True,
                 isolates=self.config.on_error == "isolate",
-                guard_times=self.guard_times,
                 follow_ms=0.0 if self.available_now or self.config.read.transfer != "direct" else FOLLOW_MS,
             ),
             slots=self.config.write.slots,
@@ -226,15 +224,18 @@ class MirrorQuery:
             held=HeldRecords(self.target) if self.config.topics.preserves_offsets else None,
         )
 
+    def _job_template(self) -> KafkaSlotJob:
+        job = KafkaSlotJob.template(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
+        return replace(job, guard_times=self.guard_times)
+
     def _log_filling(self, targets: TargetTopics) -> LogFilling | None:
         """Fill the logs of preserved topics up to the positions. Return what does so later; None where no topic is preserved."""
         if self.guard_times is None:
             return None
-        job = KafkaSlotJob.template(self.config, map_id=self.owner.map_id, run_id=self.identity.run_id, observer=self.observer)
         filling = LogFilling(
             self.owner,
             self.target,
-            replace(job, guard_times=self.guard_times),
+            self._job_template(),
             lambda: targets.routes,
             self.supervisor.deadline,
         )

@@ -1,4 +1,4 @@
-"""A client that sends what it is told, sense or nonsense, and returns decoded responses: to compare brokers by."""
+"""A client that sends any request, valid or not, and returns decoded responses: to compare brokers by."""
 
 from __future__ import annotations
 

@@ -64,6 +64,13 @@ def command(*arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
+def require_no_traces(*texts: str) -> None:
+    """Fail where a text has a trace of Python or Java."""
+    for text in texts:
+        assert "Traceback" not in text
+        assert "\tat " not in text, "a trace of Java"
+
+
 @pytest.mark.parametrize(("broken", "exit_code"), [(full, 1), (read_only, 2)])
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_its_folder_and_a_remedy(
     two_clusters: TwoClusters,
@@ -83,8 +90,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_its_folder_and_a_
         with broken(tmp_path / "disk"):
             code, stderr = command("run", str(conf), "--available-now")
         assert code == exit_code, stderr
-        assert "Traceback" not in stderr
-        assert "\tat " not in stderr, "a trace of Java"
+        require_no_traces(stderr)
         assert str(checkpoint) in stderr.splitlines()[-1]
         assert command("run", str(conf), "--available-now")[0] == 0
     assert runs.read_values(target, topic_name) == ["before", "behind"]
@@ -120,14 +126,12 @@ def test_a_run_waits_for_tables_on_a_full_disk_and_pause_ends_with_their_folder_
     ):
         assert code == 1, stderr
         assert f"{tables}/controls: the store did not append rows: {reason}. Remedy: " in stderr.splitlines()[-1]
-    for text in (runs.log_text(tmp_path), paused_on_full[1], paused_on_read_only[1]):
-        assert "Traceback" not in text
-        assert "\tat " not in text, "a trace of Java"
+    require_no_traces(runs.log_text(tmp_path), paused_on_full[1], paused_on_read_only[1])
     assert runs.read_values(target, topic_name) == ["before", "behind"]
 
 
 @pytest.mark.parametrize("broken", [full, read_only])
-def test_a_live_run_waits_for_tables_that_become_unwritable_and_goes_on_when_they_are_not(
+def test_a_live_run_waits_for_tables_that_become_unwritable_and_continues_when_they_are_not(
     two_clusters: TwoClusters, topic_name: str, tmp_path: Path, broken: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
@@ -146,12 +150,11 @@ def test_a_live_run_waits_for_tables_that_become_unwritable_and_goes_on_when_the
             process.terminate()
             assert process.wait(60) == 0
     # A thread of deltalake may print that it panicked: no code of Python has a part in that.
-    for trace in ("Traceback", "\tat "):
-        assert trace not in runs.log_text(tmp_path)
+    require_no_traces(runs.log_text(tmp_path))
     assert runs.read_values(target, topic_name) == ["before", "behind"]
 
 
-def test_a_restore_whose_disk_becomes_full_goes_on_with_its_next_start_and_restores_nothing_twice(
+def test_a_restore_whose_disk_becomes_full_continues_with_its_next_start_and_restores_nothing_twice(
     two_clusters: TwoClusters, topic_name: str, tmp_path: Path
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
@@ -186,7 +189,5 @@ def test_a_restore_whose_disk_becomes_full_goes_on_with_its_next_start_and_resto
                 assert began.wait(120) == 0, "a stop that was asked for"
         code, stderr = command("restore", str(conf))
         assert code == 0, stderr
-    for text in (runs.log_text(tmp_path), stderr):
-        assert "Traceback" not in text
-        assert "\tat " not in text, "a trace of Java"
+    require_no_traces(runs.log_text(tmp_path), stderr)
     assert runs.read_values(target, copy) == values

@@ -85,13 +85,13 @@ class FakeWorld(World):
             raise FindingError(f"the run waits for ever: {waiting}") from waiting
         finally:
             self.network.observe = lambda *_: None
-            self.lives.current = Life()  # `other_process` puts back that of a run which stands still meanwhile
+            self.lives.current = Life()  # `other_process` puts back that of a run that is suspended meanwhile
             if life.is_over:
                 worker_clients._clusters.clear()
         return None
 
     def run_beside(self) -> MirrorError | None:
-        """Run the mirror of the same tables in another process, up to the log ends, while this one stands still."""
+        """Run the mirror of the same tables in another process, up to the log ends, while this one is suspended."""
         observed, monitor, waits = self.network.observe, self.monitor, self.waits
         connections = dict(worker_clients._clusters)
         worker_clients._clusters.clear()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.operators.direct_transport import direct_connections
 from tests.operators.fake_world import MOST_WAITS, FakeWorld, WaitsForeverError
+from tests.operators.lives import Life
 from tests.operators.strict_admin import strict_admin
 from tests.operators.virtual_clock import virtual_clock
 
@@ -22,6 +23,23 @@ from shallow_mirror.streaming.runs import mirror_query
 from shallow_mirror.streaming.runs.supervisor import Supervisor
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 from shallow_mirror.streaming.watch.run_reporter import RunReporter
+
+
+@contextmanager
+def isolating_world(folder: Path, *, records: int = 1, group: str | None = None) -> Iterator[FakeWorld]:
+    """Yield two clusters whose topics a and b a mirror with `on_error: isolate` has copied.
+
+    `records`: of each topic. `group`: one that has read one record of each; None: there is none.
+    """
+    with opened_world(folder) as world:
+        world._configs[world.settings.key()] = world.config.model_copy(update={"on_error": "isolate"})
+        for topic in ("a", "b"):
+            world.create_source_topic(topic, 1)
+            world.produce(topic, 0, records)
+            if group is not None:
+                world.source.commit_group(group, topic, 0, 1)
+        assert world.run(Life()) is None
+        yield world
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.operators.lives import Life
-from tests.operators.surroundings import opened_world
+from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
 from shallow_mirror import cli
@@ -25,13 +25,7 @@ pytestmark = pytest.mark.usefixtures("without_logging")
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Yield two clusters whose topics a and b a mirror with `on_error: isolate` has copied."""
-    with opened_world(tmp_path / "world") as opened:
-        opened._configs[opened.settings.key()] = opened.config.model_copy(update={"on_error": "isolate"})
-        for topic in ("a", "b"):
-            opened.create_source_topic(topic, 1)
-            opened.produce(topic, 0, 1)
-        assert opened.run(Life()) is None
+    with isolating_world(tmp_path / "world") as opened:
         yield opened
 
 

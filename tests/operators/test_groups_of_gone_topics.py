@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.operators.lives import Life
-from tests.operators.surroundings import opened_world
+from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
 from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.groups.report import GroupPartition, Outcome
 from shallow_mirror.groups.sync import GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.operations.forget import forget
 
-
-@pytest.fixture(autouse=True)
-def _without_logging() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("without_logging")
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """Yield two clusters whose topics a and b a mirror with `on_error: isolate` has copied; a group has read both."""
-    with opened_world(tmp_path / "world") as opened:
-        opened._configs[opened.settings.key()] = opened.config.model_copy(update={"on_error": "isolate"})
-        for topic in ("a", "b"):
-            opened.create_source_topic(topic, 1)
-            opened.produce(topic, 0, 2)
-            opened.source.commit_group("g1", topic, 0, 1)
-        assert opened.run(Life()) is None
+    with isolating_world(tmp_path / "world", records=2, group="g1") as opened:
         yield opened
-
-
-def _forget(world: World, name: str) -> None:
-    forget(world.config, MirrorStorage.to_write(world.config.table_location, world.config.tables_writer), [name], is_applied=True)
 
 
 def _of_topic(world: World, topic: str, *, is_reverse: bool = False) -> GroupPartition:
@@ -52,7 +34,7 @@ def _of_topic(world: World, topic: str, *, is_reverse: bool = False) -> GroupPar
 def test_offsets_of_a_forgotten_topic_are_not_left(world: World) -> None:
     world.delete_target_topic("a")
     assert not sync_groups(world.config, is_applied=True).is_done
-    _forget(world, "a")
+    world.forget("a")
     assert sync_groups(world.config, is_applied=True).is_done
     forgotten = _of_topic(world, "a")
     assert forgotten.outcome is Outcome.NOT_MIRRORED
@@ -69,7 +51,7 @@ def test_the_sync_of_a_running_mirror_leaves_forgotten_topics_out(world: World) 
     syncer = GroupSyncer(world.config, storage, storage.best_effort_tables())
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert syncer.run_pass(now).left_count == 1
-    _forget(world, "a")
+    world.forget("a")
     done = syncer.run_pass(now)
     assert (done.left_count, done.in_place_count, done.partition_count) == (0, 1, 1)
     syncer.close()
@@ -81,7 +63,7 @@ def test_a_topic_that_was_created_again_is_not_forgotten_with_the_former_one(wor
     world.produce("a", 0, 3)
     world.source.commit_group("g1", "a", 0, 2)
     assert _of_topic(world, "a").outcome is Outcome.RECREATED
-    _forget(world, "a")
+    world.forget("a")
     assert _of_topic(world, "a").outcome is Outcome.WAITS, "the next start mirrors it"
     assert world.run(Life()) is None
     translated = _of_topic(world, "a")
@@ -95,7 +77,7 @@ def test_offsets_in_a_target_topic_that_was_created_again_lead_nowhere_at_the_so
     world.target.produce("a", 0, ["another"])
     world.target.commit_group("g2", "a", 0, 1)
     if is_forgotten:
-        _forget(world, "a")
+        world.forget("a")
     back = _of_topic(world, "a", is_reverse=True)
     assert back.to_offset is None
     assert back.outcome is (Outcome.NOT_MIRRORED if is_forgotten else Outcome.RECREATED)

@@ -16,7 +16,7 @@ from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH
+from shallow_mirror.sinks.kafka.preserved.log_guard import own_in_place
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -26,7 +26,6 @@ from shallow_mirror.types import (
     SegmentKind,
     SourcePartition,
 )
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
 from shallow_mirror.wire.records.fillers import find_fillers
 
 _log = logging.getLogger(__name__)
@@ -97,11 +96,7 @@ class HeldRecords:
 def _segments_of(fetched: IndexedPartition, expired: Segment, producer_id: int) -> Iterator[Segment]:
     headers, last_offsets = fetched.index.headers, fetched.index.last_offset
     is_filler = find_fillers(fetched.index, fetched.records)
-    is_own = (
-        (headers["producer_id"] == producer_id)
-        & (headers["producer_epoch"] != FENCE_EPOCH)
-        & (headers["base_sequence"] == headers["base_offset"] % SEQUENCE_MODULUS)
-    )
+    is_own = own_in_place(headers, producer_id)
     for i in range(len(fetched.index)):
         # The first and the last batch may reach beyond the range: their other records are decided, or read at the source.
         start = max(int(headers["base_offset"][i]), expired.source_start)

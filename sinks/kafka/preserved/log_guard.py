@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
 from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
@@ -24,6 +27,16 @@ FENCED = (
     "the topic was mirrored with translated offsets meanwhile, and the batch that kept tasks with preserved offsets out has the "
     "offset of a record"
 )
+
+
+def own_in_place(headers: npt.NDArray[np.void], producer_id: int) -> npt.NDArray[np.bool_]:
+    """Return which batches of a target log the shared producer has written at their own offsets, bool[n].
+
+    Its sequence numbers are offsets. The batch that ends preservation is no such batch.
+    """
+    is_own = (headers["producer_id"] == producer_id) & (headers["producer_epoch"] != FENCE_EPOCH)
+    in_place: npt.NDArray[np.bool_] = is_own & (headers["base_sequence"] == headers["base_offset"] % SEQUENCE_MODULUS)
+    return in_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,8 @@ from shallow_mirror.broker.fetch.range_progress import ReadRange
 from shallow_mirror.broker.fetch.range_reader import RangeReader
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
-from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH, FENCED, GuardTimes, TargetLog, check_log
+from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH, FENCED, GuardTimes, TargetLog, check_log, own_in_place
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, TargetPartition, TopicPartition
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
 from shallow_mirror.wire.records.fillers import find_fillers
 
 _log = logging.getLogger(__name__)
@@ -160,7 +159,7 @@ class TargetLogs:
                 # Of a producer that its broker has forgotten, only its batch says that preservation was ended here.
                 for i in np.flatnonzero((headers["producer_id"] == producer_id) & (headers["producer_epoch"] == FENCE_EPOCH))[:1]:
                     raise PreservedLogDamagedError(key, int(offsets[i]), FENCED)
-                is_own = (headers["producer_id"] == producer_id) & (headers["base_sequence"] == offsets % SEQUENCE_MODULUS)
+                is_own = own_in_place(headers, producer_id)
                 for i in np.flatnonzero(~is_own & (offsets < log.end))[:1].tolist():
                     detail = f"a batch of producer id {int(headers['producer_id'][i])}, the mirror's is {producer_id}"
                     raise PreservedLogDamagedError(key, int(offsets[i]), detail)

@@ -41,7 +41,7 @@ class PointOfNoReturn:
             self._waiting.for_progress("clusters at rest", "something changed while it was looked at", POLL_S)
 
     def _await_hand_over(self) -> bool:
-        """Wait until the mirror has confirmed it. Return False if nobody asks it to hand over any more."""
+        """Wait until the mirror has confirmed it. Return False if it is not asked to hand over any more."""
         mirror, topics = self._effects.mirror_id, set(self._effects.topics())
         while True:
             controls = self._retried(self._effects.controls)

@@ -1,4 +1,4 @@
-"""The planner's process where Spark stops the query and closes the connection: nobody waits for a response, and none is missed."""
+"""The planner's process where Spark stops the query and closes the connection: no response is waited for, and none is missed."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.support import archive_runs, restore_runs
 from tests.support.archive_traffic import PARTITIONS, write_transactions
-from tests.support.connect_server import client_of, connect_server, free_port
+from tests.support.connect_server import client_of, connect_server
 from tests.support.mirror_runs import (
     catch_up,
     config,
@@ -27,6 +27,7 @@ from tests.support.mirror_runs import (
 
 from shallow_mirror.errors import ConfigError, SparkLostError
 from shallow_mirror.local_kafka.node import LocalKafka
+from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.streaming.runs.mirror import Mirror
 from shallow_mirror.verify import verify_mirror, verify_restore
@@ -44,7 +45,7 @@ Mirror.from_file(sys.argv[1]).run(SparkSession.builder.remote(sys.argv[2]).creat
 
 @pytest.fixture(scope="module")
 def port(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = free_port()
+    (port,) = free_ports(1)
     with connect_server(tmp_path_factory.mktemp("connect"), port):
         yield port
 
@@ -106,7 +107,7 @@ def test_a_server_that_was_killed_and_started_again_ends_the_run_with_what_to_do
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     create_topic(source, topic_name)
     write(source, topic_name, ["a"])
-    settings, port = config(tmp_path, source, target, [topic_name]), free_port()
+    settings, (port,) = config(tmp_path, source, target, [topic_name]), free_ports(1)
     with connect_server(tmp_path, port):
         session = client_of(port)
         catch_up(settings, session)
