@@ -159,17 +159,20 @@ def test_a_restore_whose_disk_becomes_full_continues_with_its_next_start_and_res
 ) -> None:
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     create_topic(source, topic_name)
-    values = [f"{number:03d}" + "x" * 4000 for number in range(400)]
-    for first in range(0, len(values), 4):
-        write(source, topic_name, values[first : first + 4])
+    values = [f"{number:04d}" + "x" * 4000 for number in range(4000)]
+    for first in range(0, len(values), 100):
+        write(source, topic_name, values[first : first + 100])
     copy = f"east.{topic_name}"
-    archive = archives.document(source, [topic_name])
+    small_decisions = {"object_bytes": 1 << 20, "read": {"slots": 1}}
+    archive = archives.document(source, [topic_name], **small_decisions)
     archive_conf = tmp_path / "archive.yaml"
     archive_conf.write_text(json.dumps(archive))
     assert command("archive", "run", str(archive_conf), "--available-now")[0] == 0
-    archived = archives.config(tmp_path, source, [topic_name])
+    archived = archives.config(tmp_path, source, [topic_name], **small_decisions)
     with small_disk(tmp_path / "disk", size_bytes=4 << 20):
-        document = restores.document(archived, target, tables=str(tmp_path / "disk" / "restore"), write={"slot_bytes": 8192})
+        # Each decision of the archive is a micro-batch: there are more to come when the first one is visible.
+        small = {"read": {"micro_batch_bytes": 1 << 20}, "write": {"slot_bytes": 8192}}
+        document = restores.document(archived, target, tables=str(tmp_path / "disk" / "restore"), **small)
         conf = tmp_path / "restore.yaml"
         conf.write_text(json.dumps(document))
         with (tmp_path / "stderr.txt").open("w") as stderr_file:
