@@ -95,10 +95,10 @@ def test_a_folder_that_hadoop_does_not_make_is_read_only_or_on_a_full_disk(
 
 
 @pytest.fixture
-def reachable() -> Iterator[StrictCluster]:
-    with StrictCluster() as cluster:
-        cluster.create_topic("orders")
-        yield cluster
+def clusters() -> Iterator[tuple[StrictCluster, StrictCluster]]:
+    with StrictCluster(cluster_id="east") as source, StrictCluster(cluster_id="west") as target:
+        source.create_topic("orders")
+        yield source, target
 
 
 COMMANDS = [
@@ -142,30 +142,25 @@ print(json.dumps(ends))
 @pytest.mark.thorough
 @pytest.mark.parametrize("missing", [[], ["pyspark", "py4j", "delta"], ["pyspark.sql.streaming.datasource"]], ids=str)
 def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_cannot_be_written(
-    tmp_path: Path, reachable: StrictCluster, missing: list[str]
+    tmp_path: Path, clusters: tuple[StrictCluster, StrictCluster], missing: list[str]
 ) -> None:
-    """`tables` lie below a file. The clusters of the mirror answer, the others do not."""
+    """`tables` lie below a file. Both clusters can be reached: a run waits for one that cannot."""
     (tmp_path / "file").touch()
-    source, target = ({"alias": name, "client": {"bootstrap.servers": "127.0.0.1:1"}} for name in ("east", "west"))
+    source, target = (
+        {"alias": alias, "client": {"bootstrap.servers": cluster.bootstrap}}
+        for alias, cluster in zip(("east", "west"), clusters, strict=True)
+    )
     folders = {"tables": "file/tables", "objects": "file/objects"}
-    asked = {"alias": "east", "client": {"bootstrap.servers": reachable.bootstrap}}
+    topics = {"include": [".*"]}
     documents = {
-        "m": {
-            "mirror": "m",
-            "source": asked,
-            "target": {**asked, "alias": "west"},
-            "topics": {"include": [".*"]},
-            "tables": "file/tables",
-        },
-        "a": {"archive": "a", "source": source, "topics": {"include": [".*"]}, **folders},
+        "m": {"mirror": "m", "source": source, "target": target, "topics": topics, "tables": "file/tables"},
+        "a": {"archive": "a", "source": source, "topics": topics, **folders},
         "r": {"restore": "r", "archive": folders, "target": target, "tables": "file/restored"},
     }
     for name, document in documents.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    # With all packages, `run` and `archive run` wait for the clusters.
-    commands = [command for command in COMMANDS if missing or "run" not in command]
     process = subprocess.run(
-        [sys.executable, "-c", _EACH_COMMAND, json.dumps(missing), json.dumps(commands)],
+        [sys.executable, "-c", _EACH_COMMAND, json.dumps(missing), json.dumps(COMMANDS)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -173,7 +168,7 @@ def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_ca
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    for command, (code, said) in zip(commands, json.loads(process.stdout), strict=True):
+    for command, (code, said) in zip(COMMANDS, json.loads(process.stdout), strict=True):
         assert code in (1, 2), (command, code, said)
         last = said.strip().splitlines()[-1]
         assert "Traceback" not in said, (command, said)
