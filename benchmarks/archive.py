@@ -44,7 +44,8 @@ from benchmarks.topics import create_topic, delete_topic
 from benchmarks.window import NoWindowError, Sample, Window, spent_in, steady_window
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, delta_jars, jars_of
+from shallow_mirror.local_kafka import delta_jars
+from shallow_mirror.local_kafka.jars import SPARK_KAFKA_JAR_SET, jars_of
 
 _POLL_S = 0.1
 _TAIL = 3000

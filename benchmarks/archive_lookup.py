@@ -24,14 +24,12 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from benchmarks.interrupts import end_on_sigterm
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS, ARCHIVE_SEGMENTS_TABLE, SegmentState
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
+from shallow_mirror.archive_format import ObjectName
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, ARCHIVE_SEGMENTS_TABLE, SegmentState
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT
 from shallow_mirror.object_store import ObjectStore
-from shallow_mirror.wire.batches.batch_builder import build_batch
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import build_batch, crc32c
 from shallow_mirror.wire.protocol.primitives import uvarint
 
 TOPIC, TOPIC_ID = "orders", "srcsrcsrcsrcsrcsrcsrcA"

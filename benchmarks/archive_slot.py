@@ -9,12 +9,13 @@ from pathlib import Path
 
 from benchmarks.copying import Clusters
 from benchmarks.slot_source import FETCH_BYTES, TIMEOUT_MS, SlotSource, copied
-from shallow_mirror.archive_format.archived_batches import ArchivedSegment
-from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_topic
+from shallow_mirror.archive_format import ArchivedSegment
+from shallow_mirror.object_store import ObjectStore
+from shallow_mirror.sinks import ArchiveSlotJob
+from shallow_mirror.sinks.archive.archive_slot_job import archived_topic
 from shallow_mirror.sinks.archive.archive_slot_target import open_archive_target
+from shallow_mirror.sinks.slots import SlotInput, fill_slot
 from shallow_mirror.sinks.slots.archive_readings import ArchiveReadingFactory
-from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
 from shallow_mirror.types import IsolationLevel
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 _FLOOR_BYTES = 2 << 30
 _FLOOR_PIECE = 1 << 20

@@ -31,10 +31,9 @@ from benchmarks.interrupts import end_on_sigterm
 from benchmarks.running_mirror import running_mirror, write_mirror_file
 from benchmarks.timed_clients import PLAIN_TOPIC, TIMEOUT_S, TOPIC, PlainTransactions, Receiver, Sender
 from benchmarks.topics import create_topic
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.broker import Cluster, CoordinatorKind
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka

@@ -35,16 +35,14 @@ from benchmarks.hot_path import IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS
 from benchmarks.resource_check import require_room
 from benchmarks.slot_source import TIMEOUT_MS
 from benchmarks.topics import create_topic, delete_topic
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.transactions import end_txn, init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.produce import ProducePipeline
+from shallow_mirror.broker.produce.txn import add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.types import SlotTxn, TopicPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.batches import index_batches, restamp
 
 _START_TIMEOUT_S = 120.0
 

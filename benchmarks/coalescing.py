@@ -28,7 +28,7 @@ from benchmarks.hot_path import OneSlot
 from benchmarks.resource_check import require_room
 from benchmarks.topics import delete_topic
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire import Codec
 
 COALESCE_BYTES = 1 << 20
 _AGAIN_AFTER_S = 2.0

@@ -23,7 +23,7 @@ from benchmarks.results import Failed, Result
 from benchmarks.topics import delete_topic, log_bytes, log_end_offsets
 from benchmarks.window import NoWindowError
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
 
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx1g")
 """Brokers as they run in earnest: both compilers, and a heap that does not bind."""

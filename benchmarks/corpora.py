@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.names import known_names
-from shallow_mirror.wire.batches.batch_builder import build_batch
-from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire import Codec, build_batch
 from shallow_mirror.wire.protocol.primitives import uvarint
 from shallow_mirror.wire.records.compression import compress
 

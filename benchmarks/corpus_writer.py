@@ -14,7 +14,7 @@ from benchmarks.topics import create_topic, stored_batches
 from shallow_mirror.broker.clients.batch_producer import BatchProducer
 from shallow_mirror.broker.clients.fetched_batches import FetchedBatches, FetchedPart
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 _QUEUE_BYTES = 8 << 20
 

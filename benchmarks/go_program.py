@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.local_kafka.jars import cache_folder
+from shallow_mirror.local_kafka import cache_folder
 
 _BUILD_WITHIN_S = 600
 _TAIL = 2000

@@ -36,14 +36,13 @@ from benchmarks.resource_check import require_room
 from benchmarks.running_mirror import client_properties
 from benchmarks.slot_source import FETCH_BYTES, TIMEOUT_MS, SlotSource, copied
 from benchmarks.topics import create_topic, delete_topic
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import end_txn, new_producer_id
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.kafka.writers.slot_target import KafkaSlotTarget
-from shallow_mirror.sinks.slot_values import RoutedTopic
-from shallow_mirror.sinks.slots.slot_task import fill_slot
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.produce.txn import end_txn, new_producer_id
+from shallow_mirror.sinks import RoutedTopic
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, KafkaSlotTarget
+from shallow_mirror.sinks.slots import fill_slot
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
 
 IN_FLIGHT_BYTES, IN_FLIGHT_REQUESTS = 32 << 20, 1000

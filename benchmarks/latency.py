@@ -30,7 +30,7 @@ from benchmarks.interrupts import end_on_sigterm
 from benchmarks.link import Link, add_link_options, links_of
 from benchmarks.running_mirror import client_properties, running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
-from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
 from shallow_mirror.errors import MirrorError
 
 TOPIC = "latency"

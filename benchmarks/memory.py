@@ -27,7 +27,7 @@ from benchmarks.roles import WORKERS, processes_by_role
 from benchmarks.running_mirror import running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.broker.clients.batch_producer import BatchProducer
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.errors import MirrorError
 
 TOPIC = "memory"

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from tests.object_store.servers import BUCKET, SECRET_KEY, StoreProxy, StoreServer, options_for
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.checkpoints.tables.backends.conditional_put_probe import require_conditional_puts
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 PARTITIONS = 8

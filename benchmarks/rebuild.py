@@ -20,14 +20,11 @@ from functools import partial
 import numpy as np
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches.admission import admit
-from shallow_mirror.wire.batches.batch_builder import build_batch
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, LOG_APPEND_TIME_BIT, Codec
-from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire import BATCH_HEADER_BYTES, LOG_APPEND_TIME_BIT, Codec, build_batch
+from shallow_mirror.wire.batches import admit, index_batches, restamp
 from shallow_mirror.wire.protocol.primitives import uvarint
-from shallow_mirror.wire.records.compression import compress, decompress
-from shallow_mirror.wire.records.send_buffer import Outgoing, make_outgoing
+from shallow_mirror.wire.records import Outgoing, decompress, make_outgoing
+from shallow_mirror.wire.records.compression import compress
 
 PLACE = TopicPartition("bench", 0)
 MAX_OPENED_BYTES = 1 << 28

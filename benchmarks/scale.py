@@ -31,14 +31,15 @@ from benchmarks.interrupts import end_on_sigterm
 from benchmarks.roles import ROLES, processes_by_role
 from benchmarks.running_mirror import running_mirror
 from benchmarks.scale_map import DECISION_EVERY_S, measure_growth, measure_start
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec, ensure_topics
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.streaming.sources.planned_ranges import RangeStreamReader
 from shallow_mirror.streaming.sources.planner_options import PlannerOptions
 from shallow_mirror.types import (

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
 from shallow_mirror.checkpoints.ledger.commits import COMPACT_EVERY_DECISIONS
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, DecidedSegment, rows_to_arrow, table_uri
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, rows_to_arrow, table_uri
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
 from shallow_mirror.checkpoints.tables.table_protocol import TOMBSTONE_RETENTION
 from shallow_mirror.config import parse_duration
 from shallow_mirror.types import (

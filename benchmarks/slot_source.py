@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 
 from benchmarks.topics import log_end_offsets
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.slot_values import SlotResult
-from shallow_mirror.sinks.slots.batch_sources import ReadingLimits
-from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory
+from shallow_mirror.sinks import SlotResult
+from shallow_mirror.sinks.slots import DirectReadingFactory, ReadingLimits, SlotInput
 from shallow_mirror.sinks.slots.slot_job import SlotJob
-from shallow_mirror.sinks.slots.slot_task import SlotInput
 from shallow_mirror.types import PlannedRange, SourcePartition
 
 FETCH_BYTES = 16 << 20

@@ -6,8 +6,15 @@ import struct
 import threading
 import time
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition as ClientPartition,
+)
 
 from benchmarks.arrivals import Arrival
 

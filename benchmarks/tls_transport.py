@@ -22,8 +22,8 @@ from tests.security.certificates import Authority
 
 from benchmarks.baselines import Cost, measured
 from benchmarks.hot_path import line
+from shallow_mirror.broker.net import Transport
 from shallow_mirror.broker.net.tls_transport import TlsTransport
-from shallow_mirror.broker.net.transport import Transport
 from shallow_mirror.deadline import Deadline
 
 _PIECE_BYTES = 1 << 20

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from shallow_mirror.broker.clients.batch_consumer import BatchConsumer

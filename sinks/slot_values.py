@@ -6,15 +6,14 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shallow_mirror.archive_format.archived_batches import StoredBatches
-from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.archive_format import StoredBatches
+from shallow_mirror.broker import PathSpeeds
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import BatchLimits, PlannedRange, Segment, SlotTxn, SourcePartition, TargetPartition, TopicPartition
-from shallow_mirror.wire.batches.admission import Admission
-from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.records.send_buffer import Outgoing
+from shallow_mirror.wire.batches import Admission, BatchIndex
+from shallow_mirror.wire.records import Outgoing
 
 
 class Side(enum.StrEnum):

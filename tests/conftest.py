@@ -18,8 +18,9 @@ import psutil
 import pytest
 import typer
 
-from shallow_mirror.local_kafka.jars import DELTA_FOR_SPARK, delta_jars
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka import delta_jars, start_clusters, stop_clusters
+from shallow_mirror.local_kafka.jars import DELTA_FOR_SPARK
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.streaming.spark import temp_dirs
 
 hypothesis.settings.register_profile("untimed", deadline=None)

@@ -17,17 +17,16 @@ from tests.support.console_entry import console
 from tests.support.exit_codes import exit_code
 
 from shallow_mirror import __version__
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OutcomeUnknownError, RecoverNeededError
 from shallow_mirror.operations import status
 from shallow_mirror.operations.status import StatusReport
-from shallow_mirror.streaming.watch.lag import PartitionStatus
+from shallow_mirror.streaming.watch import PartitionStatus
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 A = SourcePartition("orders", "idA", 0)

@@ -8,7 +8,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support import mirror_runs as runs
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.topics import Controls
 
 UNREACHABLE = "127.0.0.1:1"
 

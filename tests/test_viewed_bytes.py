@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.broker.net import ReceiveBuffer
 from shallow_mirror.reused_buffers import MAPPED_FROM_BYTES, is_viewed, new_buffer
 
 

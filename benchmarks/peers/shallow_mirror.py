@@ -13,9 +13,9 @@ from deltalake import DeltaTable
 from benchmarks.peers.peer import Job, Peer, started
 from benchmarks.running_mirror import client_properties
 from benchmarks.window import MicroBatchEnd
-from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
 from shallow_mirror.demo.mirror_process import command
-from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.local_kafka import delta_jars
 
 PRESERVED_SETTINGS = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
 """Of the target topic of a mirror with preserved offsets."""

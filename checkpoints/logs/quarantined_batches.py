@@ -10,8 +10,7 @@ import numpy as np
 
 from shallow_mirror.checkpoints.rows.codec import Inline, Int32, TimeMs, row_codec
 from shallow_mirror.types import SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.crc import crc32c
-from shallow_mirror.wire.batches.header import HEADER
+from shallow_mirror.wire import HEADER, crc32c
 
 QUARANTINE_TABLE = "quarantine"
 

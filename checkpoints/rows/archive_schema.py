@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, LeaderEpochStart, StoredBatches
+from shallow_mirror.archive_format import AbortedTxn, IndexEntry, LeaderEpochStart, StoredBatches
 from shallow_mirror.checkpoints.rows.codec import TIMESTAMP, ms_of
 from shallow_mirror.checkpoints.rows.positions import Position, positions_of_newest_lineages
 from shallow_mirror.checkpoints.rows.schema import DecidedSegment, in_source_order

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn
+from shallow_mirror.archive_format import AbortedTxn
 from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
 from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.types import SourcePartition

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.archive_format.archived_batches import StoredBatches
+from shallow_mirror.archive_format import StoredBatches
 from shallow_mirror.checkpoints.rows.codec import Int32, TimeMs, row_codec
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 

@@ -9,10 +9,9 @@ from types import MappingProxyType
 import numpy as np
 
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.admission import Admission, Verdict, kind_of
-from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.batches.header import CONTROL_BIT
-from shallow_mirror.wire.records.send_buffer import Rewritten
+from shallow_mirror.wire import CONTROL_BIT
+from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, kind_of
+from shallow_mirror.wire.records import Rewritten
 
 _SKIPPED = (Verdict.DROP_BELOW, Verdict.BEYOND)
 _REBUILT = "rebuilt"

@@ -16,7 +16,7 @@ import pyarrow as pa
 from shallow_mirror.checkpoints.tables.table_protocol import Condition, TableBackend
 from shallow_mirror.errors import MirrorError, StoreUnreachableError
 from shallow_mirror.log_context import in_context
-from shallow_mirror.object_store.store_errors import one_line
+from shallow_mirror.object_store import one_line
 
 _log = logging.getLogger(__name__)
 

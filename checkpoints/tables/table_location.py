@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shallow_mirror.checkpoints.rows.schema import CATALOG, OFFSET_MAP_TABLE, table_uri
-from shallow_mirror.object_store.store_options import resolved_options
+from shallow_mirror.object_store import resolved_options
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _NO_STORES = ("file", "dbfs")

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, RunIdentity
-from shallow_mirror.checkpoints.ledger.commits import read_snapshot
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, Recorded, RunIdentity, read_snapshot
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks.archive.object_owner import ObjectOwner, ObjectOwners, require_objects
 from shallow_mirror.sinks.archive.row_copies import RowCopies
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from shallow_mirror.archive_format.archived_batches import StoredBatches
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.archive_format import ObjectName, StoredBatches
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
 from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Set
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
-from shallow_mirror.broker.cluster.missing_topics import is_incarnation_gone
-from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable, TopicIncarnation
+from shallow_mirror.broker import Cluster, ClusterMetadata
+from shallow_mirror.broker.cluster import is_incarnation_gone
+from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.rows.codec import ms_of
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.logs.topics import TopicIncarnation
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import Comparison, Condition, ms_of
 from shallow_mirror.config.archive_config import RetentionSettings
 from shallow_mirror.errors import FencedError, MirrorError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner
 from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics

@@ -7,12 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow.compute as pc
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.logs.group_offset_history import delete_outdated, thin_out
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.rows.codec import ms_of
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.logs import delete_outdated, thin_out
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, ms_of
 
 _KEPT_DATA = (Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value), Comparison("kind", "=", "data"))
 

@@ -12,23 +12,22 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.archive_format.archived_batches import (
+from shallow_mirror.archive_format import (
     INDEX_BYTES,
     AbortedTxn,
     ArchivedSegment,
     IndexEntry,
     LeaderEpochStart,
+    ObjectHeader,
+    ObjectName,
     StoredBatches,
+    build_footer,
 )
-from shallow_mirror.archive_format.object_footer import ObjectHeader, build_footer
-from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.errors import CorruptBatchError
-from shallow_mirror.object_store.base import ObjectWriter
+from shallow_mirror.object_store import ObjectWriter
 from shallow_mirror.sinks.slot_values import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition
-from shallow_mirror.wire.batches.control_records import MarkerType, parse_marker
-from shallow_mirror.wire.batches.crc import crc32c, joined_crc
-from shallow_mirror.wire.batches.header import CONTROL_BIT
+from shallow_mirror.wire import CONTROL_BIT, MarkerType, crc32c, joined_crc, parse_marker
 
 PART_BYTES = 8 << 20
 """Batches of so many bytes at most are sorted by partition before they are written."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import Comparison, Condition
 from shallow_mirror.errors import (
     ArchiveFormatError,
     ConfigError,
@@ -27,7 +27,7 @@ from shallow_mirror.errors import (
     ObjectExistsError,
     ObjectMissingError,
 )
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
 

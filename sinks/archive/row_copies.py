@@ -19,15 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import ArchiveTable, Recorded
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow
+from shallow_mirror.checkpoints.tables import Comparison, Condition
 from shallow_mirror.errors import ArchiveFormatError, ConfigError, MirrorError, ObjectExistsError, ObjectMissingError
-from shallow_mirror.object_store.base import ObjectInfo
-from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.object_store import ObjectInfo, ObjectStore
+from shallow_mirror.wire import crc32c
 
 _log = logging.getLogger(__name__)
 

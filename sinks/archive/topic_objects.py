@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
-from shallow_mirror.checkpoints.ledger.archived_topics import SeenTopic, TopicDescription
+from shallow_mirror.checkpoints.ledger import SeenTopic, TopicDescription
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
-from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.object_store import ObjectStore
+from shallow_mirror.wire import crc32c
 
 FORMAT = 1
 MINOR = 1

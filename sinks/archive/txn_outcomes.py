@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from shallow_mirror.checkpoints.rows.lineages import TxnKey
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, in_source_order
+from shallow_mirror.checkpoints import DecidedSegment, Position, TxnKey, in_source_order
 from shallow_mirror.errors import TxnOutcomeChangedError
 from shallow_mirror.types import SourcePartition
 

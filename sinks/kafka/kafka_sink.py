@@ -33,12 +33,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from shallow_mirror.broker.admin.topic_admin import delete_records
-from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster, PathSpeeds
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import KnownCluster, PathSpeeds
+from shallow_mirror.broker.admin import delete_records
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
@@ -49,9 +48,9 @@ from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
 from shallow_mirror.sinks.kafka.protocol.txn_inspection import FORGOTTEN_MARKER, TRANSACTION_ABORTED, is_nothing_hanging
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
+from shallow_mirror.sinks.kafka.targets.settings.preserved_settings import PreservedSettings
 from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
+from shallow_mirror.sinks.kafka.targets.txn_ids import id_count, transactional_id
 from shallow_mirror.sinks.kafka.writers.kafka_slot_job import (
     FAR_RESPONSES,
     NEAR_RESPONSES,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from shallow_mirror.checkpoints.logs.quarantined_batches import BatchKey, QuarantinedBatch
+from shallow_mirror.checkpoints.logs import BatchKey, QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.single_slot import SingleSlot

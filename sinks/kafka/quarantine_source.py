@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.slot_values import ReadPart, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
 from shallow_mirror.types import PlannedRange, SourcePartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 
 class QuarantineReadingFactory:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.errors import LogTruncatedError, RetriableError
 from shallow_mirror.types import EpochEnd, SourcePartition
 

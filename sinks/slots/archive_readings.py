@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader, StoredSegment
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.reused_buffers import ReusedBuffers
 from shallow_mirror.sinks.slot_values import ReadPart, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading

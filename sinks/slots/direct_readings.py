@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.read_replicas import LANES
-from shallow_mirror.broker.cluster.worker_clients import buffers_of_worker, keep_buffers
-from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import BUFFER_SLACK_BYTES, RangeReader
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import LANES, buffers_of_worker, keep_buffers
+from shallow_mirror.broker.fetch import BUFFER_SLACK_BYTES, MAX_BATCH_BYTES, RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.slot_values import ReadPart, Side, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END, NO_END_LIMITS, ReadingLimits, SlotReading

@@ -13,7 +13,7 @@ from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, SlotReading
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.sinks.slots.slot_task import SlotInput
 from shallow_mirror.types import PlannedRange, SourcePartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

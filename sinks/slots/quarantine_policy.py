@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError
 from shallow_mirror.types import QuarantineLimits, TopicPartition
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.records.unpacked_batch import open_batch
+from shallow_mirror.wire import BATCH_HEADER_BYTES
+from shallow_mirror.wire.records import open_batch
 
 _OF_THE_BATCH = frozenset(
     {

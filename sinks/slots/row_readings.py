@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.fetch import arrow_rows
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import CorruptBatchError, DataLossError, MirrorError
@@ -16,7 +16,7 @@ from shallow_mirror.sinks.slot_values import ReadPart, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END, NO_END_LIMITS, ReadingLimits, SlotReading
 from shallow_mirror.sinks.slots.direct_readings import DirectReading
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, SourcePartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 
 class RowReading:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, NamedTuple, TypeVar
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
+from shallow_mirror.broker import KnownCluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.sinks.base import Observer, observe_nothing
 from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import EpochEnd, IsolationLevel, QuarantineLimits, SourcePartition

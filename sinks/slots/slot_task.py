@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark import TaskContext
 
-from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
-from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS
-from shallow_mirror.broker.net.error_codes import may_be_missing
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.broker.cluster import cluster_of_worker, freeze_imports_once
+from shallow_mirror.broker.fetch import PARTITION_PATIENCE_MS
+from shallow_mirror.broker.net import may_be_missing
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,

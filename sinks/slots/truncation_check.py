@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.empty_ranges import topic_storage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.fetch import topic_storage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError
 from shallow_mirror.sinks.slot_values import ReadPart, UnfinishedRange
 from shallow_mirror.sinks.slots.batch_sources import NO_END_LIMITS, ReadingFactory, SlotReading
 from shallow_mirror.types import EpochEnd, PlannedRange, SourcePartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex
+from shallow_mirror.wire.batches import BatchIndex
 
 
 class CheckedReadingFactory:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from shallow_mirror.archive_reading.archive_history import Incarnation, topic_id_problem
 from shallow_mirror.archive_reading.state_at_cut import TopicAtCut
-from shallow_mirror.checkpoints.rows.lineages import Lineages
+from shallow_mirror.checkpoints import Lineages
 from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.streaming.planning.kept_segments import KeptSegments
 from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition

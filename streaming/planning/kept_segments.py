@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from shallow_mirror.checkpoints.ledger.archive_table import VISIBLE
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.ledger import VISIBLE
+from shallow_mirror.checkpoints.rows import ArchiveRow
 from shallow_mirror.types import SourcePartition
 
 FirstRecord = tuple[int, int | None] | None

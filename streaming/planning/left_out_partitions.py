@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.sinks.slot_values import Side, UnfinishedRange
+from shallow_mirror.sinks import Side, UnfinishedRange
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.types import SourcePartition
 

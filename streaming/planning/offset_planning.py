@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shallow_mirror.errors import ConfigError, LogTruncatedError, TopicRecreatedError
-from shallow_mirror.sinks.slot_values import SteadyCopying
+from shallow_mirror.sinks import SteadyCopying
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, Segment, SegmentKind, SourcePartition
 
 Offsets = Mapping[SourcePartition, int]

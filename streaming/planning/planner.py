@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from shallow_mirror import routing
-from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
+from shallow_mirror.broker.net import PRODUCER_FORGOTTEN
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError, RetriableError
 from shallow_mirror.plurals import counted

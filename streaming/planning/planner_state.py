@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from shallow_mirror.access.plan import AccessPass
+from shallow_mirror.access import AccessPass
 from shallow_mirror.named_files import naming_file
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Measurements

@@ -21,17 +21,21 @@ from shallow_mirror.archive_reading import state_at_cut
 from shallow_mirror.archive_reading.archive_history import Incarnation
 from shallow_mirror.archive_reading.cuts import first_newer_offset, first_visible_record, offsets_without_hole
 from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut
-from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable, of_partition
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.rows.lineages import Lineages
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.checkpoints import Lineages
+from shallow_mirror.checkpoints.ledger import (
+    EVERY_STATE,
+    ArchivedTopics,
+    ArchiveTable,
+    RestoreRanges,
+    TopicDescription,
+    of_partition,
+)
+from shallow_mirror.checkpoints.rows import ArchiveRow
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.config.restore_changes import restored_topics, settings_of
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.streaming.planning import cut_problems
 from shallow_mirror.streaming.planning.kept_segments import FirstRecord, KeptSegments, nothing_in_front_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.rows import ArchiveRow
 from shallow_mirror.config.restore_config import RestoreConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.streaming.planning import offset_planning

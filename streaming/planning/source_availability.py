@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.sinks.slot_values import Side
+from shallow_mirror.sinks import Side
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.planning.source_offsets import LogEnds
 from shallow_mirror.types import SourcePartition

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from shallow_mirror import routing
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker import Cluster, TopicMetadata
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted

@@ -9,10 +9,10 @@ from itertools import groupby
 
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
 from shallow_mirror.archive_reading.transaction_cuts import TxnScan, whole_ends
-from shallow_mirror.checkpoints.ledger.archive_table import VISIBLE, ArchiveTable, of_partition
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.checkpoints.ledger import VISIBLE, ArchiveTable, of_partition
+from shallow_mirror.checkpoints.rows import ArchiveRow
+from shallow_mirror.checkpoints.tables import Comparison
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import OffsetRange, SegmentKind, SourcePartition
 

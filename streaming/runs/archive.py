@@ -11,18 +11,13 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import named_cluster
-from shallow_mirror.broker.fetch.empty_ranges import topic_storage
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import named_cluster
+from shallow_mirror.broker.fetch import topic_storage
+from shallow_mirror.checkpoints import DecidedSegment, Position, first_rows_at
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, OffsetMapOwner, RunIdentity, TopicDescription
+from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -35,21 +30,21 @@ from shallow_mirror.errors import (
 )
 from shallow_mirror.groups.archived_groups import GroupNoting
 from shallow_mirror.groups.archived_position import PositionCommitting
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner, check_before_take_over, take_over_archive
-from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
-from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob, archived_partition
-from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
-from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
-from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
-from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
-from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
-from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.sinks import (
+    ArchiveOwner,
+    ArchiveSink,
+    ArchiveSlotJob,
+    Observer,
+    archived_partition,
+    check_before_take_over,
+    observe_nothing,
+    take_over_archive,
+)
+from shallow_mirror.sinks.archive import DeletedTopics, Expiry, GroupNoteExpiry, TopicObjects, TxnOutcomes, retention_of
+from shallow_mirror.sinks.micro_batches import SOURCE_LOG_TRUNCATED, MicroBatchReport, MicroBatchSink, raising_lost_jvm
+from shallow_mirror.sinks.slots import SlotTime
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.offset_planning import recreated_topics
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig

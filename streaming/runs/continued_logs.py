@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.preserved.continuation import (
+from shallow_mirror.sinks.kafka.preserved import (
     ExistingLog,
     continued_rows,
     problem_of_comparison,
@@ -21,8 +21,7 @@ from shallow_mirror.sinks.kafka.preserved.continuation import (
     problem_of_later_end,
 )
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
-from shallow_mirror.verify.clusters import ClusterReader
-from shallow_mirror.verify.log_comparison import compare_logs
+from shallow_mirror.verify import ClusterReader, compare_logs
 
 _log = logging.getLogger(__name__)
 

@@ -17,12 +17,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.consumer_groups import MAX_NOTE_BYTES, read_group_notes, write_group_note
-from shallow_mirror.checkpoints.tables.best_effort_tables import RepeatedWarnings
+from shallow_mirror.broker import MAX_NOTE_BYTES, read_group_notes, write_group_note
+from shallow_mirror.checkpoints.tables import RepeatedWarnings
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, MirrorError, OutcomeUnknownError, RetriableError
-from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX, Origin, upstream_of
-from shallow_mirror.sinks.kafka.targets.replication_rings import Ring, RingMirror, find_rings
+from shallow_mirror.sinks.kafka import GROUP_SUFFIX, Origin, Ring, RingMirror, find_rings, upstream_of
 
 _log = logging.getLogger(__name__)
 

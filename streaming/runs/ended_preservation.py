@@ -15,20 +15,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
+from shallow_mirror.broker.produce import ProducePipeline
+from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.preserved.continuation import ExistingLog, continued_rows
-from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH, own_in_place
-from shallow_mirror.sinks.slot_values import RoutedTopic
+from shallow_mirror.sinks import RoutedTopic
+from shallow_mirror.sinks.kafka.preserved import FENCE_EPOCH, ExistingLog, continued_rows, own_in_place
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
     UNKNOWN_BYTES_PER_OFFSET,
@@ -38,11 +35,9 @@ from shallow_mirror.types import (
     SourcePartition,
     TopicPartition,
 )
-from shallow_mirror.verify.clusters import ClusterReader
-from shallow_mirror.verify.log_comparison import compare_logs
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import restamp
-from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
+from shallow_mirror.verify import ClusterReader, compare_logs
+from shallow_mirror.wire.batches import index_batches, restamp
+from shallow_mirror.wire.records import FILLER_KEY, Fillers
 
 _log = logging.getLogger(__name__)
 

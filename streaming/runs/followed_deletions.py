@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from shallow_mirror.broker.admin.topic_deletion import delete_topic_by_id
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import gone_topics, missing_topics
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.checkpoints.logs.controls import TopicControls
-from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable, TopicIncarnation
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import Cluster, delete_topic_by_id
+from shallow_mirror.broker.cluster import gone_topics, missing_topics
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicControls, TopicIncarnation
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import (
@@ -33,7 +30,7 @@ from shallow_mirror.types import (
     SourcePartition,
     TopicPartition,
 )
-from shallow_mirror.wire.batches.header import CONTROL_BIT
+from shallow_mirror.wire import CONTROL_BIT
 
 _log = logging.getLogger(__name__)
 

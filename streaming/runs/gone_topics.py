@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
 from shallow_mirror.streaming.planning.offset_planning import recreated_topics
 from shallow_mirror.streaming.watch.error_hints import REMEDY_OF_GONE, REMEDY_OF_RECREATED

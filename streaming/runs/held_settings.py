@@ -12,17 +12,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, set_topic_configs
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.created_topics import CreatedTopic, CreatedTopicsTable
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec, set_topic_configs
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.topics import CreatedTopic, CreatedTopicsTable
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.targets.refusing_settings import BEFORE_COMPACTION, is_passed
-from shallow_mirror.sinks.kafka.targets.source_ends import before_compaction
-from shallow_mirror.sinks.kafka.targets.topic_config_sync import settings_of
+from shallow_mirror.sinks.kafka import before_compaction
+from shallow_mirror.sinks.kafka.targets.settings import BEFORE_COMPACTION, is_passed, settings_of
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)

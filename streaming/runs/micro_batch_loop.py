@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.log_context import in_context
-from shallow_mirror.sinks.base import TaskFunction
-from shallow_mirror.sinks.micro_batches.micro_batch import StoppedBeforeMicroBatchError
-from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of, ranges_by_slot
+from shallow_mirror.sinks import TaskFunction
+from shallow_mirror.sinks.micro_batches import StoppedBeforeMicroBatchError
+from shallow_mirror.sinks.slots import arrow_batch_of, ranges_by_slot
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.runs.query import Query
 from shallow_mirror.types import PlannedRange

@@ -12,12 +12,7 @@ from pyspark.sql import DataFrame
 
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.log_context import in_context
-from shallow_mirror.sinks.micro_batches.spark_failures import (
-    find_unfit_python,
-    find_unwritable_folder,
-    lost_worker,
-    raising_unwritable_folder,
-)
+from shallow_mirror.sinks.micro_batches import find_unfit_python, find_unwritable_folder, lost_worker, raising_unwritable_folder
 from shallow_mirror.streaming.planning.error_transport import deserialize_error
 from shallow_mirror.streaming.runs.query import Query
 from shallow_mirror.streaming.spark.planning_daemons import PlanningDaemons

@@ -9,19 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.access.sync import acl_sync, quota_sync
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import named_cluster
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.access import acl_sync, quota_sync
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import named_cluster
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.errors import CorruptBatchError, DataLossError, StoppedError
 from shallow_mirror.groups.sync import GroupSync
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.sinks.micro_batches import raising_lost_jvm
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.mirror_query import MirrorQuery

@@ -10,42 +10,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable
-from shallow_mirror.checkpoints.logs.forgotten_topics import ForgottenTopics
-from shallow_mirror.checkpoints.logs.quarantine import QuarantineTable
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs import QuarantineTable
+from shallow_mirror.checkpoints.logs.topics import Controls, DeletedTopicsTable, ForgottenTopics
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.base import Observer
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.preserved.offset_probe import require_preserved_offsets
-from shallow_mirror.sinks.kafka.preserved.shared_producers import (
+from shallow_mirror.sinks import Observer
+from shallow_mirror.sinks.kafka import KafkaSink, RunGuard, StallDetector
+from shallow_mirror.sinks.kafka.preserved import (
+    GuardTimes,
+    HeldRecords,
     read_guard_times,
     require_agreed,
+    require_preserved_offsets,
     with_shared_producers,
 )
-from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
-from shallow_mirror.sinks.kafka.protocol.stall_detector import StallDetector
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
-from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
-from shallow_mirror.sinks.kafka.targets.target_checks import warn_of_others
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
-from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.sinks.kafka.protocol import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows, warn_of_others
+from shallow_mirror.sinks.kafka.targets.settings import LogAppendTimeTopics, PreservedSettings
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE, SlotTime
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.offset_planning import recreated_topics
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig

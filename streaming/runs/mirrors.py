@@ -16,7 +16,7 @@ from shallow_mirror.errors import MirrorError, SparkLostError
 from shallow_mirror.log_context import log_name
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
+from shallow_mirror.sinks.micro_batches import raising_lost_jvm
 from shallow_mirror.streaming.runs.mirror import Mirror
 from shallow_mirror.streaming.spark.shared_session import SharedSession, shared_session
 

@@ -10,17 +10,15 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.empty_ranges import topic_storage
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable, of_partition
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import Problem
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.fetch import topic_storage
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, of_partition
+from shallow_mirror.checkpoints.logs.runs import Problem
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError, RetriableError, TxnOutcomeChangedError
-from shallow_mirror.sinks.archive.divergence import ArchivedRange, Divergence, EpochHistory
-from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.sinks.archive import ArchivedRange, Divergence, EpochHistory
 from shallow_mirror.streaming.runs.partition_registration import decide_first_rows
 from shallow_mirror.streaming.watch.error_hints import problem_of_next_lineage, problem_of_unknown_divergence
 from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, Segment, SegmentKind, SourcePartition

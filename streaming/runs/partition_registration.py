@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks import Observer, observe_nothing
 from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
 from shallow_mirror.types import SourcePartition
 

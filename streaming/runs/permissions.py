@@ -7,14 +7,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.acls import Operation, Permissions, missing_slot_permissions, request_permissions
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import missing_topics
-from shallow_mirror.broker.net.error_codes import TOPIC_AUTHORIZATION_FAILED, refusal
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import Operation, Permissions, missing_slot_permissions, request_permissions
+from shallow_mirror.broker.cluster import missing_topics
+from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.sinks.kafka import transactional_id
 
 _log = logging.getLogger(__name__)
 

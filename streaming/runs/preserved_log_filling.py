@@ -16,22 +16,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from shallow_mirror.broker.admin.topic_admin import delete_records
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import listed_partitions
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import delete_records
+from shallow_mirror.broker.cluster import listed_partitions
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, target_ends_of
-from shallow_mirror.sinks.kafka.writers.preserved_writer import PreservedWriter
-from shallow_mirror.sinks.slot_values import ReadPart, RoutedTopic
+from shallow_mirror.sinks import ReadPart, RoutedTopic
+from shallow_mirror.sinks.kafka.preserved import TargetLogs
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, PreservedWriter, target_ends_of
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, SegmentKind, SourcePartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 _log = logging.getLogger(__name__)
 

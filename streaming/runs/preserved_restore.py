@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from shallow_mirror.broker.admin.topic_admin import delete_records
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import delete_records
+from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.preserved.offset_probe import require_preserved_offsets
-from shallow_mirror.sinks.kafka.preserved.shared_producers import (
+from shallow_mirror.sinks.kafka.preserved import (
+    GuardTimes,
     first_offset_problems,
     read_guard_times,
+    require_preserved_offsets,
     used_log_problems,
     with_shared_producers,
 )
-from shallow_mirror.sinks.kafka.targets.filled_topics import existing_partitions
+from shallow_mirror.sinks.kafka.targets import existing_partitions
 from shallow_mirror.types import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

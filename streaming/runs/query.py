@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.micro_batches.spark_failures import raising_unfit_python
+from shallow_mirror.sinks.micro_batches import MicroBatchSink, raising_unfit_python
 from shallow_mirror.streaming.runs.supervisor import Supervisor
 from shallow_mirror.streaming.sources.planner_options import PlannerOptions
 from shallow_mirror.streaming.watch.health import RunHealth

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TargetDataLossError
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import readable_ends
-from shallow_mirror.sinks.kafka.protocol.txn_performer import LOSS_PATIENCE_MS
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import target_ends_of
+from shallow_mirror.sinks.kafka.protocol import LOSS_PATIENCE_MS, readable_ends
+from shallow_mirror.sinks.kafka.writers import target_ends_of
 from shallow_mirror.types import IsolationLevel
 
 

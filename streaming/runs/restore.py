@@ -11,42 +11,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import named_cluster
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges, RestoreRangesTable
-from shallow_mirror.checkpoints.logs.quarantine import QuarantineTable, undescribed_entries
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import named_cluster
+from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints.ledger import (
+    ArchiveTable,
+    OffsetMapOwner,
+    RestoreRanges,
+    RestoreRangesTable,
+    RunIdentity,
+    TopicDescription,
+)
+from shallow_mirror.checkpoints.logs import QuarantineTable, undescribed_entries
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, StoppedError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, noted_positions, report_groups, restore_groups
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.archive.object_owner import require_objects
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.targets.filled_topics import refuse_filled_topics
-from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, rows_at
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.micro_batches.spark_failures import raising_lost_jvm
-from shallow_mirror.sinks.slot_values import UnfinishedRange
-from shallow_mirror.sinks.slots.archive_readings import ArchiveInput
-from shallow_mirror.sinks.slots.log_end_readings import LogEndInput
-from shallow_mirror.sinks.slots.planned_rows import ranges_by_slot
-from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
-from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.sinks import Observer, UnfinishedRange, observe_nothing
+from shallow_mirror.sinks.archive import require_objects
+from shallow_mirror.sinks.kafka import KafkaSink, RunGuard
+from shallow_mirror.sinks.kafka.protocol import TxnPerformer, recover
+from shallow_mirror.sinks.kafka.targets import TargetTopics, refuse_filled_topics, rows_at
+from shallow_mirror.sinks.kafka.targets.settings import PreservedSettings
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink, raising_lost_jvm
+from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE, ArchiveInput, LogEndInput, SlotTime, ranges_by_slot
 from shallow_mirror.streaming.planning.restore_planner import (
     RestorePlanner,
     described_topics,

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges, RestoreRangesTable
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RestoreRanges, RestoreRangesTable
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_changes import accepted_changes, require_same_restore
 from shallow_mirror.plurals import listed

@@ -7,21 +7,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.ledger.restored_topics import PausedTopic, RestoredTopicsTable
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec
+from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, PausedTopic, RestoredTopicsTable, RestoreRanges
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_changes import unfinished_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted, listed
-from shallow_mirror.sinks.kafka.targets.retention_pause import existing_topic_findings, may_delete_or_refuse, pause_of
-from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
-from shallow_mirror.streaming.runs.paused_topics import LIFT, paused_topics
+from shallow_mirror.sinks.kafka.targets.settings import existing_topic_findings, may_delete_or_refuse, pause_of
+from shallow_mirror.streaming.planning.amounts_to_restore import restored_amounts
+from shallow_mirror.streaming.runs.paused_retention import LIFT, paused_topics
 
 _log = logging.getLogger(__name__)
 

@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
+from shallow_mirror.sinks.kafka import id_count, transactional_ids
+from shallow_mirror.sinks.kafka.protocol import refuse_used_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

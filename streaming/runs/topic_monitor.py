@@ -15,19 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import gone_topics, missing_topics
-from shallow_mirror.checkpoints.logs.controls import Controls, TopicControls
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.tables.best_effort_tables import RepeatedWarnings
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import gone_topics, missing_topics
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
+from shallow_mirror.checkpoints.tables import RepeatedWarnings
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.log_context import in_context
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.kafka.targets.topic_config_sync import TopicConfigSync
+from shallow_mirror.sinks.kafka.targets import TargetTopics, gone_problem
+from shallow_mirror.sinks.kafka.targets.settings import TopicConfigSync
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import MOST_OPENED_BYTES
 from shallow_mirror.archive_reading.scan_plan import PART_BYTES
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS_TABLE
-from shallow_mirror.checkpoints.rows.codec import ms_of
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS_TABLE
+from shallow_mirror.checkpoints.tables import TableLocation, ms_of
 from shallow_mirror.config.values import parse_duration
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.object_store.store_options import option_problems
+from shallow_mirror.object_store import ObjectStore, option_problems
 from shallow_mirror.streaming.sources.option_texts import OptionTexts
 
 if TYPE_CHECKING:

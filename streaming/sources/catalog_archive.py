@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS_TABLE
-from shallow_mirror.checkpoints.tables.backends.spark_sql import first_line, name_in_sql, spark_errors
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS_TABLE
+from shallow_mirror.checkpoints.tables.backends import first_line, name_in_sql, spark_errors
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 

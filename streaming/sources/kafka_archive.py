@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 
 from shallow_mirror.archive_reading.archive_rows import BATCH_SPARK_SCHEMA, RECORD_SPARK_SCHEMA, batch_rows, record_rows
 from shallow_mirror.archive_reading.scan_plan import ScanPart, plan_scan, read_part
-from shallow_mirror.broker.cluster.worker_clients import freeze_imports_once
+from shallow_mirror.broker.cluster import freeze_imports_once
 from shallow_mirror.streaming.sources.archive_filters import bounds_of
 from shallow_mirror.streaming.sources.archive_options import ArchiveOptions, is_record_option, parse_archive_options
 from shallow_mirror.streaming.sources.registration import register
@@ -61,8 +61,7 @@ class ArchiveSourceReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         # Imported here: this process plans, and executors need no deltalake.
         from shallow_mirror.archive_reading.state_at_cut import StateAtCut, topics_to_scan
-        from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-        from shallow_mirror.checkpoints.ledger.archived_topics import seen_topics
+        from shallow_mirror.checkpoints.ledger import ArchiveTable, seen_topics
 
         options = self._options
         table = ArchiveTable.open(options.tables)

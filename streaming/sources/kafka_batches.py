@@ -17,12 +17,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker, freeze_imports_once
-from shallow_mirror.broker.fetch.arrow_rows import SPARK_SCHEMA, Keep, RangeRows, failed_row
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import PARTITION_PATIENCE_MS, RangeReader
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.cluster import cluster_of_worker, freeze_imports_once
+from shallow_mirror.broker.fetch import PARTITION_PATIENCE_MS, SPARK_SCHEMA, Keep, RangeReader, RangeRows, ReadRange, failed_row
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
@@ -36,7 +34,7 @@ from shallow_mirror.errors import (
     TopicAccessError,
     TopicRecreatedError,
 )
-from shallow_mirror.sinks.slot_values import Side, UnfinishedRange
+from shallow_mirror.sinks import Side, UnfinishedRange
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner

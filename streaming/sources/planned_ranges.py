@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
-from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
-from shallow_mirror.sinks.slots.worker_environment import environment_of_plan_readers
+from shallow_mirror.sinks.slots import arrow_batch_of, environment_of_plan_readers
 from shallow_mirror.streaming.sources.registration import register
 from shallow_mirror.streaming.sources.stream_reader import PlannedStreamReader, SlotPartition
 

@@ -13,8 +13,8 @@ from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Offsets
 
 if TYPE_CHECKING:
-    from shallow_mirror.broker.auth.client_config import ClientConfig
-    from shallow_mirror.broker.cluster.cluster import Cluster
+    from shallow_mirror.broker import Cluster
+    from shallow_mirror.broker.auth import ClientConfig
     from shallow_mirror.config import ArchiveConfig, MirrorConfig
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
     from shallow_mirror.streaming.planning.planner_config import PlannerConfig
@@ -144,7 +144,7 @@ def make_micro_batch_planner(
 ) -> MicroBatchPlanner:
     """Return a planner of the source cluster. It connects when it is first asked."""
     # Imported here: Spark starts more processes that make a reader and never call it.
-    from shallow_mirror.broker.cluster.cluster import Cluster
+    from shallow_mirror.broker import Cluster
     from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
     from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 

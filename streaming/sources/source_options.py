@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.fetch.arrow_rows import Keep
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.fetch import Keep
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.sources.option_texts import OptionTexts

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.log_context import log_name
-from shallow_mirror.sinks.slots.planned_rows import ranges_by_slot
+from shallow_mirror.sinks.slots import ranges_by_slot
 from shallow_mirror.streaming.planning.error_transport import serialize_errors
 from shallow_mirror.streaming.planning.offset_codec import OffsetCodec
 from shallow_mirror.streaming.planning.offset_planning import Offsets

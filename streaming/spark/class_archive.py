@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shallow_mirror.local_kafka.jars import cache_folder
+from shallow_mirror.local_kafka import cache_folder
 from shallow_mirror.streaming.spark.economies import Economy, or_without
 
 _log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from typing import Any
 
 from pyspark.java_gateway import ensure_callback_server_started
 
-from shallow_mirror.checkpoints.tables.storage import choose_writer
+from shallow_mirror.checkpoints.tables import choose_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
-from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.local_kafka import delta_jars
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.streaming.spark.usable_cores import usable_cores
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers

@@ -16,14 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shallow_mirror.checkpoints.rows.schema import schema_of
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage, choose_writer
+from shallow_mirror.checkpoints import schema_of
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, MirrorStorage, choose_writer
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.local_kafka import delta_jars
 from shallow_mirror.named_files import naming_file
-from shallow_mirror.sinks.slots.worker_environment import environment_of_copiers, environment_of_plan_readers
+from shallow_mirror.sinks.slots import environment_of_copiers, environment_of_plan_readers
 from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.spark.economies import Economy, check_switches, is_used, or_without, switch_off

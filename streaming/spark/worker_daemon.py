@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from shallow_mirror.logging_setup import begin_logging_from_environment
-from shallow_mirror.sinks.slots.worker_environment import READS_PLANS_VARIABLE
+from shallow_mirror.sinks.slots import READS_PLANS_VARIABLE
 from shallow_mirror.streaming.spark.economies import Economy, is_used, or_without
 from shallow_mirror.streaming.spark.pyarrow_alone import OWN_SESSION_VARIABLE, keep_pandas_out
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY, PRODUCER_FORGOTTEN, RUN_SUPERSEDED
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.broker.net import EMPTY_FETCH, LOG_ENDS_EARLY, PRODUCER_FORGOTTEN, RUN_SUPERSEDED
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.errors import (
     BatchRefusedError,
     CorruptBatchError,
@@ -20,8 +20,8 @@ from shallow_mirror.errors import (
     StoreUnreachableError,
     TxnOutcomeChangedError,
 )
-from shallow_mirror.sinks.micro_batches.truncated_logs import SOURCE_LOG_TRUNCATED
-from shallow_mirror.sinks.slot_values import EarlyEnd
+from shallow_mirror.sinks import EarlyEnd
+from shallow_mirror.sinks.micro_batches import SOURCE_LOG_TRUNCATED
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.types import Segment, SourcePartition
 

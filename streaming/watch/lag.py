@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import Cluster, ListedOffset
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.topic_offsets import preserved_topics
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.rows import preserved_topics
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.log_context import in_context

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import Problem
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.logs.runs import Problem
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.slot_values import UnfinishedRange
+from shallow_mirror.sinks import UnfinishedRange
 from shallow_mirror.streaming.planning.left_out_partitions import (
     LeftOutChange,
     LeftOutPartition,

@@ -15,9 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation
-from shallow_mirror.checkpoints.rows.problems import ProblemKind
-from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, ProblemKind
+from shallow_mirror.sinks.micro_batches import SLOWEST_SLOT, TOTAL
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.watch.lag import PartitionStatus
 from shallow_mirror.streaming.watch.open_transactions import OpenTransaction

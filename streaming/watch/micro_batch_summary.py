@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, Problem, ProblemKind
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.micro_batches.micro_batch import SLOWEST_SLOT, TOTAL, MicroBatchReport
-from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
+from shallow_mirror.sinks.micro_batches import SLOWEST_SLOT, TOTAL, MicroBatchReport
+from shallow_mirror.sinks.slots import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_planning import Measurements
 from shallow_mirror.streaming.watch.error_hints import problem_of_retry, problem_of_truncation

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
+from shallow_mirror.broker import Cluster, ProducerState
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 

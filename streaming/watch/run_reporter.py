@@ -10,21 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shallow_mirror.access.plan import AccessPass
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.problem_log import ProblemLog, log_problem
-from shallow_mirror.checkpoints.logs.run_history import RunHistory
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.rows.topic_offsets import decided_fillers, preserved_topics
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
+from shallow_mirror.access import AccessPass
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, ProblemLog, RunHistory, log_problem
+from shallow_mirror.checkpoints.rows import decided_fillers, preserved_topics
+from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import LagMetricsSettings
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, IncompleteRunError, MirrorError, StoppedError
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
+from shallow_mirror.sinks.kafka import StalledStep
+from shallow_mirror.sinks.micro_batches import MicroBatchReport
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.planning.offset_planning import Measurements

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shallow_mirror.broker.admin.acl_entries import (
-    Acl,
-    AclEffect,
-    AclOperation,
-    PatternKind,
-    ResourceKind,
-)
+from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, PatternKind, ResourceKind
 
 _IMPLY_DESCRIBE = {
     AclOperation.DESCRIBE,

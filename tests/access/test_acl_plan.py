@@ -8,22 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.access.reference_authorizer import is_allowed
 from tests.support.examples import examples
 
 from shallow_mirror import routing
 from shallow_mirror.access.acl_plan import AclPlan, plan_acls, ready_allows, unnamed_principals
 from shallow_mirror.access.acl_rules import AclRules
-from shallow_mirror.broker.admin.acl_entries import (
-    Acl,
-    AclEffect,
-    AclOperation,
-    PatternKind,
-    ResourceKind,
-    ResourcePattern,
-)
+from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 
 READ, WRITE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.ALL
 ANNA, BOB, ANYBODY = "User:anna", "User:bob", "User:*"

@@ -12,10 +12,10 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.acl_stores import FakeStore
 
-from shallow_mirror.access.plan import AccessPass
-from shallow_mirror.access.sync import SHOWN, AccessSync, AclPasses, acl_sync
-from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.access import AccessPass, acl_sync
+from shallow_mirror.access.sync import SHOWN, AccessSync, AclPasses
+from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 

@@ -12,10 +12,9 @@ from rich.console import Console
 from tests.support.acl_stores import FakeStore
 from tests.support.exit_codes import exit_code
 
-from shallow_mirror.access import acls as acl_copy
-from shallow_mirror.access import view
+from shallow_mirror.access import acls as acl_copy, view
 from shallow_mirror.access.acls import AclReport, acl_rules, copy_between
-from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 

@@ -25,17 +25,26 @@ from tests.support.guarded_clusters import (
 )
 
 from shallow_mirror.access.acls import copy_acls
-from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin.access import (
+    Acl,
+    AclClient,
+    AclEffect,
+    AclOperation,
+    PatternKind,
+    Quota,
+    QuotaClient,
+    QuotaEntity,
+    ResourceKind,
+    ResourcePattern,
+)
 from shallow_mirror.broker.admin.acls import Operation, request_permissions
-from shallow_mirror.broker.admin.quota_client import QuotaClient
-from shallow_mirror.broker.admin.quota_entries import Quota, QuotaEntity
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.status import gather_status
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(300)]

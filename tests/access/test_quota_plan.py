@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shallow_mirror.access.quota_plan import QuotaPlan, QuotaRules, plan_quotas, unnamed_users
-from shallow_mirror.broker.admin.quota_entries import Quota, QuotaEntity
+from shallow_mirror.broker.admin.access import Quota, QuotaEntity
 
 
 def quota(value: float = 100, key: str = "producer_byte_rate", /, **entity: str | None) -> Quota:

@@ -17,9 +17,8 @@ from tests.support.mirror_runs import wait_for
 from shallow_mirror import cli
 from shallow_mirror.access.quotas import quota_stores
 from shallow_mirror.access.sync import QuotaPasses
-from shallow_mirror.broker.admin.quota_client import QuotaClient
-from shallow_mirror.broker.admin.quota_entries import Quota, QuotaEntity
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.admin.access import Quota, QuotaClient, QuotaEntity
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 

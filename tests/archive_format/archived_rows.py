@@ -6,15 +6,15 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from shallow_mirror.archive_format.archived_batches import (
+from shallow_mirror.archive_format import (
     AbortedTxn,
     ArchivedSegment,
     IndexEntry,
     LeaderEpochStart,
+    ObjectHeader,
+    ObjectName,
     StoredBatches,
 )
-from shallow_mirror.archive_format.object_footer import ObjectHeader
-from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)

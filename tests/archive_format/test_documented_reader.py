@@ -12,12 +12,10 @@ import pytest
 from tests.archive_format.archived_rows import HEADER, NAME, SOURCE, data, gap
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.archive_format import object_footer
-from shallow_mirror.archive_format.archived_batches import AbortedTxn, ArchivedSegment, IndexEntry
-from shallow_mirror.archive_format.object_footer import build_footer
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS
+from shallow_mirror.archive_format import AbortedTxn, ArchivedSegment, IndexEntry, build_footer, object_footer
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS
 from shallow_mirror.types import SourcePartition
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 TRANSACTIONAL = 0x10
 OTHER = SOURCE._replace(partition=1)

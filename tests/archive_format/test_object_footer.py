@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.archive_format.archived_rows import HEADER, NAME, archived_segments, data, gap
 
-from shallow_mirror.archive_format.archived_batches import ArchivedSegment, StoredBatches
+from shallow_mirror.archive_format import ArchivedSegment, StoredBatches
 from shallow_mirror.archive_format.object_footer import (
     FORMAT,
     MAGIC,
@@ -25,7 +24,7 @@ from shallow_mirror.archive_format.object_footer import (
     parse_footer,
 )
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 OBJECT = str(NAME)
 ROWS = (data(5, 20), gap(20, 25), data(25, 30, position=100, size_bytes=61))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.archive_format.archived_rows import NAME
 
 from shallow_mirror.archive_format.object_names import ObjectName, prefix_of_run

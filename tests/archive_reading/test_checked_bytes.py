@@ -19,8 +19,8 @@ from shallow_mirror.archive_reading.lookup import ArchiveReader
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.scan_plan import plan_scan, read_part
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.sinks.slots.archive_readings import ArchiveReadingFactory

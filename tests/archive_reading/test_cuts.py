@@ -10,8 +10,8 @@ from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_reading.cuts import first_newer_offset, first_visible_record
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import ArchiveRow
 from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.types import IsolationLevel
 

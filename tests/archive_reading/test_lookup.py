@@ -13,8 +13,8 @@ from tests.support.record_encoders import full_record
 
 from shallow_mirror.archive_reading import lookup
 from shallow_mirror.archive_reading.lookup import ArchiveReader
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import SegmentState
 from shallow_mirror.errors import ConfigError, ObjectMissingError
 from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.types import SegmentKind

@@ -15,7 +15,7 @@ from shallow_mirror.archive_reading.lookup import ArchiveReader
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import open_records
 from shallow_mirror.archive_reading.scan_plan import plan_scan, read_part
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.types import SourcePartition
 

@@ -14,8 +14,8 @@ from tests.support.record_batches import batch
 from shallow_mirror.archive_reading import scan_plan
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.scan_plan import ScanPart, plan_scan, read_part
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import SegmentState
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.streaming.sources.archive_options import parse_archive_options

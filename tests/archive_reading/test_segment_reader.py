@@ -10,14 +10,14 @@ import pytest
 from tests.support.archives import ORDERS, OTHER, SmallArchive
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.archive_format.archived_batches import INDEX_BYTES, AbortedTxn
+from shallow_mirror.archive_format import INDEX_BYTES, AbortedTxn
 from shallow_mirror.archive_reading import segment_reader
 from shallow_mirror.archive_reading.segment_reader import SegmentReader, aborted_between
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks.archive import object_builder
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 TRANSACTIONAL = 0x10
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.support.archives import ORDERS
 from tests.support.record_batches import batch, marker, view
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn, StoredBatches
+from shallow_mirror.archive_format import AbortedTxn, StoredBatches
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
 from shallow_mirror.archive_reading.transaction_cuts import NO_END, TxnPart, TxnScan, whole_ends
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 A, B, C = (ORDERS._replace(partition=partition) for partition in range(3))
 TXN = 0x10

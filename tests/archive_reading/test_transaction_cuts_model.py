@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.archive_reading.test_transaction_cuts import A, B, C, scanned
 from tests.support.examples import examples
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn
+from shallow_mirror.archive_format import AbortedTxn
 from shallow_mirror.archive_reading.transaction_cuts import TxnScan, whole_ends
 from shallow_mirror.types import SourcePartition
 

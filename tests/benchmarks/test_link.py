@@ -13,7 +13,7 @@ from benchmarks.peers.peer import Job
 from benchmarks.running_mirror import client_properties
 from benchmarks.running_relay import Relay, running_relay
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION
 from shallow_mirror.local_kafka.properties import node_properties
 

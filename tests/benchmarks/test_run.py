@@ -10,7 +10,7 @@ from benchmarks.run import compare, parsed
 from rich.console import Console
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 
 def test_without_names_everything_is_compared() -> None:

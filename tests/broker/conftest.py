@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 
 
 @pytest.fixture

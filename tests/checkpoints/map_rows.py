@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.table_protocol import Conditions, DeltaCommitError, TableSnapshot, TableWriter, Update
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import RunIdentity
+from shallow_mirror.checkpoints.tables import TableWriter
+from shallow_mirror.checkpoints.tables.table_protocol import Conditions, DeltaCommitError, TableSnapshot, Update
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 SOURCE = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.checkpoints.map_rows import run_of
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 
 pytestmark = pytest.mark.spark

@@ -11,12 +11,13 @@ from deltalake import DeltaTable
 from tests.checkpoints.map_rows import NEWER, SOURCE, TARGET, TXN, data, run_of
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints import DecidedSegment, Removal
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineTable
-from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE, QuarantinedBatch, batch_of, is_whole
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, Removal, table_uri
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE, batch_of, is_whole
+from shallow_mirror.checkpoints.rows.schema import table_uri
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 

@@ -14,16 +14,15 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 from tests.conftest import _stop_spark
 
-from shallow_mirror.checkpoints.ledger import commits
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES, RUNS, MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, DecidedSegment, Removal
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity, commits
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.logs.runs.run_history import MICRO_BATCHES, RUNS
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.local_kafka.jars import delta_jars
-from shallow_mirror.streaming.spark.spark_session import local_session
+from shallow_mirror.local_kafka import delta_jars
+from shallow_mirror.streaming import local_session
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.spark

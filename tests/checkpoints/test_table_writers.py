@@ -18,31 +18,13 @@ from deltalake import DeltaTable, write_deltalake
 from tests.archive_format.archived_rows import data as archived_data
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
-from shallow_mirror.checkpoints.ledger import commits
-from shallow_mirror.checkpoints.ledger.commit_metadata import version_of
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
-from shallow_mirror.checkpoints.rows.schema import (
-    OFFSET_MAP,
-    DecidedSegment,
-    Removal,
-    properties_of_new_map,
-    rows_to_arrow,
-    table_properties,
-)
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal, table_properties
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, commits, version_of
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, Comparison, MirrorStorage, TableWriter, choose_writer
 from shallow_mirror.checkpoints.tables.backends import deltalake_writer, spark_writer
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage, choose_writer
-from shallow_mirror.checkpoints.tables.table_protocol import (
-    TABLE_SETTINGS,
-    Comparison,
-    DeltaCommitError,
-    TableSnapshot,
-    TableWriter,
-    Update,
-    WriterName,
-)
+from shallow_mirror.checkpoints.tables.table_protocol import TABLE_SETTINGS, DeltaCommitError, TableSnapshot, Update, WriterName
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn
 

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.support.mirror_runs import create_topic, killed_at_last, wait_for
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 
 CONF = """
 mirror: {mirror}

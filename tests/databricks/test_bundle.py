@@ -12,7 +12,7 @@ import nbformat
 import pytest
 import yaml
 
-from shallow_mirror.checkpoints.rows.schema import schema_of
+from shallow_mirror.checkpoints import schema_of
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.streaming.spark import spark_session
 

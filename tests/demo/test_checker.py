@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.readers.written_log import WrittenLog
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.demo.checker import compare, end_offsets, open_partitions, partitions_of, read_histories
 from shallow_mirror.demo.history import DifferenceKind
 from shallow_mirror.types import IsolationLevel, TopicPartition

@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.demo.history import DifferenceKind, History, compare_histories, mistranslated, record_digest
 from shallow_mirror.types import TopicPartition

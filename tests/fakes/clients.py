@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.deadline import Deadline
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.fakes.clients import SleepingClock
 
-from shallow_mirror.broker.net.transport import Transport
+from shallow_mirror.broker.net import Transport
 from shallow_mirror.deadline import Deadline
 
 _PART_BYTES = 4_096

@@ -24,7 +24,8 @@ from tests.faults.steps import SLOTS, Step
 
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.demo.checker import end_offsets, partitions_of
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.archive.clean import clean
 from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.types import IsolationLevel, TopicPartition

@@ -30,7 +30,7 @@ from tests.faults.rounds import Fault, Scene
 from tests.faults.steps import Step
 from tests.faults.table_store import TableStoreScene
 
-from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

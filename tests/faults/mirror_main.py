@@ -29,12 +29,9 @@ from shallow_mirror import cli
 from shallow_mirror.commands import sessions
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.sinks.archive import expiry
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.runs import mirror_query
-from shallow_mirror.streaming.runs.archive import Archive
-from shallow_mirror.streaming.runs.mirror import Mirror
-from shallow_mirror.streaming.runs.restore import Restore
+from shallow_mirror.sinks.micro_batches import MicroBatchSink
+from shallow_mirror.streaming.planning import PlannerConfig
+from shallow_mirror.streaming.runs import Archive, Mirror, Restore, mirror_query
 from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.streaming.spark.temp_dirs import temp_dir
 

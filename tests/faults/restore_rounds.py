@@ -26,7 +26,8 @@ from tests.faults.writers import WriteLoad, Writers
 from shallow_mirror.demo.checker import end_offsets, open_partitions, partitions_of, read_histories
 from shallow_mirror.demo.history import History
 from shallow_mirror.demo.map_rows import load_rows
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 RESTORED_BYTES = 6_000_000

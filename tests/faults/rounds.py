@@ -21,7 +21,7 @@ from tests.faults.range_readers import JavaReader, read_with_librdkafka
 from tests.faults.steps import DECIDED, SLOTS, Step
 from tests.faults.writers import LIGHT, WriteLoad, Writers
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.demo.checker import compare, partitions_of
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows
 from shallow_mirror.types import IsolationLevel, TopicPartition

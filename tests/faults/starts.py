@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition as ClientTopicPartition
 from tests.faults.rounds import PATIENCE_S, RoundFailedError, Scene
 from tests.faults.steps import DECIDED, LAST_RECEIPT, RETURNED, Step
 

@@ -19,7 +19,7 @@ from tests.faults.store_faults import ENVIRONMENT, HarmedRequests, KilledWithLos
 from tests.object_store.servers import BUCKET
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
 
 COMMITS = r"offset_map/_delta_log/\d{20}\.json"
 """The path of the commits that decide."""

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import TwoClusters
 from tests.faults.storage_faults import may_mount, small_disk
-from tests.support import archive_runs as archives
-from tests.support import mirror_runs as runs
-from tests.support import restore_runs as restores
+from tests.support import archive_runs as archives, mirror_runs as runs, restore_runs as restores
 from tests.support.mirror_runs import create_topic, write
 
 from shallow_mirror.config import MirrorConfig

@@ -13,8 +13,8 @@ from tests.faults.range_readers import JavaReader, JavaReaderError, read_with_li
 from tests.readers.written_log import WrittenLog
 from tests.support.mirror_runs import create_topic
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(120)]

@@ -11,9 +11,10 @@ from tests.support.legacy_batches import message_set, wrapped
 from tests.support.record_batches import batch, marker, message, record
 from tests.support.record_encoders import ENCODERS, full_record
 
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, LOG_OVERHEAD
-from shallow_mirror.wire.protocol.fetch import parse_fetch_response
+from shallow_mirror.wire import BATCH_HEADER_BYTES
+from shallow_mirror.wire.batches import index_batches
+from shallow_mirror.wire.batches.header import LOG_OVERHEAD
+from shallow_mirror.wire.protocol import parse_fetch_response
 
 WRAPPING = ["gzip", "snappy of Java", "snappy of librdkafka", "lz4"]
 """Codecs of message sets."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from tests.archive_format.archived_rows import HEADER, NAME, data, gap
 from tests.fuzz.target import Target
 
-from shallow_mirror.archive_format.object_footer import FORMAT, MAGIC, TRAILER, build_footer, footer_size, parse_footer
-from shallow_mirror.archive_format.object_names import ObjectName
+from shallow_mirror.archive_format import ObjectName, build_footer, footer_size, parse_footer
+from shallow_mirror.archive_format.object_footer import FORMAT, MAGIC, TRAILER
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 _OBJECT = str(NAME)
 

@@ -28,16 +28,11 @@ from tests.support.record_encoders import ENCODERS
 
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
-from shallow_mirror.wire.batches.admission import Admission, Verdict, admit, kind_of
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.batches.control_records import parse_marker
-from shallow_mirror.wire.batches.crc import payload_crcs, verify_crc, verify_crcs
-from shallow_mirror.wire.batches.restamp import restamp
-from shallow_mirror.wire.records.legacy_formats import convert_legacy
+from shallow_mirror.wire import parse_marker, payload_crcs, verify_crc, verify_crcs
+from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, index_batches, kind_of, restamp
+from shallow_mirror.wire.records import OPENED_FETCHES, convert_legacy, make_outgoing, open_batch, unpack_batch
 from shallow_mirror.wire.records.rebuild import rebuild
 from shallow_mirror.wire.records.record_layout import find_spans
-from shallow_mirror.wire.records.send_buffer import make_outgoing
-from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch, unpack_batch
 
 FETCH_BYTES = 1 << 20
 MAX_OPENED_BYTES = OPENED_FETCHES * FETCH_BYTES

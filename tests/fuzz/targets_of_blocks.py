@@ -10,7 +10,8 @@ from tests.fuzz.target import Target, chance_of
 from tests.fuzz.targets_of_batches import MAX_OPENED_BYTES
 from tests.support.record_encoders import ENCODERS
 
-from shallow_mirror.wire.records.compression import BlockTooLargeError, CorruptBlockError, decompress, fix_lz4_checksum
+from shallow_mirror.wire.records import CorruptBlockError, decompress
+from shallow_mirror.wire.records.compression import BlockTooLargeError, fix_lz4_checksum
 
 _BOMB_BYTES = 24 << 20
 

@@ -13,11 +13,15 @@ from tests.support.wire_responses import A_UUID, fetch_response, leader_fetch_re
 
 from shallow_mirror.broker.net import requests
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.wire.protocol import list_offsets
-from shallow_mirror.wire.protocol.fetch import API_VERSION_BY_ID, TopicNames, parse_fetch_response
-from shallow_mirror.wire.protocol.leader_fetch import parse_leader_fetch_response
-from shallow_mirror.wire.protocol.primitives import WireError
-from shallow_mirror.wire.protocol.produce import parse_produce_response
+from shallow_mirror.wire.protocol import (
+    TopicNames,
+    WireError,
+    list_offsets,
+    parse_fetch_response,
+    parse_leader_fetch_response,
+    parse_produce_response,
+)
+from shallow_mirror.wire.protocol.fetch import API_VERSION_BY_ID
 
 
 def fetch(names: TopicNames | None, data: bytes) -> None:

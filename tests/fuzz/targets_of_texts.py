@@ -11,7 +11,7 @@ from typing import Any
 from tests.fuzz.target import Target
 
 from shallow_mirror.broker.produce.receipts import _parse_receipt
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, RunIdentity
+from shallow_mirror.checkpoints.ledger import Recorded, RunIdentity
 from shallow_mirror.checkpoints.tables.backends import log_durability
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.streaming.planning import planner_state

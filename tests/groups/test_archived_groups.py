@@ -13,16 +13,11 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.admin.consumer_groups import CommittedOffset, ListedGroup
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupPosition, positions_as_of
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import CommittedOffset, ListedGroup
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
+from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, RestoreRanges, RunIdentity
+from shallow_mirror.checkpoints.logs import GroupPosition, positions_as_of
+from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
 from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.groups import archived_groups

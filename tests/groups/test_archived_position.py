@@ -16,8 +16,8 @@ from tests.support import archive_runs
 from tests.support.archives import ORDERS, OTHER, RECREATED, archive_config
 from tests.support.mirror_runs import create_topic, write
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups import archived_groups, archived_position
 from shallow_mirror.groups.archived_groups import GroupNotes

@@ -11,8 +11,8 @@ import pytest
 from tests.groups.group_runs import consume, write_transactions
 from tests.support.mirror_runs import catch_up, config, create_topic
 
-from shallow_mirror.checkpoints.logs.group_offset_history import last_pass
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs import last_pass
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import sync_groups

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.admin.acls import Operation
-from shallow_mirror.broker.admin.consumer_groups import CommittedOffset
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker import CommittedOffset
+from shallow_mirror.broker.admin import Operation
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups import view

@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.coordinators import MAX_METADATA_BYTES
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config.sections import GroupSettings
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP
 from shallow_mirror.groups.offset_translation import (

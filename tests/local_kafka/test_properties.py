@@ -3,8 +3,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.local_kafka.properties import (
     Listener,

@@ -14,7 +14,7 @@ from tests.verify.mirror_main import REPOSITORY
 from shallow_mirror import cli
 from shallow_mirror.commands import sessions
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import Mirror
 
 
 def lose_mirror(conf: Path, point: str) -> None:

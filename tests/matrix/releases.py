@@ -9,8 +9,9 @@ from tests.conftest import TwoClusters
 from tests.support.mirror_runs import delete_topics_ending
 
 from shallow_mirror.demo.traffic import TOPICS, TrafficReport, write_traffic
+from shallow_mirror.local_kafka import stop_clusters
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION, OLDEST_KAFKA_VERSION
-from shallow_mirror.local_kafka.node import LocalKafka, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 
 SEED = 28
 RECORDS = 3_000

@@ -15,7 +15,7 @@ from tests.support.mirror_runs import conf_file, read_partitions
 from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 from tests.verify.mirror_main import catch_up
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.demo.checker import compare
 from shallow_mirror.demo.map_rows import RowTranslation, load_rows
@@ -24,7 +24,7 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.report import Step
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.recover import UnknownState, inspect
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import ReceiptEvidence, TxnFate
+from shallow_mirror.sinks.kafka.protocol import ReceiptEvidence, TxnFate
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify import verify_mirror
 

@@ -12,12 +12,13 @@ from confluent_kafka import Producer
 from tests.support.mirror_runs import conf_file, create_topic, read_partitions, wait_for
 from tests.verify.mirror_main import catch_up
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
 from shallow_mirror.local_kafka.jars import KAFKA_VERSION, JarSet, Module, jars_of
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify import verify_mirror
 

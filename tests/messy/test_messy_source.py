@@ -22,7 +22,7 @@ from tests.support.mirror_runs import conf_file, create_topic, positions, read_p
 from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 from tests.verify.mirror_main import catch_up, mirror
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify import verify_mirror

@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shallow_mirror.checkpoints.logs.migration_log import MigrationOwner
+from shallow_mirror.checkpoints.logs.runs import MigrationOwner
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
-from shallow_mirror.migration import reverse_mirror
+from shallow_mirror.migration import Options, abort, reverse_mirror, roll_back, run_migration
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.session import Options, abort, roll_back, run_migration
 from shallow_mirror.migration.steps import Step
 
 EFFECTS = ("create_denies", "delete_denies", "hand_over", "resume", "move_groups", "prepare_reverse", "compare")

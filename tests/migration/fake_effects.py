@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
-from shallow_mirror.checkpoints.logs.controls import TopicControls
-from shallow_mirror.checkpoints.rows.migration_rows import TAKEN_OVER, MigrationRow
-from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome
-from shallow_mirror.groups.report import Step as GroupStep
+from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.checkpoints.logs.topics import TopicControls
+from shallow_mirror.checkpoints.rows import TAKEN_OVER, MigrationRow
+from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step as GroupStep
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.late_writes import LateWrite, Passed
 from shallow_mirror.migration.observations import Compared, LogEnd, MappedEnd, MirrorRun

@@ -15,7 +15,7 @@ from tests.faults.mirror_process import WITHOUT_SPARK, MirrorProcess
 from tests.migration.application import Application
 from tests.support import mirror_runs as runs
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.migration.conductor_ports import Outside

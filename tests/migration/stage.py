@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.migration.fake_effects import FakeEffects, FakeOperator, FakeOwner, FakeWorld, Kill
 
 from shallow_mirror.config.migration_config import MigrationConfig, ReverseSettings, WaveSettings, WriterSettings
+from shallow_mirror.migration import Phase
 from shallow_mirror.migration.conductor import WaveConductor
 from shallow_mirror.migration.conductor_ports import Clock
-from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction
 
 WAVE = WaveSettings(name="all", topics=["orders.*"], groups=["billing"], reverse="reverse.yaml")

@@ -17,9 +17,9 @@ from tests.migration.migrations import Scene, scene
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.logs.migration_log import MigrationLog
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import RunIdentity
+from shallow_mirror.checkpoints.logs.runs import MigrationLog
+from shallow_mirror.checkpoints.tables import MirrorStorage
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(300)]
 

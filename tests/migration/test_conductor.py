@@ -8,10 +8,9 @@ import pytest
 from tests.migration.fake_effects import DENY, FakeEffects, Kill, KilledError
 from tests.migration.stage import Stage
 
-from shallow_mirror.checkpoints.logs.controls import TopicControls
+from shallow_mirror.checkpoints.logs.topics import TopicControls
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
-from shallow_mirror.migration.state import Phase
+from shallow_mirror.migration import Phase, WaitsForOutsideError
 from shallow_mirror.migration.steps import Direction, Step
 
 

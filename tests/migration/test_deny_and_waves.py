@@ -15,12 +15,10 @@ from tests.migration.migrations import Operator, Scene, scene
 from tests.support import mirror_runs as runs
 from tests.support.guarded_clusters import ANNA, PASSWORD, Guarded, client, guarded_pair, super_user
 
-from shallow_mirror.broker.admin.acl_entries import Acl, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.broker.admin.access import Acl, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
-from shallow_mirror.migration.session import Options, abort, read_state, roll_back, run_migration
-from shallow_mirror.migration.state import Phase
+from shallow_mirror.migration import Options, Phase, WaitsForOutsideError, abort, read_state, roll_back, run_migration
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(400)]
 

@@ -17,11 +17,9 @@ from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 
 from shallow_mirror.errors import LateWritesError
-from shallow_mirror.migration import view
+from shallow_mirror.migration import Options, Phase, read_late_writes, read_state, roll_back, run_migration, view
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.session import Options, read_late_writes, read_state, roll_back, run_migration
-from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction, Step
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(200)]

@@ -13,9 +13,8 @@ import pytest
 from tests.migration import conductor_main
 from tests.migration.migrations import Operator, Scene, running_application
 
+from shallow_mirror.migration import Phase, read_state
 from shallow_mirror.migration.conductor_ports import Outside
-from shallow_mirror.migration.session import read_state
-from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Step
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(3600)]

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.logs.migration_log import MigrationLog
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import RunIdentity
+from shallow_mirror.checkpoints.logs.runs import MigrationLog
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.migration import late_settling, view
-from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX, Choice, settle_late_writes
+from shallow_mirror.migration import Choice, late_settling, read_state, settle_late_writes, view
+from shallow_mirror.migration.late_settling import QUARANTINE_PREFIX
 from shallow_mirror.migration.late_writes import Copied, LateWrite, Passed, gaps_of, settled_writes
-from shallow_mirror.migration.session import LateWrites, read_state
+from shallow_mirror.migration.session import LateWrites
 from shallow_mirror.migration.state import BEGUN, DONE
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.operations.redo import RedoRequest

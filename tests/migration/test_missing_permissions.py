@@ -10,7 +10,7 @@ from tests.fakes import changes
 from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.admin.acls import Operation
+from shallow_mirror.broker.admin import Operation
 from shallow_mirror.migration.permissions import (
     TO_READ,
     TO_REHEARSE,

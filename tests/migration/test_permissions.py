@@ -17,14 +17,20 @@ from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 from tests.support.guarded_clusters import MIRROR, PASSWORD, Guarded, client, guarded_pair, super_user
 
-from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
-from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
-from shallow_mirror.migration.plan import plan_migration
-from shallow_mirror.migration.rehearsal.rehearsal import rehearse
-from shallow_mirror.migration.session import Options, abort, read_state, roll_back, run_migration
-from shallow_mirror.migration.state import Phase
+from shallow_mirror.migration import (
+    Options,
+    Phase,
+    WaitsForOutsideError,
+    abort,
+    plan_migration,
+    read_state,
+    rehearse,
+    roll_back,
+    run_migration,
+)
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -10,7 +10,7 @@ from tests.migration.fake_effects import PARTITION, FakeWorld
 from tests.migration.stage import Stage
 
 from shallow_mirror.errors import CopiesDifferError, LateWritesError
-from shallow_mirror.migration.state import Phase
+from shallow_mirror.migration import Phase
 from shallow_mirror.migration.steps import Direction, Step
 
 Change = Callable[[FakeWorld], None]

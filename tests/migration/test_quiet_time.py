@@ -9,9 +9,9 @@ from tests.migration.fake_effects import FakeWorld
 from tests.migration.stage import Stage
 
 from shallow_mirror.config.migration_config import WriterSettings
+from shallow_mirror.migration import Phase
 from shallow_mirror.migration.observations import LogEnd, Standstill
 from shallow_mirror.migration.quiet_time import QuietTime, Stamp, longest_gap_s
-from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.types import TopicPartition
 

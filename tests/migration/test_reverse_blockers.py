@@ -14,8 +14,8 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.preflight.conftest import OPEN
 from tests.support import mirror_runs as runs
 
-from shallow_mirror.broker.admin.acls import Operation
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import Operation
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.reverse_blockers import reverse_problems

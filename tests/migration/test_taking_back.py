@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.test_migration_file import written
 
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.steps import Direction

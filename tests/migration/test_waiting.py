@@ -11,8 +11,8 @@ from tests.migration.fake_effects import FakeWorld
 from tests.migration.stage import Stage
 
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.migration import view
-from shallow_mirror.migration.state import Phase, state_of
+from shallow_mirror.migration import Phase, view
+from shallow_mirror.migration.state import state_of
 from shallow_mirror.migration.steps import Direction, Step
 
 LONG_S = 65.0

@@ -8,9 +8,9 @@ import pytest
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.clients.batch_client import BatchConsumer
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.clients import BatchConsumer
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.migration.observations import LogEnd
 from shallow_mirror.migration.writer_rhythm import read_longest_pause_s

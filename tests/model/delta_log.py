@@ -14,9 +14,12 @@ from tests.model.effects import NO_RESPONSE
 from tests.model.programs import Port
 from tests.model.source import MAP_ID
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, read_recorded
-from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, PROPERTY_MAP_ID
-from shallow_mirror.checkpoints.tables.table_protocol import CommitEntry, Comparison, Condition, Conditions, DeltaCommitError
+from shallow_mirror.checkpoints import PROPERTY_MAP_ID
+from shallow_mirror.checkpoints.ledger import Recorded
+from shallow_mirror.checkpoints.ledger.commit_metadata import read_recorded
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP
+from shallow_mirror.checkpoints.tables import Comparison, Condition
+from shallow_mirror.checkpoints.tables.table_protocol import CommitEntry, Conditions, DeltaCommitError
 from shallow_mirror.types import COPIED_KINDS, TopicPartition
 
 Row = tuple[Any, ...]

@@ -23,26 +23,22 @@ from tests.model.seams import MODEL_LAYOUT, PAUSE_S, ModelCluster, ModelTopics, 
 from tests.model.slot import MIRROR, TRANSACTION_TIMEOUT_MS, TaskFailed, poisoned, release
 from tests.model.source import QUIET, TOPIC, MicroBatch, Scenario, source_partition
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster_metadata import PathSpeeds, SendSpeed
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.quarantine import undescribed_entries
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.broker import PathSpeeds
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.cluster.cluster_metadata import SendSpeed
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs import QuarantinedBatch, undescribed_entries
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
-from shallow_mirror.sinks.base import observe_nothing
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
+from shallow_mirror.sinks import observe_nothing
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, KafkaSink, Releaser, SingleSlot, id_count, transactional_id
+from shallow_mirror.sinks.kafka.protocol import TxnPerformer, recover
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.quarantine_release import Releaser
-from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_id
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.sinks.kafka.targets import first_rows
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches import MicroBatchSink
+from shallow_mirror.sinks.slots import SlotTime
 
 NOW_MS = 1_700_000_000_000
 START_MS = 12_000

@@ -11,7 +11,7 @@ from shallow_mirror.types import PlannedRange, SlotTxn, SourcePartition, TopicPa
 if TYPE_CHECKING:
     from tests.model.delta_log import Row, Snapshot
 
-    from shallow_mirror.checkpoints.tables.table_protocol import Condition
+    from shallow_mirror.checkpoints.tables import Condition
     from shallow_mirror.sinks.kafka.writers.kafka_slot_job import PreparedTxn
 
 RECEIPTS = TopicPartition("~receipts", 0)

@@ -18,17 +18,15 @@ from tests.model.scenarios import ONE_SLOT, POISON
 from tests.model.source import Scenario
 from tests.model.target_cluster import Markers
 
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.checkpoints.ledger import offset_map_writer
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.quarantine import QuarantineEntry
+from shallow_mirror.broker.produce.txn import init_producer_id
+from shallow_mirror.checkpoints import DecidedSegment, Removal
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, offset_map_writer
+from shallow_mirror.checkpoints.logs import QuarantineEntry
 from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, positions_of
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, Removal
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.protocol import actions, txn_inspection, txn_outcome, txn_performer
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
+from shallow_mirror.checkpoints.tables import Comparison
+from shallow_mirror.sinks.kafka import KafkaSink
+from shallow_mirror.sinks.kafka.protocol import TxnPerformer, actions, txn_inspection, txn_outcome, txn_performer
+from shallow_mirror.sinks.micro_batches import MicroBatchSink
 from shallow_mirror.sinks.slot_values import MicroBatchOutcome
 from shallow_mirror.types import SlotTxn
 

@@ -1,4 +1,4 @@
-"""The product's cluster client over a port: the requests of `broker/produce/transactions.py` and `sinks/kafka/protocol/txn_performer.py`, answered as values.
+"""The product's cluster client over a port: the requests of `broker/produce/txn/transactions.py` and `sinks/kafka/protocol/txn_performer.py`, answered as values.
 
 `Cluster` is replaced whole, and below `txn` the one function that turns a request into bytes and back.
 """
@@ -21,27 +21,20 @@ from tests.model.effects import NO_RESPONSE, RECEIPTS
 from tests.model.programs import Port
 from tests.model.source import TOPIC, target_partition
 
-from shallow_mirror.broker.cluster.cluster_metadata import (
-    ClusterMetadata,
-    KnownCluster,
-    ListedOffset,
-    PartitionMetadata,
-    PathSpeeds,
-    ProducerState,
-    TopicMetadata,
-)
-from shallow_mirror.broker.cluster.connection_pool import CONTROL
-from shallow_mirror.broker.fetch.range_progress import ReadRange
+from shallow_mirror.broker import ClusterMetadata, KnownCluster, ListedOffset, PathSpeeds, ProducerState, TopicMetadata
+from shallow_mirror.broker.cluster import CONTROL
+from shallow_mirror.broker.cluster.cluster_metadata import PartitionMetadata
+from shallow_mirror.broker.fetch import ReadRange
 from shallow_mirror.broker.net import begun_call
-from shallow_mirror.broker.produce import coordinator_requests, transactions
+from shallow_mirror.broker.produce.txn import coordinator_requests, transactions
 from shallow_mirror.checkpoints.ledger import commits
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, rows_to_arrow
-from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT
+from shallow_mirror.checkpoints.tables import OFFSET_MAP_LAYOUT
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, RetriableError
+from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.protocol import txn_inspection, txn_performer
-from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SlotTxn, TopicPartition
 
 PAUSE_S = 1.6

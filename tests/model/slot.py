@@ -14,25 +14,24 @@ from tests.model.source import MAP_ID, Scenario, target_partition
 from tests.model.target_cluster import INVALID_STATE, INVALID_TIMESTAMP, NOT_AVAILABLE
 from tests.support.receipts import write_receipt
 
-from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
-from shallow_mirror.broker.net.error_codes import error_name
-from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
-from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.broker.produce.txn_additions import (
+from shallow_mirror.broker.admin import abort_hanging
+from shallow_mirror.broker.net import error_name
+from shallow_mirror.broker.produce import begin_receipt, finish_receipt
+from shallow_mirror.broker.produce.txn import (
     BegunAddition,
+    BegunRequest,
     add_partitions,
     add_partitions_and_offsets,
     begin_addition,
     finish_addition,
+    init_producer_id,
 )
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, ProducerEpochFencedError, RetriableError
-from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.sinks import SlotResult
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, transactional_id
 from shallow_mirror.sinks.kafka.writers.kafka_slot_job import PreparedTxn
-from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.types import IsolationLevel, PlannedRange, Segment, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 
 MIRROR = "m"

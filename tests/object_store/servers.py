@@ -27,8 +27,8 @@ from typing import Any
 from tests.object_store import store_proxy
 from tests.object_store.store_proxy import CONTROL, HOST, StoreFault
 
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
-from shallow_mirror.local_kafka.jars import cache_folder
+from shallow_mirror.checkpoints.tables import TableLocation
+from shallow_mirror.local_kafka import cache_folder
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.local_kafka.server_process import ServerProcess
 

@@ -11,8 +11,8 @@ from tests.object_store.store_proxy import Harm, StoreFault
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchiveTable
+from shallow_mirror.checkpoints.rows import SegmentState
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive.clean import clean

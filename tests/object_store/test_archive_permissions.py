@@ -15,7 +15,7 @@ from tests.support import restore_runs
 from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_document
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
+from shallow_mirror.checkpoints.ledger import TopicDescription
 from shallow_mirror.cli import main
 from shallow_mirror.config import ArchiveConfig
 

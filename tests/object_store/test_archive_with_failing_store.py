@@ -24,7 +24,7 @@ from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.mirror_runs import wait_for
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive.clean import clean

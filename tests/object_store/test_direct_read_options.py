@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
+from shallow_mirror.object_store import resolved_options
 from shallow_mirror.object_store.direct_read_options import (
     DirectReadOptions,
     RetryRules,
     direct_read_options,
     reason_for_obstore,
 )
-from shallow_mirror.object_store.store_options import LibraryOptions, library_options, resolved_options
+from shallow_mirror.object_store.store_options import LibraryOptions, library_options
 
 
 def options_of(written: Mapping[str, str]) -> LibraryOptions:

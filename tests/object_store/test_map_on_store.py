@@ -10,13 +10,10 @@ from deltalake import DeltaTable
 from tests.object_store.servers import Store
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints.ledger import commits
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity, is_settled, read_recorded
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, Removal
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity, commits
+from shallow_mirror.checkpoints.ledger.commit_metadata import is_settled, read_recorded
+from shallow_mirror.checkpoints.tables import MirrorStorage, TableLocation
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError, StoreUnreachableError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 

@@ -13,9 +13,9 @@ from tests.object_store.servers import Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 from tests.support.mirror_runs import conf_file, create_topic, read_values, wait_for, wait_for_run, write
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.problem_log import read_problems
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.runs import read_problems
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka

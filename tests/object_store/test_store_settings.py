@@ -11,10 +11,9 @@ import pytest
 from tests.object_store.servers import SECRET_KEY, Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import MirrorStorage, TableLocation, choose_writer
 from shallow_mirror.checkpoints.tables.backends.conditional_put_probe import PROBE_FOLDER, require_conditional_puts
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage, choose_writer
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.object_store.store_options import REQUEST_TIMEOUT_S

@@ -18,11 +18,11 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config, archive_document
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
+from shallow_mirror.checkpoints.ledger import TopicDescription
 from shallow_mirror.checkpoints.rows.schema import PROPERTY_SCHEMA_VERSION
 from shallow_mirror.cli import main
 from shallow_mirror.errors import StoreUnreachableError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.expire import expire
 
 pytestmark = pytest.mark.thorough

@@ -15,17 +15,17 @@ from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.examples import examples
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow, SegmentState
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchiveTable
+from shallow_mirror.checkpoints.rows import ArchiveRow, SegmentState
 from shallow_mirror.config import ArchiveConfig
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.adopt import adopt
 from shallow_mirror.operations.archive.clean import clean
 from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.operations.archive.rebuild import rebuild
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.sinks.archive.row_copies import RowCopies
+from shallow_mirror.sinks import RowCopies
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.thorough

@@ -16,11 +16,9 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import open_records
 from shallow_mirror.archive_reading.scan_plan import plan_scan, read_part
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.lineages import Lineages
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import first_rows_at
-from shallow_mirror.checkpoints.tables.table_protocol import Condition
+from shallow_mirror.checkpoints import Lineages, Position, first_rows_at
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.tables import Condition
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.operations.archive.clean import clean
 from shallow_mirror.operations.archive.expire import expire
@@ -30,7 +28,7 @@ from shallow_mirror.operations.archive.status import FormerLineage, gather_archi
 from shallow_mirror.operations.archive.status_view import render
 from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.operations.status_view import stdout_console
-from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
+from shallow_mirror.streaming.planning import RestorePlanner
 from shallow_mirror.streaming.runs.next_lineages import epoch_history
 from shallow_mirror.types import EpochEnd, OffsetRange, SourcePartition, TargetPartition
 

@@ -11,13 +11,10 @@ from tests.support.record_batches import batch, record
 from tests.verify.mirrored import Mirrored
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges, RestoreRangesTable
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine
-from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RestoreRanges, RestoreRangesTable, RunIdentity
+from shallow_mirror.checkpoints.logs import Quarantine
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.operations import quarantine_retry, recover
 from shallow_mirror.operations.quarantine import Selection

@@ -12,18 +12,17 @@ from tests.support.deadlines import deadline
 from tests.support.record_batches import batch, record
 from tests.verify.mirrored import TOPIC, Mirrored
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.net import RUN_SUPERSEDED
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.migration import reverse_mirror
 from shallow_mirror.operations.quarantine import Selection
 from shallow_mirror.operations.quarantine_retry import retry
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
-from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
-from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count
+from shallow_mirror.sinks.kafka import RunGuard, id_count
+from shallow_mirror.sinks.kafka.targets import first_rows
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.thorough

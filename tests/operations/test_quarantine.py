@@ -26,7 +26,7 @@ from tests.verify.mirror_main import catch_up
 from tests.verify.mirrored import flipped
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.operations.quarantine import Selection
 from shallow_mirror.operations.quarantine_retry import retry

@@ -13,15 +13,13 @@ from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import numbered_batch
 from tests.verify.mirrored import TOPIC, Mirrored, flipped
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
+from shallow_mirror.checkpoints.logs.topics import Controls, TopicIncarnation
 from shallow_mirror.checkpoints.rows.schema import table_uri
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError, RetriableError
 from shallow_mirror.operations import quarantine_retry
 from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export, in_quarantine

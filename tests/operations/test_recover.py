@@ -23,13 +23,11 @@ from tests.support.mirror_runs import (
 )
 
 from shallow_mirror import cli
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.produce.txn import init_producer_id
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RecoverNeededError

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from shallow_mirror.operations.recover import SlotReport, UnknownState
 from shallow_mirror.operations.recover_view import show
+from shallow_mirror.sinks.kafka.protocol import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.sinks.kafka.protocol.actions import Unclear
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, WrittenRange
 from shallow_mirror.types import SlotTxn, TargetPartition
 
 WRITTEN = tuple(WrittenRange(TargetPartition("t", "id", partition), 0, 10) for partition in range(2))

@@ -10,7 +10,7 @@ from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import read_partitions, read_values, write
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
 from shallow_mirror.types import TopicPartition

@@ -14,19 +14,18 @@ from confluent_kafka import Producer
 from tests.support.mirror_runs import create_topic, wait_for
 from tests.support.status_tables import NOW_MS, RUN, A, B, config, decide, segment, take_over
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ListedOffset
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster, ListedOffset
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations import status
 from shallow_mirror.operations.status import total
 from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.watch import lag
-from shallow_mirror.streaming.watch.lag import PartitionStatus, SourceView, first_missing_ms, partition_statuses
+from shallow_mirror.streaming.watch import PartitionStatus, SourceView, lag, partition_statuses
+from shallow_mirror.streaming.watch.lag import first_missing_ms
 from shallow_mirror.types import SegmentKind, SourcePartition
 
 

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shallow_mirror.access.plan import AccessPass
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupSyncPass
-from shallow_mirror.checkpoints.rows.topic_offsets import TopicOffsets
+from shallow_mirror.access import AccessPass
+from shallow_mirror.checkpoints.logs import GroupSyncPass
+from shallow_mirror.checkpoints.rows import TopicOffsets
 from shallow_mirror.operations import status_view
 from shallow_mirror.operations.status import MicroBatchStatus, PausedTopic, RunStatus, StatusReport
-from shallow_mirror.sinks.slot_values import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
-from shallow_mirror.streaming.watch.lag import PartitionStatus
-from shallow_mirror.streaming.watch.open_transactions import OpenTransaction
+from shallow_mirror.sinks import Side
+from shallow_mirror.streaming.planning import LeftOutPartition
+from shallow_mirror.streaming.watch import OpenTransaction, PartitionStatus
 from shallow_mirror.types import SourcePartition
 
 LONG_TOPIC = "orders." + "x" * 200

@@ -18,7 +18,7 @@ from tests.operators.world import During, FindingError, TablesCopy, World
 
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import Mirror
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor
 
 _IDLE_S = 20.0

@@ -15,15 +15,13 @@ import pyarrow.compute as pc
 from tests.operators.lives import Lives
 
 from shallow_mirror.checkpoints.rows.schema import PROPERTY_MIRROR
-from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT, TableShape
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.checkpoints.rows.table_layout import TableShape
+from shallow_mirror.checkpoints.tables import OFFSET_MAP_LAYOUT, Comparison, Condition, TableLocation
 from shallow_mirror.checkpoints.tables.table_protocol import (
     COUNTED_VERSION,
     COUNTERS,
     TXN_VERSION,
     CommitEntry,
-    Comparison,
-    Condition,
     Conditions,
     DeltaCommitError,
     Update,

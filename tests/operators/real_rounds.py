@@ -15,7 +15,7 @@ from tests.operators.actions import Action, Idle
 from tests.operators.real_world import opened_real_world
 from tests.operators.scripts import Done, perform_in, script_of
 
-from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
 
 _EVENT_CHARACTERS = 500
 

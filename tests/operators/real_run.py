@@ -29,14 +29,14 @@ from tests.operators.lives import Life
 
 from shallow_mirror.broker.admin import topic_admin
 from shallow_mirror.broker.auth import connection_factory
-from shallow_mirror.broker.net.transport import Part, Take, Transport
+from shallow_mirror.broker.net import Transport
+from shallow_mirror.broker.net.transport import Part, Take
 from shallow_mirror.checkpoints.tables.backends.deltalake_backend import DeltalakeBackend
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.streaming.runs import mirror_query
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import Mirror, mirror_query
 from shallow_mirror.streaming.runs.supervisor import Supervisor
 from shallow_mirror.streaming.watch.run_reporter import RunReporter
 

@@ -21,7 +21,7 @@ from shallow_mirror.errors import (
     TargetDataLossError,
 )
 from shallow_mirror.operations.recover import accept_repeats, inspect, older_tables, resolve
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import TxnFate
+from shallow_mirror.sinks.kafka.protocol import TxnFate
 
 Remedy = Callable[[World, MirrorError], str]
 

@@ -15,8 +15,8 @@ from tests.operators.lives import Life
 from tests.operators.strict_admin import strict_admin
 from tests.operators.virtual_clock import virtual_clock
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.checkpoints.tables import storage
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.streaming.runs import mirror_query

@@ -12,13 +12,13 @@ from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs.topics import TopicIncarnation
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import ConfigError, IncompleteRunError
 from shallow_mirror.operations.forget import GoneTopic, forget
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
-from shallow_mirror.verify.runner import verify_mirror
+from shallow_mirror.verify import verify_mirror
 
 pytestmark = pytest.mark.usefixtures("without_logging")
 

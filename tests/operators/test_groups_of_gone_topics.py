@@ -11,7 +11,7 @@ from tests.operators.lives import Life
 from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.groups.report import GroupPartition, Outcome
 from shallow_mirror.groups.sync import GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups

@@ -12,13 +12,12 @@ from tests.operators.inline_streams import InlineStreams
 from tests.operators.surroundings import opened_world
 from tests.support import archive_runs
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics
-from shallow_mirror.checkpoints.logs.problem_log import read_problems
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable
+from shallow_mirror.checkpoints.logs.runs import read_problems
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import IncompleteRunError, TopicRecreatedError
-from shallow_mirror.streaming.runs.archive import Archive
+from shallow_mirror.streaming.runs import Archive
 
 pytestmark = pytest.mark.usefixtures("without_logging")
 

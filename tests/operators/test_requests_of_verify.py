@@ -10,7 +10,7 @@ import pytest
 from tests.operators.lives import Life
 from tests.operators.surroundings import opened_world
 
-from shallow_mirror.verify.runner import verify_mirror
+from shallow_mirror.verify import verify_mirror
 
 
 def test_each_cluster_is_asked_for_its_id_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth.connection_factory import ConnectionOpener
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
-from shallow_mirror.sinks.kafka.single_slot import SingleSlot
-from shallow_mirror.sinks.kafka.targets.preserved_settings import PreservedSettings
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.kafka import KafkaSink, SingleSlot
+from shallow_mirror.sinks.kafka.protocol import TxnPerformer
+from shallow_mirror.sinks.kafka.targets.settings import PreservedSettings
+from shallow_mirror.sinks.micro_batches import MicroBatchSink
+from shallow_mirror.streaming.planning import SourceOffsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
 
 _monotonic, _sleep, _time = time.monotonic, time.sleep, time.time

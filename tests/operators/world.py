@@ -14,8 +14,8 @@ from tests.operators.history import LogKey, Outcome, Produced, SourceLog, Source
 from tests.operators.lives import KilledError, Life
 from tests.support import mirror_runs
 
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.groups.sync_once import sync_groups

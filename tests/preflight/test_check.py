@@ -16,16 +16,14 @@ from tests.preflight.conftest import OPEN, Planned
 from tests.support.record_batches import batch, marker
 from tests.verify.mirrored import kafka_text
 
-from shallow_mirror.broker.admin.acls import Operation
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker.admin import Operation
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
-from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror
-from shallow_mirror.preflight import run as preflight_run
+from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror, run as preflight_run
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 

@@ -20,7 +20,7 @@ from tests.support.one_batch import one_batch_producer
 from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
-from shallow_mirror.schemas.copy import copy_schemas
+from shallow_mirror.schemas import copy_schemas
 
 pytestmark = pytest.mark.brokers
 

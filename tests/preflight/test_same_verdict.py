@@ -18,13 +18,12 @@ from tests.preflight.conftest import OPEN, Planned
 from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.admin.acls import Operation
+from shallow_mirror.broker.admin import Operation
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
-from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import CycleDetector, Mirror
 
 
 class Verdict(enum.Enum):

@@ -10,14 +10,14 @@ import pytest
 from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch, view
 
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch import IndexedPartition
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, DataLossError, MirrorError
 from shallow_mirror.preflight.findings import Level
 from shallow_mirror.preflight.sample_reader import SampleReader
 from shallow_mirror.preflight.sampling import TopicSampler, ignore_progress
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.types import OffsetRange, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 FIRST, SECOND = (SourcePartition("orders", "id", partition) for partition in range(2))
 PLAN = TargetPlan(topic="orders", exists=True, partition_count=2, replication_factor=1, settings={})

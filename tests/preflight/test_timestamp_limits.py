@@ -6,9 +6,9 @@ import pytest
 from tests.support.record_batches import batch, view
 
 from shallow_mirror.preflight.timestamp_limits import TimeLimit, time_limits, too_new, too_old
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS
+from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS
 from shallow_mirror.types import LogAppendTimePolicy
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 KEEP, PRODUCER = LogAppendTimePolicy.KEEP, LogAppendTimePolicy.PRODUCER
 BEFORE, AFTER, DIFFERENCE = (f"message.timestamp.{side}.max.ms" for side in ("before", "after", "difference"))

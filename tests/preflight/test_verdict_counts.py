@@ -8,8 +8,7 @@ from tests.support.record_batches import batch, marker, view
 from shallow_mirror.preflight.timestamp_limits import TimeLimit, TimeLimits
 from shallow_mirror.preflight.verdict_counts import MOST_RULES, Amount, RuleCount, TopicCounts
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, TopicPartition
-from shallow_mirror.wire.batches.admission import admit
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import admit, index_batches
 from shallow_mirror.wire.batches.coalescing import CHEAPER_FROM_BATCHES
 
 ORDERS_0 = TopicPartition("orders", 3)

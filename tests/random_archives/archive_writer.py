@@ -13,22 +13,19 @@ from typing import Any
 from tests.random_archives.source_logs import LogBatch, TxnKey
 from tests.support.archives import CLUSTER_ID, archive_config, first_row_of_lineage
 
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupPosition, GroupSyncPass, changed_positions, record_pass
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.archive_format import ObjectName
+from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, RunIdentity, TopicDescription
+from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, record_pass
+from shallow_mirror.checkpoints.rows import SegmentBuilder
+from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.expire import expire
-from shallow_mirror.sinks.archive.archive_owner import take_over_archive
+from shallow_mirror.sinks import ReadPart, take_over_archive
+from shallow_mirror.sinks.archive import TopicObjects
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
-from shallow_mirror.sinks.slot_values import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,13 @@ from tests.random_archives.source_logs import SourceLog
 from tests.support.archives import CLUSTER_ID
 from tests.support.mirror_runs import CrashError
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
-from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
-from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
-from shallow_mirror.sinks.slots.slot_time import SlotTime
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.sinks import ArchiveSink, ArchiveSlotJob, Observer, observe_nothing
+from shallow_mirror.sinks.archive import TxnOutcomes
+from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.slots import SlotTime, arrow_batch_of
 from shallow_mirror.types import PlannedRange
 
 _COMPACTED = {**DEFAULT_CONFIGS, "cleanup.policy": "compact"}

@@ -27,15 +27,15 @@ from shallow_mirror.archive_reading.lookup import ArchivedRecord, ArchiveReader
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import open_records
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.restored_groups import noted_positions
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.streaming.planning.restore_planner import RestorePlanner, described_topics, time_of_cut
+from shallow_mirror.streaming.planning import RestorePlanner, described_topics
+from shallow_mirror.streaming.planning.restore_planner import time_of_cut
 from shallow_mirror.types import SegmentKind, SourcePartition
-from shallow_mirror.wire.records.unpacked_batch import Record
+from shallow_mirror.wire.records import Record
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from tests.random_archives.archive_writer import ArchiveWriter, CapturedRange, R
 from tests.random_archives.captured_slots import CapturingWriter
 from tests.random_archives.random_sources import TOPICS, Archived, RandomSource, SourcePartitionState
 
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
+from shallow_mirror.checkpoints.ledger import TopicDescription
 from shallow_mirror.types import SourcePartition
 
 HOUR_MS = 3_600_000

@@ -13,7 +13,7 @@ from tests.random_archives.random_batches import RandomBatches, marker_batch
 from tests.random_archives.source_logs import SourceLog, TxnKey, TxnPart
 from tests.support.archives import NOW_MS
 
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
+from shallow_mirror.checkpoints.ledger import TopicDescription
 from shallow_mirror.types import SourcePartition
 
 TOPICS = ("orders", "payments", "refunds")

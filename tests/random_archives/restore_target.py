@@ -17,16 +17,14 @@ from tests.support import restore_runs
 from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import CrashError
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import ArchiveConfig, RestoreConfig
 from shallow_mirror.sinks.kafka import kafka_sink
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runs import preserved_restore
-from shallow_mirror.streaming.runs import restore as restore_run
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
+from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS, TIMESTAMP_LIMITS
+from shallow_mirror.streaming.runs import Restore, preserved_restore, restore as restore_run
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore
-from shallow_mirror.streaming.runs.restore import Restore
 from shallow_mirror.types import TopicPartition
 
 PATIENCE_S = 20.0

@@ -17,11 +17,11 @@ from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_reading import cuts, segment_reader
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
+from shallow_mirror.checkpoints import LineageView
+from shallow_mirror.checkpoints.ledger import TopicDescription
 from shallow_mirror.checkpoints.rows import lineages
-from shallow_mirror.checkpoints.rows.lineages import LineageView
+from shallow_mirror.sinks import ReadPart
 from shallow_mirror.sinks.archive import archive_slot_target
-from shallow_mirror.sinks.slot_values import ReadPart
 from shallow_mirror.streaming.planning import restore_planner
 from shallow_mirror.streaming.runs import restore as restore_run
 

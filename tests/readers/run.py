@@ -18,8 +18,8 @@ from tests.readers.clients import CLIENTS, Client, NotAvailableError
 from tests.readers.comparison import CORRECT, ReadRecord, judge, parse_records, parse_version
 from tests.readers.written_log import CLEANING_BROKER, WrittenLog
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.local_kafka.node import LocalKafka
 
 _READ_WITHIN_S = 40

@@ -9,18 +9,17 @@ from pathlib import Path
 from tests.readers.comparison import ReadRecord
 from tests.support import record_batches
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.transactions import new_producer_id
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec, ensure_topics
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.produce import ProducePipeline
+from shallow_mirror.broker.produce.txn import new_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches.batch_builder import build_batch
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
-from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
+from shallow_mirror.wire import build_batch
+from shallow_mirror.wire.batches import SharedProducer, index_batches, restamped_at
+from shallow_mirror.wire.records import FILLER_KEY, Fillers
 from shallow_mirror.wire.records.rebuild_in_place import rebuild_in_place
 
 MAX_MESSAGE_BYTES = 1 << 20

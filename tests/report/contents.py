@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.rows.problems import CountedProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.runs import CountedProblem, Problem, ProblemKind
 from shallow_mirror.operations.status import RunStatus, StatusReport
 from shallow_mirror.report.offset_map_chart import MapPicture, map_picture
 from shallow_mirror.report.page import ReportContent
 from shallow_mirror.report.time_series import history_of
-from shallow_mirror.streaming.watch.lag import PartitionStatus
+from shallow_mirror.streaming.watch import PartitionStatus
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 EVIL = "<script>alert('x')</script>&\"'"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.report.contents import map_rows
 
 from shallow_mirror.report.offset_map_chart import CELLS, MapPicture, map_picture

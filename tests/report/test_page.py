@@ -8,7 +8,7 @@ import pytest
 from tests.report.contents import EVIL, a_picture, content, many_rows, rows_of_a_day
 from tests.support.html_elements import Elements
 
-from shallow_mirror.checkpoints.rows.topic_offsets import TopicOffsets
+from shallow_mirror.checkpoints.rows import TopicOffsets
 from shallow_mirror.report import charts
 from shallow_mirror.report.page import page
 from shallow_mirror.types import SourcePartition

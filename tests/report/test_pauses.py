@@ -10,7 +10,7 @@ import pytest
 from tests.report.contents import BEGIN, EVIL, content, rows_of_a_day
 from tests.support.html_elements import Elements
 
-from shallow_mirror.checkpoints.rows.paused_intervals import PausedInterval
+from shallow_mirror.checkpoints.rows import PausedInterval
 from shallow_mirror.report import charts
 from shallow_mirror.report.charts import Band
 from shallow_mirror.report.page import PAUSES_SHOWN, page

@@ -6,8 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.report.contents import BEGIN, row, rows_of_a_day
 
 from shallow_mirror.report.time_series import BARS, BATCHES, POINTS, STEPS, grouped, history_of, lag_points, rates

@@ -14,7 +14,8 @@ import urllib.parse
 from pathlib import Path
 from typing import Any, Self
 
-from shallow_mirror.local_kafka.jars import JarSet, Module, cache_folder, jars_of, java_executable
+from shallow_mirror.local_kafka import cache_folder
+from shallow_mirror.local_kafka.jars import JarSet, Module, jars_of, java_executable
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.local_kafka.server_process import ServerProcess
 

@@ -20,7 +20,7 @@ from tests.support.one_batch import one_batch_producer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.preflight import preflight_mirror
-from shallow_mirror.schemas.copy import copy_schemas
+from shallow_mirror.schemas import copy_schemas
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.fakes.registry_server import RegistryFault, RegistryServer
 from tests.fakes.schema_registry import RegistryRules
 
-from shallow_mirror.checkpoints.logs.schema_imports import SchemaImports
+from shallow_mirror.checkpoints.logs import SchemaImports
 from shallow_mirror.cli import main
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError

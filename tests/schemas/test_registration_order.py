@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from shallow_mirror.schemas import Schema
 from shallow_mirror.schemas.registration_order import registration_order
-from shallow_mirror.schemas.subject_versions import Schema, SchemaReference, SubjectVersion
+from shallow_mirror.schemas.subject_versions import SchemaReference, SubjectVersion
 
 
 def version(subject: str, number: int, schema_id: int, *references: tuple[str, int]) -> SubjectVersion:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.schemas.test_registration_order import version
 
+from shallow_mirror.schemas import Schema, SchemaId
 from shallow_mirror.schemas.schema_plan import (
     GLOBAL,
     LevelChange,
@@ -15,7 +16,7 @@ from shallow_mirror.schemas.schema_plan import (
     TargetContents,
     plan_schemas,
 )
-from shallow_mirror.schemas.subject_versions import Schema, SchemaId, SubjectVersion
+from shallow_mirror.schemas.subject_versions import SubjectVersion
 
 _A1, _A2 = version("a", 1, 1), version("a", 2, 2)
 _EMPTY = TargetContents(

@@ -15,15 +15,15 @@ from tests.security.token_endpoint import TokenEndpoint
 from tests.support import mirror_runs as runs
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec, ensure_topics
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.net import ReceiveBuffer
 from shallow_mirror.broker.net.requests import request_class
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync_once import sync_groups
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count
+from shallow_mirror.sinks.kafka import id_count
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers

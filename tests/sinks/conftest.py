@@ -10,8 +10,8 @@ from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import Clusters
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
 
 
 @pytest.fixture

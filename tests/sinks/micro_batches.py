@@ -9,14 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
+from shallow_mirror.sinks.kafka import KafkaSink
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches import MicroBatchSink
+from shallow_mirror.sinks.slots import SlotTime
 from shallow_mirror.sinks.slots.slot_task import SlotTask
-from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.types import SlotTxn, TopicPartition
 
 

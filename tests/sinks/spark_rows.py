@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from tests.sinks.two_strict_clusters import LIMITS, Clusters, client_of
 
-from shallow_mirror.broker.fetch.arrow_rows import Keep
+from shallow_mirror.broker.fetch import Keep
 from shallow_mirror.streaming.sources.kafka_batches import RowReader
 from shallow_mirror.types import IsolationLevel, PlannedRange
 

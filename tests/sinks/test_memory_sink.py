@@ -11,25 +11,25 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.sinks.two_strict_clusters import A, B, Clusters, payloads
-from tests.sinks.two_strict_clusters import planned as range_of
+from tests.sinks.two_strict_clusters import A, B, Clusters, payloads, planned as range_of
 
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.positions import Position, positions_of
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, rows_to_arrow
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.rows import SegmentBuilder
+from shallow_mirror.checkpoints.rows.positions import positions_of
+from shallow_mirror.checkpoints.rows.schema import rows_to_arrow
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, MirrorError, OutcomeUnknownError, RetriableError
-from shallow_mirror.sinks.base import RunSlots, Sink, SlotRound, SlotTarget, SlotWriter, TaskFunction, observe_nothing
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks import ReadPart, TaskFunction, observe_nothing
+from shallow_mirror.sinks.base import RunSlots, Sink, SlotRound, SlotTarget, SlotWriter
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.kafka.writers.slot_admission import admit_part
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport, MicroBatchSink
-from shallow_mirror.sinks.slot_values import MicroBatchOutcome, ReadPart, SlotWrite
-from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
+from shallow_mirror.sinks.micro_batches import MicroBatchReport, MicroBatchSink
+from shallow_mirror.sinks.slot_values import MicroBatchOutcome, SlotWrite
+from shallow_mirror.sinks.slots import SlotTime, arrow_batch_of
 from shallow_mirror.sinks.slots.slot_task import SlotTask
-from shallow_mirror.sinks.slots.slot_time import SlotTime
 from shallow_mirror.types import PlannedRange, Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire import BATCH_HEADER_BYTES
 
 TARGETS = {source: TargetPartition("copy", "t", source.partition) for source in (A, B)}
 

@@ -13,15 +13,15 @@ from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
 from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.problems import ProblemKind
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.runs import ProblemKind
 from shallow_mirror.errors import LogTruncatedError, MirrorError, RetriableError, TopicRecreatedError
+from shallow_mirror.sinks import SlotResult
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
-from shallow_mirror.sinks.slot_values import SlotResult
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.micro_batches import MicroBatchReport
 from shallow_mirror.streaming.watch.micro_batch_summary import problems_of
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind
 

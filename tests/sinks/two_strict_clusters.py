@@ -13,17 +13,17 @@ import pyarrow as pa
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, record
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.produce.txn import EndTxnAnswer, end_txn
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks import RoutedTopic, SlotResult
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.kafka.writers.slot_target import open_kafka_target
-from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
-from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
+from shallow_mirror.sinks.slots import arrow_batch_of
 from shallow_mirror.sinks.slots.slot_task import run_slot
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, PlannedRange, SourcePartition
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
+from shallow_mirror.wire import BATCH_HEADER_BYTES, CONTROL_BIT
 
 ORDERS = uuid.UUID(bytes=b"topic of a test!")
 A, B = (SourcePartition("orders", "dG9waWMgb2YgYSB0ZXN0IQ", partition) for partition in (0, 1))

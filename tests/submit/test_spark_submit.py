@@ -12,7 +12,7 @@ import pytest
 from tests.submit.spark_home import Installed, ended, install, log_text, python_of, standalone, started, wait_until_said
 from tests.support.mirror_runs import conf_file, config, create_topic, is_settled, read_values, wait_for, write
 
-from shallow_mirror.local_kafka.jars import delta_jars
+from shallow_mirror.local_kafka import delta_jars
 
 PARTITIONS = 4
 MANY_SLOTS = {"slot_bytes": 1 << 10, "request_bytes": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shallow_mirror.broker.admin.acl_entries import Acl
+from shallow_mirror.broker.admin.access import Acl
 
 
 class FakeStore:

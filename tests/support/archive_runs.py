@@ -10,14 +10,13 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.streaming.runs.archive import Archive
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.streaming.runs import Archive
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 DEADLINE_MS = 60_000.0

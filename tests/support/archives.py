@@ -9,25 +9,18 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS_TABLE, SegmentState
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_location import Tables
+from shallow_mirror.archive_format import ObjectName
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, OffsetMapOwner, RunIdentity, TopicDescription
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS_TABLE, SegmentBuilder, SegmentState
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage, Tables
 from shallow_mirror.config import ArchiveConfig
-from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.sinks.archive.archive_owner import take_over_archive
+from shallow_mirror.object_store import ObjectStore
+from shallow_mirror.sinks import ReadPart, take_over_archive
+from shallow_mirror.sinks.archive import TopicObjects
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
-from shallow_mirror.sinks.slot_values import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 ORDERS = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 OTHER = ORDERS._replace(partition=1)

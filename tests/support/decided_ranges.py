@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.types import SegmentKind
 
 

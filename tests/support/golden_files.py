@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
-from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.protocol.fetch import FetchedPartition, parse_fetch_response
+from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, index_batches
+from shallow_mirror.wire.protocol import FetchedPartition, parse_fetch_response
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.broker.admin.access import AclClient
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.properties import Listener
 
 ANNA, BOB, CARL, MIRROR = "anna", "bob", "carl", "copier"

@@ -15,20 +15,19 @@ from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import batch, record
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.restore import retention as restore_retention
 from shallow_mirror.operations.restore.dry_run import RestoreDryRun, dry_run
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.targets import target_topics
-from shallow_mirror.streaming.runs import restore as restore_run
+from shallow_mirror.streaming.runs import Restore, restore as restore_run
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore
-from shallow_mirror.streaming.runs.restore import Restore
 
 WEEK_MS = 7 * 86_400_000
 PRESERVED: Mapping[str, Any] = {"offsets": {".*": "preserved"}}

@@ -16,7 +16,7 @@ from tests.support import archive_runs, restore_runs
 from tests.support.mirror_runs import read_values, wait_for
 
 from shallow_mirror.archive_reading.lookup import ArchiveReader
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 

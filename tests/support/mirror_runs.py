@@ -21,12 +21,11 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, IsolationLevel, P
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 from tests.support.one_batch import one_batch_producer
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import ArchiveConfig, MirrorConfig
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.streaming.runs.archive import Archive
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.streaming.runs import Archive, Mirror
 
 PATIENCE_S = 120.0
 """Bound of every wait; nothing is asserted about how long it took."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shallow_mirror.checkpoints.logs.run_history import MicroBatchObservation
+from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation
 
 OBSERVED = MicroBatchObservation(
     run_epoch=1,

@@ -11,7 +11,8 @@ from typing import Any
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
-from shallow_mirror.streaming.planning.source_offsets import FirstBatch, LogEnds, SourceOffsets
+from shallow_mirror.streaming.planning import LogEnds, SourceOffsets
+from shallow_mirror.streaming.planning.source_offsets import FirstBatch
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 A, B = SourcePartition("orders", "idA", 0), SourcePartition("orders", "idA", 1)

@@ -11,10 +11,9 @@ from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.indexed_partition import FetchedResponse, IndexedPartition
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader, receive_buffer
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.fetch import IndexedPartition, RangeReader, ReadRange, receive_buffer
+from shallow_mirror.broker.fetch.indexed_partition import FetchedResponse
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))

@@ -13,10 +13,9 @@ from tests.support.record_encoders import (
 )
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.batches import index_batches, restamp
+from shallow_mirror.wire.records import open_batch
 from shallow_mirror.wire.records.rebuild import Rebuilt, rebuild
-from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 CONFIGS = {**record_rules.DEFAULT_CONFIGS, "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 

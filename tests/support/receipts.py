@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.txn_additions import add_offsets
+from shallow_mirror.broker.produce import begin_receipt, finish_receipt
+from shallow_mirror.broker.produce.txn.txn_additions import add_offsets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import SlotTxn, TopicPartition
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.record_batches import varint
 
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire import Codec
 
 A = TopicPartition("orders", 3)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.config import ArchiveConfig, RestoreConfig
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.streaming.runs.restore import Restore
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.streaming.runs import Restore
 
 
 def document(archive: ArchiveConfig, target: str, /, **groups: Any) -> dict[str, Any]:

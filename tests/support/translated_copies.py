@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.mirror_runs import ReadRecord
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 
 
 def without_offsets(records: list[ReadRecord]) -> list[tuple[Any, ...]]:

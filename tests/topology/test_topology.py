@@ -12,9 +12,8 @@ from tests.support import mirror_runs as runs
 from tests.support.exit_codes import exit_code
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.topology.flows import Topology, example_topics
-from shallow_mirror.topology.folder_files import read_topology
-from shallow_mirror.topology.topology_svg import build_svg
+from shallow_mirror.topology import Topology, build_svg, read_topology
+from shallow_mirror.topology.flows import example_topics
 
 
 def cluster(name: str, servers: str | None = None) -> dict[str, Any]:

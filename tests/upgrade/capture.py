@@ -32,7 +32,7 @@ from tests.upgrade.contents import (
 )
 from tests.upgrade.released_code import ReleasedCode
 
-from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
 
 FOLDER = Path(__file__).parent
 _LEFT_OUT = ("_spark.log", "_spark.log4j2.properties", "_warehouse")

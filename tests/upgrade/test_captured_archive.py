@@ -15,10 +15,10 @@ from shallow_mirror.archive_reading.archive_rows import record_rows
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.scan_plan import plan_scan, read_part
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import ArchiveRow
 from shallow_mirror.config import ArchiveConfig
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.rebuild import rebuild
 from shallow_mirror.operations.archive.verify import verify_archive
 

@@ -24,15 +24,12 @@ from tests.upgrade.contents import (
 )
 
 from shallow_mirror.archive_reading.lookup import ArchiveReader
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.logs.group_offset_history import positions_as_of
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, TableLayout
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.logs import Quarantine, positions_as_of
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.rows.table_layout import TableLayout
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, MirrorStorage
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.streaming.planning.offset_planning import parse_stream_offset
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition

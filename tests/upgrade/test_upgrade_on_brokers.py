@@ -26,7 +26,7 @@ from tests.support.mirror_runs import (
 from tests.upgrade.released_code import ReleasedCode, has_commit
 
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import Mirror
 from shallow_mirror.verify import verify_mirror
 
 pytestmark = [pytest.mark.long, pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]

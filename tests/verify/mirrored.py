@@ -17,12 +17,11 @@ from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import marker, view
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.quarantine import QuarantineTable
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, table_uri
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs import QuarantinedBatch, QuarantineTable
+from shallow_mirror.checkpoints.rows import SegmentBuilder
+from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.types import (
     BatchLimits,
@@ -35,9 +34,7 @@ from shallow_mirror.types import (
     TargetPartition,
 )
 from shallow_mirror.verify import VerifyReport, verify_mirror
-from shallow_mirror.wire.batches.admission import Verdict, admit
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire.batches import Verdict, admit, index_batches, restamp
 
 TOPIC = "orders"
 PRODUCER_ID = 4_000

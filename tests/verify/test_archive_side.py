@@ -9,10 +9,8 @@ import pytest
 from tests.support.archives import CLUSTER_ID, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges, TopicDescription
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
 from shallow_mirror.types import IsolationLevel, OffsetRange, Segment, SegmentKind, TargetPartition, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide

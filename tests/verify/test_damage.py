@@ -12,7 +12,7 @@ from tests.fakes.partition_log import Follower, PartitionLog
 from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import PRODUCER_ID, TOPIC, Mirrored, at, changed, data_positions, flipped, replace
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, TopicPartition
 from shallow_mirror.verify import Difference, DifferenceKind, Unchecked, VerifyReport
 

@@ -11,7 +11,7 @@ from tests.fakes.changes import after, error
 from tests.support.record_batches import batch
 from tests.verify.mirrored import Mirrored, kafka_text
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 from shallow_mirror.verify import DifferenceKind, Unchecked

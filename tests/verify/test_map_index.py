@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from shallow_mirror.verify.differences import DifferenceKind
+from shallow_mirror.verify import DifferenceKind
 from shallow_mirror.verify.fingerprints import NOWHERE, Items, batch_items
 from shallow_mirror.verify.map_index import BEHIND_ALL, MapRows, RowProblem, plan_range_pairs, row_problems
-from shallow_mirror.wire.batches.header import NATIVE_HEADER
+from shallow_mirror.wire import NATIVE_HEADER
 
 Row = tuple[int, int, str, int | None]
 

@@ -32,11 +32,11 @@ from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 from tests.verify.mirrored import at, changed, flipped
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.verify import Unchecked, VerifyReport, verify_mirror
-from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire import LOG_APPEND_TIME_BIT
 
 pytestmark = pytest.mark.brokers
 

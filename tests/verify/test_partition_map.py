@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.rows.schema import rows_to_arrow
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
-from shallow_mirror.verify.differences import DifferenceKind
+from shallow_mirror.verify import DifferenceKind
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, PartitionPair, partition_pairs
 
 SOURCE, TARGET = SourcePartition("orders", "id", 0), TargetPartition("copy", "other", 0)

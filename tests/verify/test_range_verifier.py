@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.support.examples import examples
 from tests.support.record_batches import batch, record, view
 from tests.verify.mirrored import at, changed
 
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch import IndexedPartition
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify.map_index import DATA, MapRows, plan_range_pairs
 from shallow_mirror.verify.partition_reader import Chunk, LogView, PartitionReader, Skipped
 from shallow_mirror.verify.range_verifier import PartitionReaders, RangeResult, verify_range
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.records.unpacked_batch import open_batch
+from shallow_mirror.wire.batches import index_batches
+from shallow_mirror.wire.records import open_batch
 
 A, B = TopicPartition("orders", 0), TopicPartition("copy", 0)
 FIRST_COPY = 1_000

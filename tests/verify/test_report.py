@@ -11,9 +11,8 @@ from rich.console import Console
 
 from shallow_mirror.progress import progress_on
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.verify.classify import Unchecked
-from shallow_mirror.verify.differences import Difference, DifferenceKind, merged
-from shallow_mirror.verify.progress import VerifyProgress
+from shallow_mirror.verify import Difference, DifferenceKind, Unchecked, VerifyProgress
+from shallow_mirror.verify.differences import merged
 from shallow_mirror.verify.report import KEPT_DIFFERENCES, SHOWN_DIFFERENCES, Tally, VerifyReport
 
 A, B = TopicPartition("orders", 3), TopicPartition("copy", 3)

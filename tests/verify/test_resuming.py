@@ -19,7 +19,7 @@ from tests.support.mirror_runs import wait_for
 from tests.support.record_batches import batch, record
 from tests.verify.mirrored import Mirrored, changed, data_positions, replace
 
-from shallow_mirror.checkpoints.logs import verify_log
+from shallow_mirror.checkpoints.logs.runs import verify_log
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.verify import VerifyProgress, VerifyReport, partition_reader, verify_mirror
 

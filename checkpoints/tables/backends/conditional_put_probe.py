@@ -22,7 +22,7 @@ from deltalake.fs import DeltaStorageHandler
 from shallow_mirror.checkpoints.tables.backends.delta_tables import LIBRARY_ERRORS, store_errors_raised
 from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, StoreUnreachableError
-from shallow_mirror.object_store.store_errors import one_line
+from shallow_mirror.object_store import one_line
 
 _log = logging.getLogger(__name__)
 

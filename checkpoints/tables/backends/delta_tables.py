@@ -11,7 +11,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.errors import MirrorError, OffsetMapConflictError, StoreUnreachableError
-from shallow_mirror.object_store.store_errors import REMEDY_DISK, one_line, store_error
+from shallow_mirror.object_store import REMEDY_DISK, one_line, store_error
 
 LIBRARY_ERRORS = (DeltaError, OSError, ValueError, RuntimeError, pa.ArrowException)
 """What deltalake and Arrow raise for one and the same outage of a store."""

@@ -29,7 +29,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     WriterName,
 )
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
-from shallow_mirror.object_store.store_errors import one_line, store_error
+from shallow_mirror.object_store import one_line, store_error
 
 _SETTINGS = {name: value for name, value in TABLE_SETTINGS.items() if name != "delta.dataSkippingStatsColumns"}
 

@@ -47,7 +47,7 @@ from shallow_mirror.checkpoints.tables.table_protocol import (
     user_metadata_entry,
 )
 from shallow_mirror.errors import ConfigError, MirrorError
-from shallow_mirror.object_store.store_errors import REMEDY_DISK, one_line, store_error
+from shallow_mirror.object_store import REMEDY_DISK, one_line, store_error
 
 _HISTORY_STEPS = (1, 10, 1000, None)
 

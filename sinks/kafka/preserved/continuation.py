@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.types import OffsetRange, SegmentKind, TopicPartition
 
 INSTEAD = (

@@ -10,11 +10,9 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.fetch import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.preserved.log_guard import own_in_place
 from shallow_mirror.types import (
@@ -26,7 +24,7 @@ from shallow_mirror.types import (
     SegmentKind,
     SourcePartition,
 )
-from shallow_mirror.wire.records.fillers import find_fillers
+from shallow_mirror.wire.records import find_fillers
 
 _log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
-from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
+from shallow_mirror.broker import ProducerState
+from shallow_mirror.broker.net import PRODUCER_FORGOTTEN
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+from shallow_mirror.wire.batches import SEQUENCE_MODULUS
 
 FENCE_EPOCH = 1
 """Producer epoch of the last batch with a shared producer id, which ends preservation; all others have epoch 0, and are refused

@@ -6,21 +6,20 @@ import logging
 import time
 import uuid
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
-from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition as ClientTopicPartition
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, delete_topics, ensure_topics
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.transactions import new_producer_id
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec, delete_topics, ensure_topics
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.produce import ProducePipeline
+from shallow_mirror.broker.produce.txn import new_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import TIMESTAMP_LIMITS, configs_of_new
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.batch_builder import build_batch
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
-from shallow_mirror.wire.records.fillers import Fillers
+from shallow_mirror.wire import build_batch
+from shallow_mirror.wire.batches import SharedProducer, restamped_at
+from shallow_mirror.wire.records import Fillers
 
 _log = logging.getLogger(__name__)
 

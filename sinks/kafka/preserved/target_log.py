@@ -10,15 +10,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, LogDescription
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker import Cluster, ClusterMetadata, LogDescription
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import FENCE_EPOCH, FENCED, GuardTimes, TargetLog, check_log, own_in_place
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, TargetPartition, TopicPartition
-from shallow_mirror.wire.records.fillers import find_fillers
+from shallow_mirror.wire.records import find_fillers
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, Removal
+from shallow_mirror.checkpoints import DecidedSegment, Removal
 from shallow_mirror.errors import RecoverNeededError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
     DecidedTxn,

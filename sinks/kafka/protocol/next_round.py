@@ -12,12 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata, CoordinatorKind, KnownCluster, PathSpeeds
-from shallow_mirror.broker.net.begun_call import BegunCall
-from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
-from shallow_mirror.broker.produce.transactions import begin_init_producer_id, finish_init_producer_id
-from shallow_mirror.broker.produce.txn_additions import BegunAddition, begin_addition, finish_addition
+from shallow_mirror.broker import Cluster, ClusterMetadata, CoordinatorKind, KnownCluster, PathSpeeds
+from shallow_mirror.broker.net import BegunCall
+from shallow_mirror.broker.produce.txn import (
+    BegunAddition,
+    BegunRequest,
+    begin_addition,
+    begin_init_producer_id,
+    finish_addition,
+    finish_init_producer_id,
+)
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability

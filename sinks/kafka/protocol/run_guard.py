@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import logging
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
-from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
-from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn, init_producer_id
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.net import RUN_SUPERSEDED
+from shallow_mirror.broker.produce.txn import BegunRequest, begin_describe_txn, describe_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
+from shallow_mirror.sinks.kafka.targets.txn_ids import transactional_ids
 from shallow_mirror.types import SlotTxn
 
 _log = logging.getLogger(__name__)

@@ -7,16 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from shallow_mirror.broker.admin.hanging_transactions import open_partitions, open_transactions
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.cluster.missing_topics import gone_topics, suspected_topics
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.broker.produce.receipts import Receipt, begin_read_receipts, read_receipt, read_receipts
-from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded
+from shallow_mirror.broker import Cluster, CoordinatorKind
+from shallow_mirror.broker.admin import open_partitions, open_transactions
+from shallow_mirror.broker.cluster import gone_topics, suspected_topics
+from shallow_mirror.broker.fetch import IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.produce import Receipt, begin_read_receipts, read_receipt, read_receipts
+from shallow_mirror.broker.produce.txn import begin_describe_txn, describe_txn
+from shallow_mirror.checkpoints.ledger import Recorded
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, DataLossError, OlderTablesError, RetriableError
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, WrittenRange

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from shallow_mirror.broker.admin.hanging_transactions import (
+from shallow_mirror.broker import Cluster, CoordinatorKind
+from shallow_mirror.broker.admin import (
     OpenTxn,
     ProducersOfMap,
     abort_hanging,
@@ -16,12 +17,10 @@ from shallow_mirror.broker.admin.hanging_transactions import (
     open_transactions,
     write_markers,
 )
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.cluster.missing_topics import listed_partitions
-from shallow_mirror.broker.net.begun_call import BegunCall
-from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
-from shallow_mirror.broker.produce.transactions import (
+from shallow_mirror.broker.cluster import listed_partitions
+from shallow_mirror.broker.net import BegunCall
+from shallow_mirror.broker.produce.txn import (
+    BegunRequest,
     EndTxnAnswer,
     begin_end_txn,
     begin_init_producer_id,
@@ -29,7 +28,7 @@ from shallow_mirror.broker.produce.transactions import (
     end_txn,
     init_producer_id,
 )
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import OlderTablesError, RetriableError, TransactionBlockedError
 from shallow_mirror.plurals import counted
@@ -49,7 +48,7 @@ from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
     require_known_receipts,
 )
 from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, ReceiptEvidence, TxnFate, WrittenRange
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
+from shallow_mirror.sinks.kafka.targets.txn_ids import transactional_ids
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
 
 _log = logging.getLogger(__name__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.targets.refusing_settings import settings_before_compaction
+from shallow_mirror.sinks.kafka.targets.settings.refusing_settings import settings_before_compaction
 from shallow_mirror.types import IsolationLevel, SourcePartition, TopicPartition
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import listed
 from shallow_mirror.types import IsolationLevel, TopicPartition

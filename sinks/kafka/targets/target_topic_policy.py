@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
+from shallow_mirror.broker import TopicMetadata
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import TargetPartition
 

@@ -7,20 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
-from shallow_mirror.broker.cluster.missing_topics import gone_topics, is_incarnation_gone
-from shallow_mirror.broker.cluster.new_logs import await_logs
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name, is_forbidden, refusal
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
+from shallow_mirror.broker import Cluster, TopicMetadata
+from shallow_mirror.broker.admin import TopicSpec, add_partitions, ensure_topics
+from shallow_mirror.broker.cluster import await_logs, gone_topics, is_incarnation_gone
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name, is_forbidden, refusal
+from shallow_mirror.checkpoints import DecidedSegment, Position, first_rows_at
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
+from shallow_mirror.sinks.kafka.targets.settings.log_append_time import LogAppendTimeTopics
 from shallow_mirror.sinks.kafka.targets.target_checks import collision_problems, replica_problem
 from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.types import BatchLimits, SourcePartition, TopicPartition

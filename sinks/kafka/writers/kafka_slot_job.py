@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster_metadata import KnownCluster
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import KnownCluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.sinks.base import Observer
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.sinks.kafka.targets.txn_ids import transactional_id
 from shallow_mirror.sinks.slot_values import RoutedTopic
 from shallow_mirror.sinks.slots.slot_job import SlotJob
 from shallow_mirror.types import SlotTxn, SourcePartition, TopicPartition

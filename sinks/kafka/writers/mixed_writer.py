@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.base import SlotWriter
 from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite

@@ -16,12 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.leader_pipeline import Submission
-from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
-from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.produce import PRODUCE, ProduceRefusedError, Submission, explain_refusal
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -37,13 +35,9 @@ from shallow_mirror.sinks.kafka.writers.slot_sending import SlotSending
 from shallow_mirror.sinks.kafka.writers.written_topics import WrittenTopics
 from shallow_mirror.sinks.slot_values import ReadPart, SlotWrite
 from shallow_mirror.types import IsolationLevel, Segment, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.admission import SENT, Admission, Verdict, admit
-from shallow_mirror.wire.batches.header import TRANSACTIONAL_BIT
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamp_at_offsets
-from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
-from shallow_mirror.wire.records.placed_batches import Placement, place
-from shallow_mirror.wire.records.placed_queue import PlacedQueue
-from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
+from shallow_mirror.wire import TRANSACTIONAL_BIT
+from shallow_mirror.wire.batches import SENT, Admission, SharedProducer, Verdict, admit, restamp_at_offsets
+from shallow_mirror.wire.records import FILLER_KEY, OPENED_FETCHES, Fillers, PlacedQueue, Placement, place
 
 _DUPLICATE_SEQUENCE_NUMBER = 46
 

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
 from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import AdmittedPart, ReadPart
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.types import SourcePartition
-from shallow_mirror.wire.batches.admission import SENT, admit
-from shallow_mirror.wire.batches.batch_index import can_be_quarantined
-from shallow_mirror.wire.records.send_buffer import make_outgoing
-from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
+from shallow_mirror.wire.batches import SENT, admit, can_be_quarantined
+from shallow_mirror.wire.records import OPENED_FETCHES, make_outgoing
 
 KnownRefusals = Mapping[tuple[SourcePartition, int], Refusal]
 """Refusals of the target in an earlier try of the slot, by base offset."""

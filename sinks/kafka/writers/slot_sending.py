@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.produce_pipeline import PRODUCE, ProducePipeline
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.produce import PRODUCE, ProducePipeline
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
 from shallow_mirror.sinks.slot_values import EarlyEnd

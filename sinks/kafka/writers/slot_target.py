@@ -6,18 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 
-from shallow_mirror.broker.admin.hanging_transactions import abort_hanging
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, KnownCluster, TopicMetadata
-from shallow_mirror.broker.cluster.connection_pool import CONTROL
-from shallow_mirror.broker.cluster.missing_topics import gone_topics, is_incarnation_gone
-from shallow_mirror.broker.cluster.worker_clients import cluster_of_worker
-from shallow_mirror.broker.net.begun_call import BEGUN
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
-from shallow_mirror.broker.produce.produce_pipeline import PRODUCE
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.broker import Cluster, CoordinatorKind, KnownCluster, TopicMetadata
+from shallow_mirror.broker.admin import abort_hanging
+from shallow_mirror.broker.cluster import CONTROL, cluster_of_worker, gone_topics, is_incarnation_gone
+from shallow_mirror.broker.net import BEGUN, UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.broker.produce import PRODUCE
+from shallow_mirror.broker.produce.txn import init_producer_id
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TopicGoneError
 from shallow_mirror.sinks.base import SlotWriter, TryRepeatedError

@@ -9,25 +9,21 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
-from shallow_mirror.broker.cluster.missing_topics import is_incarnation_gone
-from shallow_mirror.broker.net.begun_call import BegunCall
-from shallow_mirror.broker.net.error_codes import INVALID_TXN_STATE, error_name
-from shallow_mirror.broker.produce.coordinator_requests import BegunRequest
-from shallow_mirror.broker.produce.leader_pipeline import Submission
-from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
-from shallow_mirror.broker.produce.receipts import begin_receipt, finish_receipt
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.broker.produce.txn_additions import (
+from shallow_mirror.broker import Cluster, CoordinatorKind
+from shallow_mirror.broker.cluster import is_incarnation_gone
+from shallow_mirror.broker.net import INVALID_TXN_STATE, BegunCall, error_name
+from shallow_mirror.broker.produce import ProduceRefusedError, Submission, begin_receipt, explain_refusal, finish_receipt
+from shallow_mirror.broker.produce.txn import (
     BegunAddition,
+    BegunRequest,
     add_partitions,
     add_partitions_and_offsets,
     begin_addition,
     finish_addition,
+    init_producer_id,
 )
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ProducerEpochFencedError, RetriableError, TargetDataLossError, TopicGoneError
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem
@@ -37,9 +33,8 @@ from shallow_mirror.sinks.kafka.writers.written_topics import WrittenTopics
 from shallow_mirror.sinks.slot_values import AdmittedPart, ReadPart, SlotWrite
 from shallow_mirror.sinks.slots.quarantine_policy import Refusal, quarantinable_refusal
 from shallow_mirror.types import IsolationLevel, SlotTxn, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.batch_index import can_be_quarantined
-from shallow_mirror.wire.batches.restamp import Stamped, restamp_all
-from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
+from shallow_mirror.wire.batches import Stamped, can_be_quarantined, restamp_all
+from shallow_mirror.wire.records import OPENED_FETCHES
 
 _log = logging.getLogger(__name__)
 

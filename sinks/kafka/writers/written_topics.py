@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
-from shallow_mirror.broker.cluster.missing_topics import gone_topics, suspected_topics
-from shallow_mirror.broker.net.begun_call import BegunCall
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
+from shallow_mirror.broker import Cluster, ClusterMetadata
+from shallow_mirror.broker.cluster import gone_topics, suspected_topics
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, BegunCall, error_name
+from shallow_mirror.broker.produce import ProducePipeline
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError, TopicGoneError
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import gone_problem

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from shallow_mirror.access.acl_rules import READING, AclRules, Untranslated
 from shallow_mirror.access.plan import AccessPlan, NotCopied
-from shallow_mirror.broker.admin.acl_entries import ANYBODY, Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
+from shallow_mirror.broker.admin.access import ANYBODY, Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

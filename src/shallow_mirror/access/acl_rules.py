@@ -12,15 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.acl_entries import (
-    ANY_HOST,
-    ANYBODY,
-    Acl,
-    AclOperation,
-    PatternKind,
-    ResourceKind,
-    ResourcePattern,
-)
+from shallow_mirror.broker.admin.access import ANY_HOST, ANYBODY, Acl, AclOperation, PatternKind, ResourceKind, ResourcePattern
 
 _UNDERSTOOD = re.compile(r"(?P<body>(?:[A-Za-z0-9_-]|\.(?![*+?{])|\\[^A-Za-z0-9])*)(?P<tail>(?:\.\*)?)")
 _CHARACTER = re.compile(r"\\(?P<escaped>.)|(?P<plain>.)")

@@ -11,8 +11,7 @@ from shallow_mirror.access.acl_plan import AclPlan, plan_acls, ready_allows, unn
 from shallow_mirror.access.acl_rules import AclRules
 from shallow_mirror.access.comparison import AccessReport, documents, require_named, stores_of
 from shallow_mirror.access.plan import NotCopied
-from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.admin.acl_entries import Acl
+from shallow_mirror.broker.admin.access import Acl, AclClient
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shallow_mirror.access.plan import AccessPlan, NotCopied
-from shallow_mirror.broker.admin.quota_entries import ENTITY_TYPES, IP, KEYS, USER, Quota, QuotaEntity
+from shallow_mirror.broker.admin.access import ENTITY_TYPES, IP, KEYS, USER, Quota, QuotaEntity
 
 _USER_TYPE = "User:"
 

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from shallow_mirror.access.comparison import AccessReport, documents, require_named, stores_of
 from shallow_mirror.access.plan import NotCopied
 from shallow_mirror.access.quota_plan import QuotaPlan, QuotaRules, plan_quotas, unnamed_users
-from shallow_mirror.broker.admin.quota_client import QuotaClient
-from shallow_mirror.broker.admin.quota_entries import Quota
+from shallow_mirror.broker.admin.access import Quota, QuotaClient
 from shallow_mirror.config import MirrorConfig
 
 ANONYMOUS = "ANONYMOUS"

@@ -16,8 +16,7 @@ from shallow_mirror.access.acls import AclReport, AclStore, acl_rules, acl_store
 from shallow_mirror.access.comparison import AccessReport
 from shallow_mirror.access.plan import AccessPass
 from shallow_mirror.access.quotas import QuotaStore, apply_quotas, compare_quotas, quota_stores
-from shallow_mirror.checkpoints.logs.problem_log import log_problem
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, log_problem
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.pass_thread import REQUEST_S, Passes, PassThread
 from shallow_mirror.plurals import counted

@@ -14,8 +14,7 @@ from shallow_mirror.access.acls import AclReport
 from shallow_mirror.access.comparison import AccessReport
 from shallow_mirror.access.plan import E
 from shallow_mirror.access.quotas import QuotaReport
-from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.broker.admin.quota_entries import Quota
+from shallow_mirror.broker.admin.access import Acl, Quota
 from shallow_mirror.plurals import counted
 
 

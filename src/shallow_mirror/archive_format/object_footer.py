@@ -25,7 +25,7 @@ from shallow_mirror.archive_format.archived_batches import (
 from shallow_mirror.archive_format.object_names import ObjectName
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
 from shallow_mirror.types import COPIED_KINDS, Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 FORMAT = 1
 MINOR = 1

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.rows.codec import ms_of
-from shallow_mirror.checkpoints.tables.table_protocol import Condition
+from shallow_mirror.checkpoints.tables import Condition, ms_of
 from shallow_mirror.plurals import counted
 
 if TYPE_CHECKING:  # executors read what imports this file, and need no deltalake
-    from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-    from shallow_mirror.checkpoints.ledger.archived_topics import SeenTopic
+    from shallow_mirror.checkpoints.ledger import ArchiveTable, SeenTopic
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition", "lineage"]
 _EXTENT = [

@@ -10,8 +10,7 @@ import pyarrow as pa
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import ANY_BATCH, MOST_OPENED_BYTES, OpenedRecord, open_records
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
-from shallow_mirror.broker.fetch.arrow_rows import SPARK_SCHEMA, Keep, RangeRows
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
+from shallow_mirror.broker.fetch import SPARK_SCHEMA, IndexedPartition, Keep, RangeRows
 
 MOST_ARROW_BYTES = 8 << 20
 """Of keys, values and headers in one arrow batch of records; a larger record is alone."""

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from shallow_mirror.archive_reading.record_reader import ANY_BATCH
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader, StoredSegment
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.types import IsolationLevel
-from shallow_mirror.wire.batches.admission import Verdict, admit
-from shallow_mirror.wire.batches.header import CONTROL_BIT, LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records.unpacked_batch import open_batch
+from shallow_mirror.wire import CONTROL_BIT, LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches import Verdict, admit
+from shallow_mirror.wire.records import open_batch
 
 MAX_OPENED_BYTES = 1 << 30
 """Of one batch that is opened to find its first record that is too new."""

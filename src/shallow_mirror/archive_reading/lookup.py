@@ -14,14 +14,12 @@ from shallow_mirror.archive_reading.read_bounds import NO_END, ReadBounds
 from shallow_mirror.archive_reading.record_reader import OpenedRecord, open_records
 from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
 from shallow_mirror.archive_reading.state_at_cut import StateAtCut, TopicAtCut
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import seen_topics
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.rows.lineages import Lineages
-from shallow_mirror.checkpoints.tables.table_location import TableLocation, Tables
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints import Lineages
+from shallow_mirror.checkpoints.ledger import ArchiveTable, seen_topics
+from shallow_mirror.checkpoints.rows import ArchiveRow
+from shallow_mirror.checkpoints.tables import Comparison, Condition, TableLocation, Tables
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.types import SegmentKind
 
 _log = logging.getLogger(__name__)

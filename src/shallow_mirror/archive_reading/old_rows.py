@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from shallow_mirror.archive_format.archived_batches import IndexEntry, StoredBatches
+from shallow_mirror.archive_format import IndexEntry, StoredBatches
 from shallow_mirror.errors import ArchiveFormatError
-from shallow_mirror.object_store.base import READ_BYTES
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import READ_BYTES, ObjectStore
 from shallow_mirror.reused_buffers import ReusedBuffers
 from shallow_mirror.types import Segment
-from shallow_mirror.wire.batches.crc import crc32c, joined_crc
+from shallow_mirror.wire import crc32c, joined_crc
 
 DAMAGE_REMEDY = "Restore the object from a copy or a former version, or read without these offsets"
 _MOST_KEPT = 1_000

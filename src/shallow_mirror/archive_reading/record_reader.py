@@ -11,9 +11,9 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
 from shallow_mirror.errors import ArchiveFormatError, BatchRefusedError, CorruptBatchError, OffsetDeltasError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind
-from shallow_mirror.wire.batches.admission import Verdict, admit, kind_of
-from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records.unpacked_batch import Record, unpack_batch
+from shallow_mirror.wire import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches import Verdict, admit, kind_of
+from shallow_mirror.wire.records import Record, unpack_batch
 
 MOST_OPENED_BYTES = 256 << 20
 """Of one batch, decompressed."""

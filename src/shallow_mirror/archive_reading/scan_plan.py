@@ -13,24 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.archive_format.archived_batches import StoredBatches
+from shallow_mirror.archive_format import StoredBatches
 from shallow_mirror.archive_reading.archive_history import read_topic_ids
 from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.segment_reader import READ_AHEAD_BYTES, SegmentBatches, SegmentReader
-from shallow_mirror.checkpoints.rows.archive_schema import (
-    ARCHIVE_SEGMENTS,
-    archive_rows_from_arrow,
-    columns_of,
-    decided_segment_of,
-)
-from shallow_mirror.checkpoints.rows.lineages import LineageView
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.checkpoints import DecidedSegment, LineageView
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, archive_rows_from_arrow, columns_of, decided_segment_of
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.types import SourcePartition
 
 if TYPE_CHECKING:  # executors read this file, and need no deltalake
     from shallow_mirror.archive_reading.state_at_cut import TopicAtCut
-    from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+    from shallow_mirror.checkpoints.ledger import ArchiveTable
 
 PART_BYTES = 64 << 20
 """A part reads about so many bytes of batches. One run of an index is never cut."""

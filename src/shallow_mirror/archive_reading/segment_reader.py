@@ -17,15 +17,14 @@ from typing import Protocol
 
 import numpy as np
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn, IndexEntry, StoredBatches
+from shallow_mirror.archive_format import AbortedTxn, IndexEntry, StoredBatches
 from shallow_mirror.archive_reading.old_rows import DAMAGE_REMEDY, checked_runs, warn_of_unverified
 from shallow_mirror.errors import ArchiveFormatError
-from shallow_mirror.object_store.base import READ_BYTES
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import READ_BYTES, ObjectStore
 from shallow_mirror.reused_buffers import ReusedBuffers
 from shallow_mirror.types import Segment, SourcePartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.batches.crc import crc32c, verify_crcs
+from shallow_mirror.wire import crc32c, verify_crcs
+from shallow_mirror.wire.batches import BatchIndex, index_batches
 
 WINDOW_BYTES = READ_BYTES
 """Of one window: what is decoded and handed over at once."""

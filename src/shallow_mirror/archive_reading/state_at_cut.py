@@ -23,15 +23,18 @@ import pyarrow.compute as pc
 from shallow_mirror.archive_reading.archive_history import Incarnation, as_text, read_history
 from shallow_mirror.archive_reading.cuts import first_visible_record
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable, of_partition
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, SeenTopic, TopicDescription
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.rows.codec import ms_of
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
+from shallow_mirror.checkpoints.ledger import (
+    ArchivedTopics,
+    ArchiveTable,
+    RestoreRanges,
+    SeenTopic,
+    TopicDescription,
+    of_partition,
+)
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import Comparison, Condition, MirrorStorage, ms_of
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.types import IsolationLevel, SourcePartition
 
 _VISIBLE = Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value)

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn
+from shallow_mirror.archive_format import AbortedTxn
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches
 from shallow_mirror.types import SourcePartition
-from shallow_mirror.wire.batches.control_records import MarkerType, parse_marker
-from shallow_mirror.wire.batches.header import CONTROL_BIT, TRANSACTIONAL_BIT
+from shallow_mirror.wire import CONTROL_BIT, TRANSACTIONAL_BIT, MarkerType, parse_marker
 
 TxnName = tuple[int, int]
 """Producer id and epoch of the batches."""

@@ -24,8 +24,7 @@ def acls(
 
     The target never allows what the source does not. The exit code is 1 while the target lacks ACLs.
     """
-    from shallow_mirror.access.acls import copy_acls
-    from shallow_mirror.access.view import show_acls
+    from shallow_mirror.access import copy_acls, show_acls
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_deleting and not is_applied:
@@ -49,8 +48,7 @@ def quotas(
 
     The mirror itself is never limited, and no quota is removed. The exit code is 1 while the target lacks quotas.
     """
-    from shallow_mirror.access.quotas import copy_quotas
-    from shallow_mirror.access.view import show_quotas
+    from shallow_mirror.access import copy_quotas, show_quotas
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_updating and not is_applied:

@@ -30,7 +30,7 @@ def run(
 ) -> None:
     """Archive until Ctrl-C or SIGTERM, which stop it at a micro-batch boundary (a second one stops it at once)."""
     with logging_as(log_format):
-        from shallow_mirror.streaming.runs.archive import Archive
+        from shallow_mirror.streaming.runs import Archive
 
         require_kind(file, "archive run")
         running = Archive.from_file(file)

@@ -70,7 +70,7 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 def _of_spark(text: str) -> MirrorError:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    from shallow_mirror.sinks.micro_batches.spark_failures import find_unwritable_folder  # imports PySpark
+    from shallow_mirror.sinks.micro_batches import find_unwritable_folder  # imports PySpark
 
     unwritable = find_unwritable_folder(text, "a folder of its own (the checkpoint, its log, or temporary files)")
     if unwritable is not None:

@@ -21,7 +21,7 @@ def forget(
 
     It goes by topic id: another topic of the same name is not affected. A running mirror applies it with its next start.
     """
-    from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+    from shallow_mirror.checkpoints.tables import MirrorStorage
     from shallow_mirror.operations import forget as operation
 
     config = load_mirror(conf, "forget")

@@ -28,6 +28,6 @@ def local_kafka(
     ] = None,
 ) -> None:
     """Run real Kafka brokers in the foreground until Ctrl-C."""
-    from shallow_mirror.local_kafka.command import run_local_kafka
+    from shallow_mirror.local_kafka import run_local_kafka
 
     run_local_kafka(clusters, version, folder, brokers)

@@ -17,8 +17,7 @@ from shallow_mirror.plurals import counted
 
 if TYPE_CHECKING:
     from shallow_mirror.config.migration_config import MigrationFiles
-    from shallow_mirror.migration.session import Options
-    from shallow_mirror.migration.state import MigrationState
+    from shallow_mirror.migration import MigrationState, Options
 
 migrate = typer.Typer(help="Move topics, groups and writers to another cluster, step by step, and back.", no_args_is_help=True)
 
@@ -35,8 +34,7 @@ _CONTINUES = "the same command continues from there"
 @migrate.command("plan")
 def plan(file: File, as_json: AsJson = False) -> None:
     """Show every step, what is in the way (exit code 1) and how long it takes. Nothing is changed."""
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.plan import plan_migration
+    from shallow_mirror.migration import plan_migration, view
 
     files = load_migration(file, "migrate plan")
     with interruptible("nothing was changed"):
@@ -54,9 +52,7 @@ def rehearse(
     as_json: AsJson = False,
 ) -> None:
     """Perform every step of a wave, and of its rollback, with scratch topics and groups; delete them, and report the times."""
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.rehearsal.rehearsal import rehearse as rehearse_wave
-    from shallow_mirror.migration.session import Options
+    from shallow_mirror.migration import Options, rehearse as rehearse_wave, view
 
     files = load_migration(file, "migrate rehearse")
     with interruptible("scratch topics that are left are deleted by the next rehearsal"):
@@ -69,8 +65,7 @@ def rehearse(
 @migrate.command("run")
 def run(file: File, no_wait: NoWait = False, takes_over: TakeOver = False, as_json: AsJson = False) -> None:
     """Move the waves, step by step, and wait where somebody outside has to act. Continues where an earlier call ended."""
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.session import run_migration
+    from shallow_mirror.migration import run_migration, view
 
     files = load_migration(file, "migrate run")
     _conduct(files, lambda options: run_migration(files, view.Printed(), options), no_wait, takes_over, as_json)
@@ -87,8 +82,7 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Bring waves that have moved back to the source, through their reverse mirrors."""
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.session import roll_back
+    from shallow_mirror.migration import roll_back, view
 
     files = load_migration(file, "migrate rollback")
     _conduct(files, lambda options: roll_back(files, view.Printed(), wave, options), no_wait, takes_over, as_json)
@@ -97,11 +91,7 @@ def rollback(
 @migrate.command("abort")
 def abort(file: File, takes_over: TakeOver = False) -> None:
     """Go back to the source, at any step before the point of no return; delete what a killed rehearsal left."""
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.sentences import release_sentences
-    from shallow_mirror.migration.session import Options
-    from shallow_mirror.migration.session import abort as abort_migration
-    from shallow_mirror.migration.state import Phase
+    from shallow_mirror.migration import Options, Phase, abort as abort_migration, release_sentences, view
 
     files = load_migration(file, "migrate abort")
     with interruptible(_CONTINUES):
@@ -121,8 +111,7 @@ def abort(file: File, takes_over: TakeOver = False) -> None:
 @migrate.command("status")
 def status(file: File, as_json: AsJson = False) -> None:
     """Show where each wave is, which step comes next, what it waits for, and what was written to the cluster that it has left."""
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.session import read_state
+    from shallow_mirror.migration import read_state, view
 
     files = load_migration(file, "migrate status")
     view.show_state(read_state(files), files, as_json=as_json)
@@ -141,9 +130,7 @@ def late_writes(
     takes_over: TakeOver = False,
 ) -> None:
     """Settle records that were written, after the point of no return, to the cluster that a wave has left."""
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.late_settling import Choice, settle_late_writes
-    from shallow_mirror.migration.session import Options, read_late_writes, read_state
+    from shallow_mirror.migration import Choice, Options, read_late_writes, read_state, settle_late_writes, view
 
     files = load_migration(file, "migrate late-writes")
     if carries and quarantines:
@@ -171,9 +158,7 @@ def late_writes(
 def _conduct(
     files: MigrationFiles, conduct: Callable[[Options], MigrationState], no_wait: bool, takes_over: bool, as_json: bool
 ) -> None:
-    from shallow_mirror.migration import view
-    from shallow_mirror.migration.conductor_ports import WaitsForOutsideError
-    from shallow_mirror.migration.session import Options
+    from shallow_mirror.migration import Options, WaitsForOutsideError, view
 
     with interruptible(_CONTINUES):
         try:

@@ -16,8 +16,8 @@ from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shallow_mirror.checkpoints.logs.controls import Controls
-    from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+    from shallow_mirror.checkpoints.logs.topics import Controls
+    from shallow_mirror.checkpoints.tables import MirrorStorage
     from shallow_mirror.config import MirrorConfig
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of source topics.")]
@@ -60,8 +60,8 @@ def resume(conf: Conf, topics: Topics) -> None:
 @contextmanager
 def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Controls]:
     """Yield the table of controls. Raises ConfigError with every topic that the file does not include, or that does not exist."""
-    from shallow_mirror.checkpoints.logs.controls import Controls
-    from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+    from shallow_mirror.checkpoints.logs.topics import Controls
+    from shallow_mirror.checkpoints.tables import MirrorStorage
 
     config = load_mirror(conf, command)
     unknown = [topic for topic in topics if not config.topics.is_included(topic)]
@@ -85,10 +85,9 @@ def _require_topics(config: MirrorConfig, storage: MirrorStorage, topics: Sequen
 
     The source is asked only about topics that the offset map does not have, so that the others can be paused while it is down.
     """
-    from shallow_mirror.broker.cluster.cluster import Cluster
-    from shallow_mirror.broker.cluster.connectivity import REACH_MS, reach
-    from shallow_mirror.broker.cluster.missing_topics import missing_topics
-    from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+    from shallow_mirror.broker import Cluster
+    from shallow_mirror.broker.cluster import REACH_MS, missing_topics, reach
+    from shallow_mirror.checkpoints import OffsetMap
     from shallow_mirror.deadline import Deadline
 
     mirrored = set[str]()

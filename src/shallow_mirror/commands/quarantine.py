@@ -23,8 +23,8 @@ All = Annotated[bool, typer.Option("--all", help="Include batches that were rele
 @quarantine.command("list")
 def quarantine_list(conf: MirrorOrRestore, is_all: All = False, as_json: AsJson = False) -> None:
     """List the batches in quarantine with the reason and the remedy of each."""
-    from shallow_mirror.checkpoints.logs.quarantine import Quarantine
-    from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+    from shallow_mirror.checkpoints.logs import Quarantine
+    from shallow_mirror.checkpoints.tables import MirrorStorage
     from shallow_mirror.operations.quarantine import in_quarantine, show
     from shallow_mirror.operations.status_view import stdout_console
 
@@ -43,8 +43,8 @@ def quarantine_export(
     is_all: All = False,
 ) -> None:
     """Write one file per batch with its bytes as the source sent them, and batches.jsonl with a line for each."""
-    from shallow_mirror.checkpoints.logs.quarantine import Quarantine
-    from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+    from shallow_mirror.checkpoints.logs import Quarantine
+    from shallow_mirror.checkpoints.tables import MirrorStorage
     from shallow_mirror.operations.quarantine import export, in_quarantine
 
     config = load_mirror_or_restore(conf, "quarantine export")

@@ -35,7 +35,7 @@ def recover(
     from shallow_mirror.operations import recover_view
     from shallow_mirror.operations.recover import accept_repeats, inspect, older_tables, resolve
     from shallow_mirror.operations.status_view import stdout_console
-    from shallow_mirror.sinks.kafka.protocol.txn_outcome import TxnFate
+    from shallow_mirror.sinks.kafka.protocol import TxnFate
 
     if is_commit + is_redo + is_accepting > 1:
         raise ConfigError("--commit, --redo and --accept-repeats exclude each other")

@@ -37,8 +37,7 @@ def redo(
 
     Exactly once, with an offset map of its own, also beside the running mirror. The same command continues an interrupted copy.
     """
-    from shallow_mirror.operations.redo import RedoRequest, redo_config
-    from shallow_mirror.operations.redo import redo as copy_again
+    from shallow_mirror.operations.redo import RedoRequest, redo as copy_again, redo_config
     from shallow_mirror.types import TopicPartition
 
     request = RedoRequest(TopicPartition(topic, partition), start, end, target)

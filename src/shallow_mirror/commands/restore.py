@@ -66,7 +66,7 @@ def restore(
         _show_dry_run(config, as_json=as_json)
         return
     with logging_as(log_format):
-        from shallow_mirror.streaming.runs.restore import Restore
+        from shallow_mirror.streaming.runs import Restore
 
         running = Restore(config)
         logging.getLogger(__name__).info("restore %s: from %s, tables %s", config.restore, config.archive.tables, config.tables)

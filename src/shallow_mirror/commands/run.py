@@ -35,7 +35,7 @@ def run(
     with logging_as(log_format):
         paths, problems = expand_folders(conf)
         if len(paths) == 1 and not problems:
-            from shallow_mirror.streaming.runs.mirror import Mirror
+            from shallow_mirror.streaming.runs import Mirror
 
             require_kind(paths[0], "run")
             mirror = Mirror.from_file(paths[0])
@@ -47,7 +47,7 @@ def run(
 
 
 def _run_several(configs: Sequence[MirrorConfig], *, available_now: bool, for_seconds: float | None) -> None:
-    from shallow_mirror.streaming.runs.mirrors import Mirrors
+    from shallow_mirror.streaming.runs import Mirrors
 
     for config in configs:
         _log_settings(config)

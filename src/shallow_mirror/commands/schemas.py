@@ -21,8 +21,7 @@ def schemas(
     Nothing is written if there is a conflict. The exit code is 1 while the target lacks schemas.
     """
     from shallow_mirror.operations.status_view import stdout_console
-    from shallow_mirror.schemas import view as schemas_view
-    from shallow_mirror.schemas.copy import copy_schemas
+    from shallow_mirror.schemas import copy_schemas, view as schemas_view
 
     config = load_mirror(conf, "schemas")
     with (

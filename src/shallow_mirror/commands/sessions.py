@@ -61,7 +61,7 @@ def session_for(config: MirrorConfig | ArchiveConfig | RestoreConfig, *, is_writ
         yield None
         return
     ImportBlocker.remove()
-    from shallow_mirror.streaming.spark.spark_session import session_for_tables
+    from shallow_mirror.streaming import session_for_tables
 
     with session_for_tables(config, submitted_session(), is_writing=is_writing) as spark:
         yield spark

@@ -14,7 +14,7 @@ from rich.text import Text
 from shallow_mirror.commands.options import EXIT_DIFFERENT, AsJson
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
-from shallow_mirror.topology.flows import Topology
+from shallow_mirror.topology import Topology
 
 TOPICS_SHOWN = 10
 
@@ -33,8 +33,7 @@ def topology(
     """
     from shallow_mirror.commands import topology
     from shallow_mirror.operations.status_view import stdout_console
-    from shallow_mirror.topology.folder_files import read_topology
-    from shallow_mirror.topology.topology_svg import build_svg
+    from shallow_mirror.topology import build_svg, read_topology
 
     shown = read_topology(folder, is_connecting=is_connecting)
     if svg is not None:

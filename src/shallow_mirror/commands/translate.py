@@ -27,7 +27,7 @@ def translate(
     as_json: AsJson = False,
 ) -> None:
     """Translate a source offset to the target, or with --reverse back."""
-    from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+    from shallow_mirror.checkpoints import OffsetMap
     from shallow_mirror.config import RestoreConfig
     from shallow_mirror.errors import ConfigError
 

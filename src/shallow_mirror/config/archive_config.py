@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
 from shallow_mirror.config.sections import (

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from shallow_mirror.checkpoints.rows.schema import schema_of
+from shallow_mirror.checkpoints import schema_of
 from shallow_mirror.config.problems import client_problems, storage_problems, validation_problem, yaml_problem
 from shallow_mirror.errors import ConfigError
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.acl_entries import ANYBODY
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.broker.admin.access import ANYBODY
+from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.config import values
 from shallow_mirror.config.config_file import absolute, read_yaml, validate
 from shallow_mirror.config.mirror_config import MirrorConfig

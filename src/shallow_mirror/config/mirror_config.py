@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.checkpoints.rows.schema import schema_of
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints import schema_of
+from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.config.config_file import absolute, read_yaml, spark_log_of, validate
 from shallow_mirror.config.schema_settings import SchemaSettings
 from shallow_mirror.config.sections import (

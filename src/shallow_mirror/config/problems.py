@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.store_options import option_problems
+from shallow_mirror.object_store import option_problems
 
 
 def yaml_problem(error: yaml.YAMLError) -> str:
@@ -80,7 +80,7 @@ def client_problems(document: Mapping[str, Any], sides: Sequence[str]) -> list[s
 def _key_file_problems(client: ClientConfig) -> Sequence[str]:
     if not client.uses_tls:
         return ()
-    from shallow_mirror.broker.auth.tls_settings import TlsSettings
+    from shallow_mirror.broker.auth import TlsSettings
 
     try:
         TlsSettings.of(client).context()

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import ValidationError
 
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoredTopic, RestoreRanges, RestoreSettings
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.ledger import RestoredTopic, RestoreRanges, RestoreSettings
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import listed

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shallow_mirror.broker.auth.secrets import is_only_references
+from shallow_mirror.broker.auth import is_only_references
 from shallow_mirror.config.sections import NamePatterns
 from shallow_mirror.config.values import OrOff, Section, checked
 

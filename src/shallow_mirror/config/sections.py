@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shallow_mirror import routing
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config import values
 from shallow_mirror.config.values import (
     DEFAULT_COMMIT_INTERVAL,

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.acl_entries import ANYBODY
-from shallow_mirror.checkpoints.rows.schema import CATALOG
+from shallow_mirror.broker.admin.access import ANYBODY
+from shallow_mirror.checkpoints import CATALOG
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, LogAppendTimePolicy
 
 StartRule = int | Mapping[int, int]

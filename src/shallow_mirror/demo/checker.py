@@ -12,9 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
-from confluent_kafka import IsolationLevel as ClientIsolationLevel
-from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel as ClientIsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition as ClientTopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from shallow_mirror.demo.history import (

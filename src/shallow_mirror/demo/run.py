@@ -28,7 +28,7 @@ from shallow_mirror.demo.map_rows import RowTranslation, load_rows, totals
 from shallow_mirror.demo.mirror_process import MirrorProcess, recovery_decisions
 from shallow_mirror.demo.traffic import TOPICS, TrafficReport, write_traffic
 from shallow_mirror.errors import MirrorError
-from shallow_mirror.local_kafka.node import start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
 from shallow_mirror.types import IsolationLevel, TopicPartition
 
 SEED = 20_240_501

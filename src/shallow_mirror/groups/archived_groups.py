@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupPosition, GroupSyncPass, changed_positions, record_pass
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, record_pass
+from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.groups.archived_position import position_group
 from shallow_mirror.groups.group_client import GroupClient

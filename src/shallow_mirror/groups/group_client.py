@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from shallow_mirror.broker.admin.acls import Operation, request_permissions
-from shallow_mirror.broker.admin.consumer_groups import CommittedOffset, ConsumerGroups, ListedGroup
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
+from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, ListedGroup
+from shallow_mirror.broker.admin import Operation, request_permissions
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.cluster import reach
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import IsolationLevel, TopicPartition
 

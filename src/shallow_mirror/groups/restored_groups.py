@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupPosition, positions_as_of
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs import GroupPosition, positions_as_of
+from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.eligibility import Clusters, SourceCommit

@@ -11,19 +11,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.logs.group_offset_history import (
-    GroupPosition,
-    GroupSyncPass,
-    changed_positions,
-    delete_outdated,
-    record_pass,
-)
-from shallow_mirror.checkpoints.logs.problem_log import log_problem
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, delete_outdated, record_pass
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, log_problem
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.offset_translation import CommitTranslator

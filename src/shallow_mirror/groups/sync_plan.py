@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.consumer_groups import METADATA_TOO_LARGE, CommittedOffset
-from shallow_mirror.broker.produce.receipts import is_receipt
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.forgotten_topics import ForgottenTopics
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
+from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset
+from shallow_mirror.broker.produce import is_receipt
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.topics import ForgottenTopics
+from shallow_mirror.checkpoints.tables import Comparison, Condition
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, may_commit, next_step
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.groups.report import Group, GroupPartition, Step
-from shallow_mirror.sinks.kafka.targets.mirror_registration import Origin
+from shallow_mirror.sinks.kafka import Origin
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, SourcePartition, TopicPartition
 
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from rich.console import Console, RenderableType
-from rich.console import Group as Together
+from rich.console import Console, Group as Together, RenderableType
 from rich.table import Table
 from rich.text import Text
 

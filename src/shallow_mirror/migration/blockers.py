@@ -9,12 +9,12 @@ from contextlib import closing
 from typing import Protocol
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.controls import TopicControls
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin.access import Acl
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.topics import TopicControls
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import Deadline, request_deadline
@@ -32,7 +32,7 @@ from shallow_mirror.migration.permissions import (
 )
 from shallow_mirror.migration.reverse_blockers import reverse_problems
 from shallow_mirror.migration.steps import Direction
-from shallow_mirror.streaming.runs.permissions import unauthorized_topics
+from shallow_mirror.streaming.runs import unauthorized_topics
 from shallow_mirror.types import TopicPartition
 
 SETTLED_WITHIN_MS = 5_000

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shallow_mirror.broker.admin.acl_entries import Acl
-from shallow_mirror.checkpoints.logs.controls import TopicControls
-from shallow_mirror.checkpoints.rows.migration_rows import MigrationRow
+from shallow_mirror.broker.admin.access import Acl
+from shallow_mirror.checkpoints.logs.topics import TopicControls
+from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.groups.report import GroupsReport
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.observations import Compared, LogEnds, MappedEnd, MirrorRun

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.groups.report import GroupsReport, Outcome
-from shallow_mirror.groups.report import Step as GroupStep
+from shallow_mirror.groups.report import GroupsReport, Outcome, Step as GroupStep
 from shallow_mirror.migration.observations import (
     LogEnds,
     MappedEnd,

@@ -12,12 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.clients.batch_client import BatchConsumer
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.clients import BatchConsumer
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline

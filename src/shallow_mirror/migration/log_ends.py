@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.migration.observations import LogEnd
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.admin.acl_entries import Acl, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.controls import Controls, TopicControls
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shallow_mirror.broker.admin.acls import (
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import (
     Operation,
     missing_delete_permissions,
     missing_describe_permissions,
@@ -16,7 +17,6 @@ from shallow_mirror.broker.admin.acls import (
     missing_slot_permissions,
     request_permissions,
 )
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.deadline import request_deadline
 
 TO_READ = (Operation.READ, Operation.DESCRIBE_CONFIGS)

@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.migration_log import MigrationLog
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.runs import MigrationLog
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.blockers import notes_of

@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import WaveSettings
 from shallow_mirror.deadline import request_deadline

@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterable, Mapping
 
 from shallow_mirror import routing
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.migration.observations import named
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
+from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 START_MS = 120_000

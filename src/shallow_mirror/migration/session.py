@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.logs.migration_log import MigrationLog, MigrationOwner
-from shallow_mirror.checkpoints.rows.migration_rows import ENDED
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import RunIdentity
+from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
+from shallow_mirror.checkpoints.rows import ENDED
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError
 from shallow_mirror.migration.conductor import WaveConductor

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from shallow_mirror.checkpoints.rows.migration_rows import ENDED, TAKEN_OVER, MigrationRow
+from shallow_mirror.checkpoints.rows import ENDED, TAKEN_OVER, MigrationRow
 from shallow_mirror.migration.steps import Direction, Step, StepInfo, is_before_point_of_no_return, reopened, steps_of
 
 BEGUN, DONE, REOPENED, DENYING, ADMITTED, ABORTED = "begun", "done", "reopened", "denying", "admitted", "aborted"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.clients.batch_client import BatchConsumer
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.clients import BatchConsumer
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLossError
 from shallow_mirror.migration.observations import LogEnds

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult
 
-from shallow_mirror.broker.net.transport import Transport
+from shallow_mirror.broker.net import Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.object_store.tls_stream import TlsStream

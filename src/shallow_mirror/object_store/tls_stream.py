@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 
-from shallow_mirror.broker.net.transport import Transport
+from shallow_mirror.broker.net import Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 

@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import REACH_MS, reach
-from shallow_mirror.broker.cluster.missing_topics import gone_topics
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.controls import Controls, TopicControls
-from shallow_mirror.checkpoints.logs.deleted_topics import TopicIncarnation
-from shallow_mirror.checkpoints.logs.quarantine import undescribed_entries
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import REACH_MS, gone_topics, reach
+from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints.logs import undescribed_entries
+from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls, TopicIncarnation
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError

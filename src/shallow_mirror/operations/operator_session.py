@@ -7,24 +7,18 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.run_history import RunHistory
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs.runs import RunHistory
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.protocol import actions
-from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
-from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT, SingleSlot
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
-from shallow_mirror.streaming.runs.partition_registration import decide_first_rows
-from shallow_mirror.streaming.runs.take_over import ClusterIds, take_over_offset_map
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, RunGuard, SingleSlot, transactional_id
+from shallow_mirror.sinks.kafka.protocol import TxnPerformer, actions, recover
+from shallow_mirror.streaming.runs import ClusterIds, decide_first_rows, take_over_offset_map
 from shallow_mirror.version import __version__
 
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from rich.console import Console
 
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineEntry
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.checkpoints.logs import Quarantine, QuarantineEntry
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.plurals import counted
 

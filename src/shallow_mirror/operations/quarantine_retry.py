@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineEntry
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs import Quarantine, QuarantinedBatch, QuarantineEntry
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
@@ -22,18 +21,13 @@ from shallow_mirror.operations.operator_session import OperatorSession, open_ope
 from shallow_mirror.operations.quarantine import Selection, in_quarantine
 from shallow_mirror.operations.status import read_run
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.quarantine_release import Releaser, ReleaseResult
-from shallow_mirror.sinks.kafka.quarantine_source import QuarantineReadingFactory
-from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.targets.log_append_time import LogAppendTimeTopics
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, target_ends_of
-from shallow_mirror.sinks.kafka.writers.slot_target import KafkaSlotTarget
-from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
-from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
-from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
+from shallow_mirror.sinks import Observer, RoutedTopic, SlotResult, observe_nothing
+from shallow_mirror.sinks.kafka import SINGLE_SLOT, QuarantineReadingFactory, Releaser, ReleaseResult
+from shallow_mirror.sinks.kafka.targets.settings import LogAppendTimeTopics
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, KafkaSlotTarget, target_ends_of
+from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE, SlotInput, fill_slot
 from shallow_mirror.types import BatchLimits, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire import verify_crc
 
 START_MS = 120_000
 ROUND_BYTES = 16 << 20

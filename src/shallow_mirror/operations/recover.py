@@ -12,31 +12,28 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.broker.produce.transactions import CoordinatorState, describe_txn
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.broker.produce.txn import CoordinatorState, describe_txn
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError
 from shallow_mirror.operations.operator_session import open_operator_session
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import (
-    inspect_logs,
-    inspect_receipt,
-    lost_ranges,
-    require_known_receipts,
-)
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import (
+from shallow_mirror.sinks.kafka import transactional_ids
+from shallow_mirror.sinks.kafka.protocol import (
     DecidedTxn,
     LogEvidence,
     ReceiptEvidence,
     TxnFate,
     WrittenRange,
     decided_txns,
+    inspect_logs,
+    inspect_receipt,
     judge,
+    lost_ranges,
+    require_known_receipts,
 )
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_ids
 from shallow_mirror.types import SourcePartition
 
 INSPECT_MS = 20_000

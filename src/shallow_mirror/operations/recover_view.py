@@ -9,7 +9,7 @@ from rich.console import Console
 
 from shallow_mirror.operations.recover import SlotReport, UnknownState
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import LogEvidence, ReceiptEvidence, TxnFate
+from shallow_mirror.sinks.kafka.protocol import LogEvidence, ReceiptEvidence, TxnFate
 
 _RECEIPTS = {
     ReceiptEvidence.OURS: "present, written by this transaction: it was committed",

@@ -17,33 +17,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shallow_mirror import routing
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import rows_from_arrow, schema_of
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.checkpoints import OffsetMap, Position, rows_from_arrow, schema_of
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.operator_session import OperatorSession, open_operator_session
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.single_slot import SINGLE_SLOT
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics, first_rows
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob, target_ends_of
-from shallow_mirror.sinks.kafka.writers.slot_target import KafkaSlotTarget
-from shallow_mirror.sinks.slot_values import SlotResult
-from shallow_mirror.sinks.slots.batch_sources import ReadingLimits
-from shallow_mirror.sinks.slots.direct_readings import DirectReadingFactory
-from shallow_mirror.sinks.slots.slot_task import SlotInput, fill_slot
-from shallow_mirror.sinks.slots.truncation_check import CheckedReadingFactory
-from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
+from shallow_mirror.sinks import Observer, SlotResult, observe_nothing
+from shallow_mirror.sinks.kafka import SINGLE_SLOT
+from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, KafkaSlotTarget, target_ends_of
+from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
+from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets, offset_planning
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, SegmentKind, SourcePartition, TopicPartition
 
 _log = logging.getLogger(__name__)

@@ -16,40 +16,24 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from shallow_mirror.access.plan import AccessPass
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRangesTable
-from shallow_mirror.checkpoints.ledger.restored_topics import RestoredTopicsTable
-from shallow_mirror.checkpoints.logs import run_history
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.logs.forgotten_topics import is_closed
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupSyncPass, last_pass
-from shallow_mirror.checkpoints.logs.problem_log import read_problems
-from shallow_mirror.checkpoints.logs.quarantine import undescribed_entries
-from shallow_mirror.checkpoints.rows.codec import ms_of
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import CountedProblem
-from shallow_mirror.checkpoints.rows.topic_offsets import (
-    FILLER_COLUMNS,
-    TopicOffsets,
-    preserved_topics,
-    recorded_fillers,
-    topics_with_offsets,
-)
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.access import AccessPass
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints.ledger import Recorded, RestoredTopicsTable, RestoreRangesTable
+from shallow_mirror.checkpoints.logs import GroupSyncPass, last_pass, undescribed_entries
+from shallow_mirror.checkpoints.logs.runs import CountedProblem, read_problems, run_history
+from shallow_mirror.checkpoints.logs.topics import Controls, is_closed
+from shallow_mirror.checkpoints.rows import FILLER_COLUMNS, TopicOffsets, preserved_topics, recorded_fillers, topics_with_offsets
+from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, MirrorStorage, ms_of
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.restore_changes import accepted_changes, refused_changes
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
-from shallow_mirror.streaming.runs.paused_topics import paused_topics
-from shallow_mirror.streaming.watch.lag import (
+from shallow_mirror.streaming.planning import LeftOutPartition, planner_state, read_left_out
+from shallow_mirror.streaming.runs import paused_topics
+from shallow_mirror.streaming.watch import (
     PATIENCE_MS,
+    OpenTransaction,
     PartitionStatus,
     SourceView,
     copied_until,
@@ -58,7 +42,6 @@ from shallow_mirror.streaming.watch.lag import (
     query_source,
     query_target,
 )
-from shallow_mirror.streaming.watch.open_transactions import OpenTransaction
 from shallow_mirror.types import SourcePartition
 
 MICRO_BATCHES_SHOWN = 5

@@ -12,15 +12,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shallow_mirror.access.plan import AccessPass
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupSyncPass
-from shallow_mirror.checkpoints.rows.problems import CountedProblem
-from shallow_mirror.checkpoints.rows.topic_offsets import PRESERVED, TopicOffsets
+from shallow_mirror.access import AccessPass
+from shallow_mirror.checkpoints.logs import GroupSyncPass
+from shallow_mirror.checkpoints.logs.runs import CountedProblem
+from shallow_mirror.checkpoints.rows import PRESERVED, TopicOffsets
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted, listed
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
-from shallow_mirror.streaming.runs.paused_topics import LIFT
-from shallow_mirror.streaming.watch.open_transactions import OpenTransaction
+from shallow_mirror.streaming.planning import LeftOutPartition
+from shallow_mirror.streaming.runs import LIFT
+from shallow_mirror.streaming.watch import OpenTransaction
 
 _OPEN_SHOWN = 10
 _UNBROKEN_COLUMNS = 10_000

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from shallow_mirror.broker.admin.acls import Operation, Permissions, missing_slot_permissions
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
-from shallow_mirror.broker.produce.receipts import read_receipts
-from shallow_mirror.broker.produce.transactions import describe_txn, timeout_problem
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import Operation, Permissions, missing_slot_permissions
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden
+from shallow_mirror.broker.produce import read_receipts
+from shallow_mirror.broker.produce.txn import describe_txn, timeout_problem
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, OlderTablesError, RetriableError
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import refuse_used_ids, require_known_receipts
-from shallow_mirror.streaming.runs.permissions import (
-    ON_SOURCE_TOPICS,
-    ON_TARGET_TOPICS,
-    TO_ADD_PARTITIONS,
-    TO_CREATE,
-    missing_on_topic,
-)
+from shallow_mirror.sinks.kafka.protocol import refuse_used_ids, require_known_receipts
+from shallow_mirror.streaming.runs import ON_SOURCE_TOPICS, ON_TARGET_TOPICS, TO_ADD_PARTITIONS, TO_CREATE, missing_on_topic
 
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 

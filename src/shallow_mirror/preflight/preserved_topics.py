@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.targets import TargetPlan
-from shallow_mirror.sinks.kafka.preserved.continuation import INSTEAD
-from shallow_mirror.sinks.kafka.preserved.shared_producers import (
-    MOST_LEADING_FILLERS,
-    read_guard_times,
-    require_agreed,
-)
+from shallow_mirror.sinks.kafka.preserved import INSTEAD, MOST_LEADING_FILLERS, read_guard_times, require_agreed
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, OffsetRange, SourcePartition, TopicPartition
-from shallow_mirror.wire.records.fillers import FILLER_KEY, filler_record
+from shallow_mirror.wire.records import FILLER_KEY, filler_record
 
 _FILLERS_PER_S = 2_700_000
 """Measured on two cores (docs/concepts/preserved-offsets.md)."""

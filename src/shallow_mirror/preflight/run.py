@@ -9,15 +9,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from shallow_mirror.broker.admin.acls import request_permissions
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.controls import NO_CONTROLS, Controls
-from shallow_mirror.checkpoints.logs.run_history import MICRO_BATCHES_TABLE
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.broker import Cluster, ClusterMetadata
+from shallow_mirror.broker.admin import request_permissions
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
+from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS, Controls
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.operations.status import run_status
@@ -38,17 +36,11 @@ from shallow_mirror.preflight.sampling import OnProgress, TopicSampler, ignore_p
 from shallow_mirror.preflight.schema_check import SchemaCheck, SchemaUse, registry_topic_findings
 from shallow_mirror.preflight.schema_ids import SchemaIdSampler
 from shallow_mirror.preflight.targets import TargetCluster, TargetPlan, TargetPlans
-from shallow_mirror.schemas.registry import open_registries
-from shallow_mirror.sinks.kafka.targets.target_checks import (
-    IS_WRITTEN_BY_OTHERS,
-    WRITTEN_BY_OTHERS,
-    written_offsets,
-)
-from shallow_mirror.sinks.kafka.targets.transactional_ids import id_count, transactional_ids
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
-from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
-from shallow_mirror.streaming.runs.permissions import nothing_matches, unauthorized_topics
+from shallow_mirror.schemas import open_registries
+from shallow_mirror.sinks.kafka import id_count, transactional_ids
+from shallow_mirror.sinks.kafka.targets import IS_WRITTEN_BY_OTHERS, WRITTEN_BY_OTHERS, written_offsets
+from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets
+from shallow_mirror.streaming.runs import CycleDetector, nothing_matches, unauthorized_topics
 from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition
 
 DEFAULT_SAMPLE_BYTES = 64 << 20

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader, receive_buffer
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.fetch import IndexedPartition, RangeReader, ReadRange, receive_buffer
 from shallow_mirror.deadline import Deadline, Silence
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 

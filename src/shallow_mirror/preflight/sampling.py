@@ -20,12 +20,11 @@ from shallow_mirror.preflight.schema_ids import SchemaIdSampler
 from shallow_mirror.preflight.targets import TargetPlan
 from shallow_mirror.preflight.timestamp_limits import time_limits
 from shallow_mirror.preflight.verdict_counts import Amount, RuleCount, TopicCounts
-from shallow_mirror.streaming.planning import offset_planning
-from shallow_mirror.streaming.planning.source_offsets import LogEnds, SourceOffsets
+from shallow_mirror.streaming.planning import LogEnds, SourceOffsets, offset_planning
 from shallow_mirror.types import BatchLimits, OffsetRange, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.admission import admit
-from shallow_mirror.wire.batches.header import Codec
-from shallow_mirror.wire.records.compression import CorruptBlockError, decompress
+from shallow_mirror.wire import Codec
+from shallow_mirror.wire.batches import admit
+from shallow_mirror.wire.records import CorruptBlockError, decompress
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.preflight.findings import Finding, Level
 from shallow_mirror.preflight.schema_ids import FieldIds, TopicIds
-from shallow_mirror.schemas.subject_versions import DEFAULT_CONTEXT, Schema, SchemaId
+from shallow_mirror.schemas import DEFAULT_CONTEXT, Schema, SchemaId
 
 REGISTRY_TOPIC = "_schemas"
 """Topic of Confluent's registry and Karapace, unless they are configured otherwise."""

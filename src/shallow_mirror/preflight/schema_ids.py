@@ -13,9 +13,8 @@ import numpy as np
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.admission import SENT, Admission
-from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.records.unpacked_batch import open_batch
+from shallow_mirror.wire.batches import SENT, Admission, BatchIndex
+from shallow_mirror.wire.records import open_batch
 
 _PREFIX_BYTES = 5
 _MAGIC_BYTE = 0

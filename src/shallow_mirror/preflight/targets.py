@@ -7,18 +7,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shallow_mirror import routing
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
-from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden, refusal
+from shallow_mirror.broker import Cluster, TopicMetadata
+from shallow_mirror.broker.fetch import MAX_BATCH_BYTES
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, is_forbidden, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.plurals import counted
 from shallow_mirror.preflight.findings import Finding, Level
-from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.source_ends import before_compaction
-from shallow_mirror.sinks.kafka.targets.target_checks import collision_problems, replica_problem
+from shallow_mirror.sinks.kafka import before_compaction
+from shallow_mirror.sinks.kafka.targets import collision_problems, replica_problem, target_topic_policy
 from shallow_mirror.types import TargetPartition
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import LIMIT_BEFORE_3_6, NO_LIMIT_MS, TIMESTAMP_LIMITS, is_stamping
+from shallow_mirror.sinks.kafka.targets import LIMIT_BEFORE_3_6, NO_LIMIT_MS, TIMESTAMP_LIMITS, is_stamping
 from shallow_mirror.types import LogAppendTimePolicy
-from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.batches.header import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
+from shallow_mirror.wire import DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches import BatchIndex
 
 _NO_TIMESTAMP = -1
 _BEFORE, _AFTER = TIMESTAMP_LIMITS

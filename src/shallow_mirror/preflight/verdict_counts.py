@@ -11,11 +11,8 @@ import numpy.typing as npt
 
 from shallow_mirror.preflight.timestamp_limits import Bools, TimeLimits, too_new, too_old
 from shallow_mirror.types import AUTO_COALESCE_BYTES, BatchLimits, SegmentKind, TopicPartition
-from shallow_mirror.wire.batches import coalescing
-from shallow_mirror.wire.batches.admission import Admission, Verdict, kind_of
-from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.batches.coalescing import find_small
-from shallow_mirror.wire.batches.header import CODEC_MASK, Codec
+from shallow_mirror.wire import CODEC_MASK, Codec, coalescing, find_small
+from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, kind_of
 
 MOST_RULES = 100
 """Rules may name what they found; a hostile source would make one of each batch. Those behind are counted as one."""

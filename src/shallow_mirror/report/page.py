@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from shallow_mirror.checkpoints.rows.paused_intervals import PausedInterval
-from shallow_mirror.checkpoints.rows.problems import CountedProblem
-from shallow_mirror.checkpoints.rows.topic_offsets import PRESERVED, TopicOffsets
+from shallow_mirror.checkpoints.logs.runs import CountedProblem
+from shallow_mirror.checkpoints.rows import PRESERVED, PausedInterval, TopicOffsets
 from shallow_mirror.operations.status import RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
@@ -21,7 +20,7 @@ from shallow_mirror.report.offset_map_chart import MapPicture
 from shallow_mirror.report.pauses import TOPICS_NAMED, in_window, paused_bands, paused_label
 from shallow_mirror.report.style import STYLE
 from shallow_mirror.report.time_series import BATCHES, STEPS, Groups, MicroBatchHistory, grouped, lag_points, rates
-from shallow_mirror.streaming.watch.lag import PartitionStatus
+from shallow_mirror.streaming.watch import PartitionStatus
 
 PARTITIONS_SHOWN, TOPICS_SHOWN, PROBLEMS_SHOWN, RUNS_SHOWN, PAUSES_SHOWN = 30, 50, 50, 20, 50
 

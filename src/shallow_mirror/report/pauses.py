@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shallow_mirror.checkpoints.rows.paused_intervals import PausedInterval
+from shallow_mirror.checkpoints.rows import PausedInterval
 from shallow_mirror.report.charts import Band
 
 BANDS_SHOWN = 200

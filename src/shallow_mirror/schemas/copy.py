@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shallow_mirror.checkpoints.logs.schema_imports import SchemaImports, UnfinishedImport
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs import SchemaImports, UnfinishedImport
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig, SchemaSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import listed

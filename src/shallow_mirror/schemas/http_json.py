@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shallow_mirror.broker.auth import secrets
-from shallow_mirror.broker.auth.tls_settings import ca_file_context
+from shallow_mirror.broker.auth import ca_file_context, secrets
 from shallow_mirror.config.schema_settings import RegistrySettings
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 

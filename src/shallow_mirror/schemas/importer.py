@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from shallow_mirror.checkpoints.logs.schema_imports import UnfinishedImport
+from shallow_mirror.checkpoints.logs import UnfinishedImport
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 from shallow_mirror.plurals import listed
 from shallow_mirror.schemas.registry import IMPORT, READONLY, SchemaRegistry

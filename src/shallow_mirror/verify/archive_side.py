@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader
-from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.broker.fetch import MAX_BATCH_BYTES
+from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges, TopicDescription
+from shallow_mirror.checkpoints.rows import ArchiveRow
+from shallow_mirror.checkpoints.tables import Comparison
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.types import (
     BatchLimits,
     IsolationLevel,
@@ -26,7 +24,7 @@ from shallow_mirror.types import (
 from shallow_mirror.verify.clusters import TopicView
 from shallow_mirror.verify.map_index import Longs
 from shallow_mirror.verify.partition_reader import Chunk, LogReader, LogView, Skipped, damaged_batches
-from shallow_mirror.wire.batches.admission import admit
+from shallow_mirror.wire.batches import admit
 
 
 class ArchiveSide:

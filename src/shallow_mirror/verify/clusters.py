@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.broker.fetch.range_reader import receive_buffer
-from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, ErrorClass, error_class, error_name, refusal
+from shallow_mirror.broker import Cluster, TopicMetadata
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.broker.fetch import receive_buffer
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, ErrorClass, error_class, error_name, refusal
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.targets.retention_pause import NOT_BY_KEY
+from shallow_mirror.sinks.kafka.targets.settings import NOT_BY_KEY
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 from shallow_mirror.verify.map_index import Longs
 from shallow_mirror.verify.partition_reader import PATIENCE_MS, LogView, PartitionReader

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from shallow_mirror import routing
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import missing_topics
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import missing_topics
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.plurals import counted

@@ -10,7 +10,7 @@ from shallow_mirror.types import SegmentKind
 from shallow_mirror.verify.classify import Absence
 from shallow_mirror.verify.map_index import ABORT, ABORTED, COMMIT, DATA, KINDS, MapRows
 from shallow_mirror.verify.partition_reader import Chunk
-from shallow_mirror.wire.batches.admission import Verdict, kind_of
+from shallow_mirror.wire.batches import Verdict, kind_of
 
 _INVISIBLE = (Verdict.DROP_CONTROL, Verdict.DROP_ABORTED, Verdict.DROP_EMPTY)
 _MUST_BE = (COMMIT, ABORT, ABORTED)

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shallow_mirror.wire.batches.crc import crc32c, payload_crcs
-from shallow_mirror.wire.batches.header import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT
-from shallow_mirror.wire.records.unpacked_batch import Record
+from shallow_mirror.wire import CONTROL_BIT, DELETE_HORIZON_BIT, TRANSACTIONAL_BIT, crc32c, payload_crcs
+from shallow_mirror.wire.records import Record
 
 NOWHERE = -1
 """No row of the map, or no partner."""

@@ -20,11 +20,9 @@ from shallow_mirror.verify.fingerprints import (
 )
 from shallow_mirror.verify.map_index import Bools
 from shallow_mirror.verify.partition_reader import Chunk, LogReader, Skipped
-from shallow_mirror.wire.batches.admission import Verdict
-from shallow_mirror.wire.batches.batch_index import has_an_end
-from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records.fillers import find_fillers
-from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch
+from shallow_mirror.wire import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches import Verdict, has_an_end
+from shallow_mirror.wire.records import OPENED_FETCHES, find_fillers, open_batch
 
 PIECE_ITEMS = 65_536
 """So many items, or a few more, are made at a time."""

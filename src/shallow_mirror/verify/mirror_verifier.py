@@ -14,13 +14,11 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.forgotten_topics import NOTHING_FORGOTTEN, ForgottenTopics
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine
-from shallow_mirror.checkpoints.logs.verify_log import VerifiedRange, VerifyIdentity, VerifyLog, interrupted_verification
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints.logs import Quarantine
+from shallow_mirror.checkpoints.logs.runs import VerifiedRange, VerifyIdentity, VerifyLog, interrupted_verification
+from shallow_mirror.checkpoints.logs.topics import NOTHING_FORGOTTEN, ForgottenTopics
+from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import OffsetRange, SourcePartition, TargetPartition, TopicPartition

@@ -13,20 +13,16 @@ from typing import Protocol
 
 import numpy as np
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.fetch_client import MAX_BATCH_BYTES
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.fetch import MAX_BATCH_BYTES, IndexedPartition, RangeReader, ReadRange
+from shallow_mirror.broker.net import ReceiveBuffer
 from shallow_mirror.deadline import Deadline, Silence
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError, DataLossError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, OffsetRange, TopicPartition
 from shallow_mirror.verify.classify import SideFacts
 from shallow_mirror.verify.map_index import BEHIND_ALL, Bools, Longs
-from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batches.batch_index import BatchIndex, has_an_end
-from shallow_mirror.wire.batches.crc import verify_crcs
+from shallow_mirror.wire import verify_crcs
+from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, has_an_end
 
 PATIENCE_MS = 120_000
 """A cluster that sends nothing for so long ends the verification, which can be continued."""

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineEntry
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs import Quarantine, QuarantinedBatch, QuarantineEntry
 from shallow_mirror.errors import CorruptBatchError, OffsetMapConflictError
 from shallow_mirror.types import OffsetRange, Segment, TopicPartition
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind
 from shallow_mirror.verify.fingerprints import difference_of_records, record_content
 from shallow_mirror.verify.partition_reader import Chunk, LogReader
-from shallow_mirror.wire.batches.admission import Verdict
-from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES, open_batch
+from shallow_mirror.wire.batches import Verdict
+from shallow_mirror.wire.records import OPENED_FETCHES, open_batch
 
 _VISIBLE = (Verdict.RAW, Verdict.REBUILD)
 

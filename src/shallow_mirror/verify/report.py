@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shallow_mirror.checkpoints.logs.verify_log import VerifiedRange
+from shallow_mirror.checkpoints.logs.runs import VerifiedRange
 from shallow_mirror.plurals import counted
 from shallow_mirror.verify.classify import Unchecked
 from shallow_mirror.verify.differences import Difference, DifferenceKind

@@ -10,21 +10,18 @@ from typing import Any
 import pyarrow.compute as pc
 
 from shallow_mirror.archive_reading.state_at_cut import described_topics
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges, RestoreRangesTable
-from shallow_mirror.checkpoints.logs.controls import Controls
-from shallow_mirror.checkpoints.logs.forgotten_topics import ForgottenTopics
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineTable
-from shallow_mirror.checkpoints.logs.verify_log import FLUSH_S
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges, RestoreRangesTable
+from shallow_mirror.checkpoints.logs import Quarantine, QuarantineTable
+from shallow_mirror.checkpoints.logs.runs import FLUSH_S
+from shallow_mirror.checkpoints.logs.topics import Controls, ForgottenTopics
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig, exclude_own_targets
 from shallow_mirror.config.restore_changes import require_same_restore, unfinished_partitions
 from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
 from shallow_mirror.verify.archive_side import ArchiveSide

@@ -8,6 +8,7 @@ from tests.fakes import changes
 from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin.acls import (
     Operation,
     missing_delete_permissions,
@@ -15,7 +16,6 @@ from shallow_mirror.broker.admin.acls import (
     missing_group_permissions,
     request_permissions,
 )
-from shallow_mirror.broker.cluster.cluster import Cluster
 
 
 def test_rights_are_asked_without_creating_anything_and_what_is_not_said_is_none(

@@ -14,11 +14,10 @@ from tests.fakes.raw_client import RawClient
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.mirror_runs import create_topic, last_stable_offset
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin.hanging_transactions import ProducersOfMap, abort_hanging
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.produce.txn import add_partitions, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition

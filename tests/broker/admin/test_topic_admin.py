@@ -10,7 +10,7 @@ import pytest
 
 from shallow_mirror.broker.admin import topic_admin
 from shallow_mirror.broker.admin.topic_admin import TopicSpec, add_partitions, ensure_topics
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.errors import RetriableError
 
 SPEC = TopicSpec("t", 1, None, {})

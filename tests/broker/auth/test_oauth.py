@@ -13,7 +13,7 @@ import pytest
 from tests.security.token_endpoint import TokenEndpoint
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.auth.oauth import CachedToken, Token, token_source
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError

@@ -14,8 +14,7 @@ import pytest
 from tests.security.certificates import DAY, NOW, Authority, Identity
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.auth.tls_settings import TlsSettings
+from shallow_mirror.broker.auth import ClientConfig, TlsSettings
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.tls_transport import TlsTransport
 from shallow_mirror.broker.net.transport import first_readable

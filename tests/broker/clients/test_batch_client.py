@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka import Consumer, Producer, TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 from tests.support.mirror_runs import create_topic, wait_for_markers
 
@@ -25,8 +24,8 @@ from shallow_mirror.broker.clients.batch_client import (
     TxnStateError,
 )
 from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, ProducerEpochFencedError, RetriableError
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.protocol.produce import ProduceFrames
+from shallow_mirror.wire import BATCH_HEADER_BYTES
+from shallow_mirror.wire.protocol import ProduceFrames
 
 pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

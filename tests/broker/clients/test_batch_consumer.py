@@ -13,13 +13,7 @@ from tests.fakes.changes import append_records
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.clients.batch_client import (
-    BatchConsumer,
-    ClientConfig,
-    IsolationLevel,
-    StaleBatchError,
-    TopicPartition,
-)
+from shallow_mirror.broker.clients import BatchConsumer, ClientConfig, IsolationLevel, StaleBatchError, TopicPartition
 from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, RetriableError
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -12,7 +12,7 @@ from tests.fakes import changes
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.clients.batch_client import (
+from shallow_mirror.broker.clients import (
     BatchConsumer,
     BatchesInFlightError,
     BatchProducer,
@@ -34,7 +34,7 @@ from shallow_mirror.errors import (
     ProducerEpochFencedError,
     RetriableError,
 )
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire import BATCH_HEADER_BYTES
 
 pytestmark = pytest.mark.thorough
 

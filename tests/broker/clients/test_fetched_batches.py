@@ -8,10 +8,10 @@ import pytest
 from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.broker.clients.fetched_batches import BatchesInFlightError, FetchedBatches, FetchedPart, StaleBatchError
-from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.broker.net import ReceiveBuffer
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire import Codec
+from shallow_mirror.wire.batches import index_batches
 
 ORDERS_0 = TopicPartition("orders", 3)
 

@@ -21,10 +21,10 @@ from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker import CoordinatorKind, ListedOffset, ProducerState
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind, ListedOffset, ProducerState
-from shallow_mirror.broker.produce.transactions import begin_describe_txn, describe_txn
+from shallow_mirror.broker.produce.txn import begin_describe_txn, describe_txn
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError, TopicAccessError
 from shallow_mirror.types import IsolationLevel, TopicPartition

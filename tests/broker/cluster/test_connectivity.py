@@ -12,8 +12,8 @@ from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 from tests.security.token_endpoint import TokenEndpoint
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster.connectivity import REACH_MS, reach
 from shallow_mirror.errors import BrokerTooOldError, RetriableError
 

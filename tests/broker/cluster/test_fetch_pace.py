@@ -11,11 +11,10 @@ from tests.fakes.slow_link import SlowLink
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster.fetch_pace import GROWTH, FetchPace
 from shallow_mirror.broker.cluster.send_pace import FIRST_BYTES, REQUEST_S
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition

@@ -9,8 +9,7 @@ from tests.fakes.record_rules import header_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import LogDescription, ProducerState
+from shallow_mirror.broker import Cluster, LogDescription, ProducerState
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.types import TopicPartition
 

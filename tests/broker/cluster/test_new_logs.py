@@ -7,7 +7,7 @@ from tests.fakes.changes import AS_IT_SHOULD, error
 from tests.fakes.clients import SleepingClock
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster.new_logs import PATIENCE_MS, await_logs
 from shallow_mirror.types import TopicPartition
 

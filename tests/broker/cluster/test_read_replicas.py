@@ -15,9 +15,9 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.range_readings import A, B, C, Reading, fill, stored, whole, with_id
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.clients.batch_consumer import BatchConsumer
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.errors import RetriableError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.worker_clients import MOST_CLUSTERS, cluster_of_worker
 
 

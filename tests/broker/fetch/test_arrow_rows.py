@@ -3,15 +3,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.support.examples import examples
 from tests.support.record_batches import batch, marker, view
 
+from shallow_mirror.broker.fetch import IndexedPartition
 from shallow_mirror.broker.fetch.arrow_rows import FAILED, Keep, RangeRows, failed_row, parse_rows, split_failures
-from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, SourcePartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 SOURCE = SourcePartition("orders", "id", 3)
 LIMITS = BatchLimits(

@@ -9,11 +9,10 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from tests.support.mirror_runs import admin, wait_for, write
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.clients.batch_consumer import BatchConsumer
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka

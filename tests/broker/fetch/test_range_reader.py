@@ -31,12 +31,12 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.range_readings import COMMITTED, UNCOMMITTED, A, B, C, Reading, fill, stored, whole, with_id
 from tests.support.record_batches import batch, marker, message
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster.fetch_pace import FetchPace
 from shallow_mirror.broker.fetch.range_reader import RangeReader, receive_buffer
 from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.records.unpacked_batch import open_batch
+from shallow_mirror.wire.records import open_batch
 
 
 def test_ranges_of_several_leaders_are_read_completely_and_in_order(

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from shallow_mirror.broker.fetch.response_buffers import ResponseBuffers
-from shallow_mirror.broker.net.connection import ReceiveBuffer
+from shallow_mirror.broker.net import ReceiveBuffer
 
 
 def _buffers(count: int) -> list[ReceiveBuffer]:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.net import Transport
 from shallow_mirror.broker.net.connection import Connection, ReceiveBuffer
-from shallow_mirror.broker.net.transport import Transport
 from shallow_mirror.errors import RetriableError
 
 

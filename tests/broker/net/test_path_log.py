@@ -10,10 +10,9 @@ import time
 import pytest
 from tests.fakes.clients import SleepingClock
 
-from shallow_mirror.broker.net import path_log, transport
+from shallow_mirror.broker.net import Transport, path_log, transport
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.path_log import REPORTED_EVERY_S, SLOW_S, STALLED_S, PathLog
-from shallow_mirror.broker.net.transport import Transport
 from shallow_mirror.deadline import Deadline
 
 PEER = "broker-1:9092"

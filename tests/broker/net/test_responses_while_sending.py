@@ -11,9 +11,8 @@ from contextlib import contextmanager
 import pytest
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.net import connection as connections
+from shallow_mirror.broker.net import Transport, connection as connections
 from shallow_mirror.broker.net.connection import READ_AHEAD_BYTES, Connection
-from shallow_mirror.broker.net.transport import Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 

@@ -17,8 +17,9 @@ import pytest
 from tests.security.certificates import Authority, Identity
 from tests.support.deadlines import deadline
 
+from shallow_mirror.broker.net import Transport
 from shallow_mirror.broker.net.tls_transport import TlsTransport
-from shallow_mirror.broker.net.transport import Transport, first_readable
+from shallow_mirror.broker.net.transport import first_readable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 

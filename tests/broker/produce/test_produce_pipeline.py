@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.fakes.changes import (
     AS_IT_SHOULD,
     Change,
@@ -35,14 +34,13 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.examples import examples
 from tests.support.record_batches import batch, record
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.transport import Part
+from shallow_mirror.broker.produce import ProduceRefusedError
 from shallow_mirror.broker.produce.leader_pipeline import SMALL_BYTES
-from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
 from shallow_mirror.broker.produce.produce_pipeline import REQUEST_BYTES, ProducePipeline
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions
+from shallow_mirror.broker.produce.txn import EndTxnAnswer, add_partitions, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import SlotTxn, TopicPartition

@@ -6,26 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka import Consumer, Producer, TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 from tests.support.deadlines import deadline
 from tests.support.mirror_runs import create_topic, wait_for
 from tests.support.receipts import write_receipt
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.receipts import Receipt, read_receipt
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
+from shallow_mirror.broker.produce import ProducePipeline, ProduceRefusedError, Receipt, read_receipt
+from shallow_mirror.broker.produce.txn import EndTxnAnswer, add_partitions, end_txn, init_producer_id
 from shallow_mirror.errors import DataLossError, ProducerEpochFencedError, TopicRecreatedError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
-from shallow_mirror.wire.batches.restamp import restamp
+from shallow_mirror.wire import BATCH_HEADER_BYTES
+from shallow_mirror.wire.batches import restamp
 
 pytestmark = pytest.mark.brokers
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

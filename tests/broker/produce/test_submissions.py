@@ -15,13 +15,10 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.deadlines import wait_until
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.net.connection import Connection
-from shallow_mirror.broker.produce.leader_pipeline import Submission
-from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError
-from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions
+from shallow_mirror.broker.produce import ProducePipeline, ProduceRefusedError, Submission
+from shallow_mirror.broker.produce.txn import add_partitions, init_producer_id
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import TopicPartition
 

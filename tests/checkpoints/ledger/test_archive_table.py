@@ -11,9 +11,9 @@ from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.ledger import archive_table
 from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.rows import SegmentState
 from shallow_mirror.checkpoints.rows.schema import PROPERTY_SCHEMA_VERSION
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.checkpoints.tables import Comparison
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.types import SourcePartition
 

@@ -19,18 +19,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.checkpoints.map_rows import lose, once, run_of
 
-from shallow_mirror.checkpoints.ledger import commits
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, is_settled, version_of
+from shallow_mirror.checkpoints import DecidedSegment, Removal, table_properties
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, Recorded, commits, version_of
+from shallow_mirror.checkpoints.ledger.commit_metadata import is_settled
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import (
-    OFFSET_MAP,
-    PROPERTY_SCHEMA_VERSION,
-    DecidedSegment,
-    Removal,
-    properties_of_new_map,
-    table_properties,
-)
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, PROPERTY_SCHEMA_VERSION, properties_of_new_map
 from shallow_mirror.checkpoints.tables.backends import deltalake_writer
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.tables.table_protocol import Conditions, DeltaCommitError

@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.logs.group_offset_history import (
     record_pass,
     thin_out,
 )
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.checkpoints.tables.table_protocol import WriterName
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition

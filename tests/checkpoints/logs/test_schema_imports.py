@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from shallow_mirror.checkpoints.logs.schema_imports import SCHEMA_IMPORTS, SchemaImports
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables import MirrorStorage
 
 
 def _imports(folder: Path, registry: str = "http://west") -> SchemaImports:

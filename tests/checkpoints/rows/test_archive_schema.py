@@ -6,11 +6,11 @@ import random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.archive_format.archived_rows import SOURCE, archived_segments, data, gap
 
-from shallow_mirror.archive_format.archived_batches import ArchivedSegment
+from shallow_mirror.archive_format import ArchivedSegment
+from shallow_mirror.checkpoints import DecidedSegment, in_source_order
 from shallow_mirror.checkpoints.rows.archive_schema import (
     ARCHIVE_POSITION_COLUMNS,
     ARCHIVE_SEGMENTS,
@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.rows.archive_schema import (
     archive_rows_to_arrow,
 )
 from shallow_mirror.checkpoints.rows.positions import moved_by
-from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, DecidedSegment, in_source_order
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP
 from shallow_mirror.types import EpochEnd, SegmentKind, TargetPartition
 
 

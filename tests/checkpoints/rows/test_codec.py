@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.checkpoints.rows.codec import TIMESTAMP, Column, Inline, Int32, Json, TimeMs, row_codec
 

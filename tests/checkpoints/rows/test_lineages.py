@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.archive_format.archived_rows import data, gap
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn, ArchivedSegment
+from shallow_mirror.archive_format import AbortedTxn, ArchivedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.rows.lineages import Lineages, PartitionLineages
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
 from shallow_mirror.types import SourcePartition
 
 P, Q = (SourcePartition("orders", "id", number) for number in range(2))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.rows.paused_intervals import ControlAction, ControlRow, PausedInterval, paused_intervals
 
 PAUSES: tuple[ControlAction, ...] = ("pause", "resume")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.rows import positions as module
 from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, moved_by, positions_of
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.checkpoints.rows.schema import rows_to_arrow
 from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import EpochEnd, Segment, SegmentKind, SourcePartition, TargetPartition
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from shallow_mirror.checkpoints.logs import group_offset_history, run_history, verify_log
-from shallow_mirror.checkpoints.logs import quarantined_batches as batches
+from shallow_mirror.checkpoints.logs import group_offset_history, quarantined_batches as batches
+from shallow_mirror.checkpoints.logs.runs import run_history, verify_log
 from shallow_mirror.checkpoints.rows import paused_intervals, problems, schema
 from shallow_mirror.checkpoints.rows.codec import RowCodec
 from shallow_mirror.checkpoints.rows.schema import (
@@ -18,7 +17,7 @@ from shallow_mirror.checkpoints.rows.schema import (
     rows_from_arrow,
     rows_to_arrow,
 )
-from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT
+from shallow_mirror.checkpoints.tables import OFFSET_MAP_LAYOUT
 from shallow_mirror.checkpoints.tables.backends.spark_sql import columns_in_sql
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.checkpoints.rows.segments import SegmentBuilder, check_coverage
@@ -17,9 +16,9 @@ from shallow_mirror.types import (
     TargetPartition,
     TopicPartition,
 )
-from shallow_mirror.wire.batches.admission import Verdict, admit
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.records.send_buffer import Rewritten, SentPart
+from shallow_mirror.wire.batches import Verdict, admit, index_batches
+from shallow_mirror.wire.records import Rewritten
+from shallow_mirror.wire.records.send_buffer import SentPart
 
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "other", 0)
 LIMITS = BatchLimits(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.rows.schema import rows_to_arrow
 from shallow_mirror.checkpoints.rows.topic_offsets import (
     FILLER_COLUMNS,
     TopicOffsets,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, rows_to_arrow
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.rows.schema import rows_to_arrow
 from shallow_mirror.checkpoints.rows.translation import Translation, Translator
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 

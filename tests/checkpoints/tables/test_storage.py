@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.rows.schema import properties_of_new_map, table_properties
+from shallow_mirror.checkpoints import OffsetMap, table_properties
+from shallow_mirror.checkpoints.rows.schema import properties_of_new_map
+from shallow_mirror.checkpoints.tables import TableLocation
+from shallow_mirror.checkpoints.tables.backends import name_in_sql
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
-from shallow_mirror.checkpoints.tables.backends.spark_sql import name_in_sql
 from shallow_mirror.checkpoints.tables.storage import choose_writer
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.errors import ConfigError
 
 

@@ -15,8 +15,8 @@ from tests.migration.migrations import Scene, left_of_rehearsals, running_applic
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 
+from shallow_mirror.migration import read_state
 from shallow_mirror.migration.rehearsal.leftovers import Leftovers, mirrors_of
-from shallow_mirror.migration.session import read_state
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shallow_mirror.checkpoints.rows.migration_rows import MigrationRow
+from shallow_mirror.checkpoints.rows import MigrationRow
 from shallow_mirror.migration.mirror_process import StartedMirror
 from shallow_mirror.migration.rehearsal.leftovers import Leftovers, mirrors_of
 from shallow_mirror.migration.state import REHEARSED, REHEARSING, state_of

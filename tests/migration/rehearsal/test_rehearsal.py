@@ -10,9 +10,8 @@ from tests.migration.migrations import left_of_rehearsals, running_application
 from tests.support import mirror_runs as runs
 
 from shallow_mirror import routing
+from shallow_mirror.migration import Options, Phase, read_state, run_migration
 from shallow_mirror.migration.rehearsal.rehearsal import rehearse
-from shallow_mirror.migration.session import Options, read_state, run_migration
-from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(400)]

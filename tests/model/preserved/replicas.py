@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+from shallow_mirror.wire.batches import SEQUENCE_MODULUS
 
 FOREIGN = -1
 """The producer id of a writer that is not the mirror."""

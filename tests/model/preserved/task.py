@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from tests.model.preserved.replicas import NO_SEQUENCE, Replica, Request
 from tests.model.preserved.target import DISCONNECTED, NO_ERROR, OUT_OF_ORDER, Connection, ViolationError
 
-from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
+from shallow_mirror.broker import ProducerState
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import TargetLog, check_log
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+from shallow_mirror.wire.batches import SEQUENCE_MODULUS
 
 if TYPE_CHECKING:
     from tests.model.preserved.world import World

@@ -28,8 +28,8 @@ from tests.model.preserved.rules import PRODUCT, Rules
 from tests.model.preserved.target import REPLICAS, TargetPartition, ViolationError
 from tests.model.preserved.task import Task
 
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
+from shallow_mirror.wire.batches import SEQUENCE_MODULUS
 
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 TASK_MS, IDLE_MS = 15 * _MINUTE, 10 * _MINUTE

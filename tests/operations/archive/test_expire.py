@@ -11,24 +11,19 @@ from tests.checkpoints.map_rows import Faulty, lose, once
 from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupPosition, GroupSyncPass, positions_as_of, record_pass
-from shallow_mirror.checkpoints.logs.run_history import RunHistory
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchiveTable, OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, positions_as_of, record_pass
+from shallow_mirror.checkpoints.logs.runs import RunHistory
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, FencedError, OutcomeUnknownError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.sinks.archive import expiry
-from shallow_mirror.sinks.archive.archive_owner import ArchiveOwner
-from shallow_mirror.sinks.archive.expiry import DeletionFailedError, Expiry, retention_of
-from shallow_mirror.sinks.archive.object_owner import ObjectOwners
-from shallow_mirror.sinks.archive.row_copies import RowCopies
+from shallow_mirror.sinks import ArchiveOwner, RowCopies
+from shallow_mirror.sinks.archive import Expiry, ObjectOwners, expiry, retention_of
+from shallow_mirror.sinks.archive.expiry import DeletionFailedError
 from shallow_mirror.types import SourcePartition
 
 pytestmark = pytest.mark.thorough

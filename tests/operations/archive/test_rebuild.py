@@ -18,11 +18,10 @@ from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, PAYMENTS, Archive
 from tests.support.record_batches import batch
 from typer.testing import CliRunner
 
-from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow, SegmentState
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchivedTopics, ArchiveTable, TopicDescription
+from shallow_mirror.checkpoints.rows import ArchiveRow, SegmentState
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ArchiveFormatError, ConfigError, FencedError
@@ -32,7 +31,7 @@ from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.operations.archive.rebuild import rebuild
 from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.operations.restore.dry_run import dry_run
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
+from shallow_mirror.sinks.archive import TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.thorough

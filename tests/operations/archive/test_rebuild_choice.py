@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.archive_format.archived_rows import data
 from tests.support.examples import examples
 
-from shallow_mirror.archive_format.archived_batches import ArchivedSegment
-from shallow_mirror.archive_format.object_names import ObjectName
+from shallow_mirror.archive_format import ArchivedSegment, ObjectName
 from shallow_mirror.operations.archive.rebuild_choice import Choice, FooterSummary, Partitions, choose
 from shallow_mirror.types import SourcePartition
 

@@ -11,12 +11,12 @@ from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 from typer.testing import CliRunner
 
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
+from shallow_mirror.checkpoints.rows import SegmentState
 from shallow_mirror.cli import app
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.operations.archive import status as archive_status
 from shallow_mirror.operations.archive.status import ArchivedPartition, gather_archive_status
-from shallow_mirror.streaming.planning.source_offsets import LogEnds
+from shallow_mirror.streaming.planning import LogEnds
 from shallow_mirror.types import SourcePartition
 
 SECOND = SourcePartition("orders", ORDERS.topic_id, 1)

@@ -16,22 +16,24 @@ from tests.support.record_batches import batch, marker
 from typer.testing import CliRunner
 
 from shallow_mirror.archive_format.object_footer import TRAILER
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import SegmentState
 from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
-from shallow_mirror.object_store.object_store import ObjectStore
-from shallow_mirror.operations.archive import clean as archive_clean
-from shallow_mirror.operations.archive import object_check as archive_object_check
-from shallow_mirror.operations.archive import verify as archive_verify
+from shallow_mirror.object_store import ObjectStore
+from shallow_mirror.operations.archive import (
+    clean as archive_clean,
+    object_check as archive_object_check,
+    verify as archive_verify,
+)
 from shallow_mirror.operations.archive.clean import clean
 from shallow_mirror.operations.archive.findings import FindingKind
 from shallow_mirror.operations.archive.objects import Orphan, find_orphans
 from shallow_mirror.operations.archive.verify import ArchiveVerification, ProgressLines, verify_archive
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 pytestmark = pytest.mark.thorough
 

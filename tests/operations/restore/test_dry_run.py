@@ -14,9 +14,9 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, PAYMENTS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.logs.group_offset_history import GroupPosition, GroupSyncPass, record_pass
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, record_pass
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.restore.dry_run import RestoreDryRun, dry_run

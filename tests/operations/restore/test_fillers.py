@@ -8,8 +8,8 @@ import pytest
 from tests.support.archives import NOW_MS, ORDERS, SmallArchive
 from tests.support.record_batches import batch
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow, SegmentState
+from shallow_mirror.archive_format import AbortedTxn
+from shallow_mirror.checkpoints.rows import ArchiveRow, SegmentState
 from shallow_mirror.operations.restore.fillers import FillerCount
 from shallow_mirror.types import IsolationLevel
 

@@ -14,18 +14,18 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.archives import CLUSTER_ID, NOW_MS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable, TopicIncarnation
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.logs.topics.deleted_topics import DeletedTopicsTable, TopicIncarnation
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive.status import gather_archive_status
 from shallow_mirror.operations.archive.status_view import render
 from shallow_mirror.operations.archive.verify import verify_archive
+from shallow_mirror.sinks.archive import Expiry, retention_of
 from shallow_mirror.sinks.archive.deleted_topics import DeletedTopics
-from shallow_mirror.sinks.archive.expiry import Expiry, retention_of
 from shallow_mirror.types import SourcePartition
 
 pytestmark = pytest.mark.thorough

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.sinks.archive.replicas import Record, Replicas
 from tests.support.examples import examples
 

@@ -9,13 +9,13 @@ import crc32c
 import pytest
 from tests.support.record_batches import batch
 
-from shallow_mirror.archive_format.object_names import ObjectName
+from shallow_mirror.archive_format import ObjectName
 from shallow_mirror.object_store.folder_store import FolderStore
+from shallow_mirror.sinks import ReadPart
 from shallow_mirror.sinks.archive import object_builder
 from shallow_mirror.sinks.archive.object_builder import ObjectBuilder
-from shallow_mirror.sinks.slot_values import ReadPart
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 
 ORDERS = SourcePartition("orders", "srcsrcsrcsrcsrcsrcsrcA", 0)
 OTHER = ORDERS._replace(partition=1)

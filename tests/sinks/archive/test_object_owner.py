@@ -16,16 +16,15 @@ from tests.support import restore_runs
 from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.schema import first_rows_at
+from shallow_mirror.checkpoints import first_rows_at
+from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ArchiveFormatError, ConfigError, FencedError
 from shallow_mirror.operations.archive.clean import clean
 from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.operations.restore.dry_run import dry_run
 from shallow_mirror.sinks.archive.object_owner import KEPT_OWNERS, ObjectOwner, ObjectOwners
-from shallow_mirror.streaming.runs.archive import Archive
-from shallow_mirror.streaming.runs.restore import Restore
+from shallow_mirror.streaming.runs import Archive, Restore
 from shallow_mirror.types import TargetPartition
 
 pytestmark = pytest.mark.thorough

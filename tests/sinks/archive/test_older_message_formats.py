@@ -12,7 +12,7 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import open_records
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
 from shallow_mirror.broker.fetch.indexed_partition import whole_batches
-from shallow_mirror.wire.protocol.fetch import FetchedPartition
+from shallow_mirror.wire.protocol import FetchedPartition
 
 
 @pytest.mark.parametrize(("magic", "timestamps"), [(0, [-1, -1, -1]), (1, [7, 5, 9])])

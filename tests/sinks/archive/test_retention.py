@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.sinks.archive.retention import RetainedRow, Retention, RetentionRule
 from shallow_mirror.types import SourcePartition

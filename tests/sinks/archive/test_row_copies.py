@@ -10,19 +10,17 @@ import pytest
 from tests.support.archives import NOW_MS, ORDERS, OTHER, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archive_table import EVERY_STATE, ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchiveTable, TopicDescription
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
 from shallow_mirror.operations.archive.adopt import adopt
 from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.operations.archive.findings import FindingKind
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.sinks.archive import row_copies
+from shallow_mirror.sinks.archive import TopicObjects, row_copies
 from shallow_mirror.sinks.archive.row_copies import RowCopies
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
 from shallow_mirror.types import Segment, SegmentKind, TargetPartition
-from shallow_mirror.wire.batches.crc import crc32c
+from shallow_mirror.wire import crc32c
 
 pytestmark = pytest.mark.thorough
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
 from shallow_mirror.operations.archive.findings import FindingKind
 from shallow_mirror.operations.archive.rebuild import rebuild

@@ -10,8 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.archive_reading.test_transaction_cuts import scanned
 from tests.archive_reading.test_transaction_cuts_model import PARTITIONS, Model
 from tests.fakes.strict_broker import StrictCluster
@@ -20,20 +19,16 @@ from tests.support.examples import examples
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_reading.lookup import ArchiveReader
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.lineages import TxnKey
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints import DecidedSegment, Position, TxnKey
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TxnOutcomeChangedError
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.sinks.archive.archive_sink import ArchiveSink
-from shallow_mirror.sinks.archive.archive_slot_job import ArchiveSlotJob
+from shallow_mirror.sinks import ArchiveSink, ArchiveSlotJob, SlotResult
 from shallow_mirror.sinks.archive.txn_outcomes import TxnOutcomes
-from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.streaming.runs.next_lineages import NextLineages
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 

@@ -13,13 +13,13 @@ from tests.sinks.two_strict_clusters import Clusters
 from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineTable
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
 from shallow_mirror.errors import BatchRefusedError
+from shallow_mirror.sinks import SlotResult
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.types import QuarantineLimits, Segment, SegmentKind
 
 RAW = batch(0, 2)

@@ -14,12 +14,12 @@ from tests.checkpoints.map_rows import SOURCE, run_of
 from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.sinks import SlotResult
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchSink
-from shallow_mirror.sinks.slot_values import SlotResult
+from shallow_mirror.sinks.micro_batches import MicroBatchSink
 from shallow_mirror.types import PlannedRange
 
 NOTHING_READ = SlotResult(0, None, ())

@@ -11,23 +11,17 @@ from typing import Any, cast
 import pytest
 from tests.sinks.two_strict_clusters import A, B, Clusters, route_to
 
-from shallow_mirror.broker.cluster.cluster_metadata import (
-    ClusterMetadata,
-    KnownCluster,
-    PartitionMetadata,
-    PathSpeeds,
-    SendSpeed,
-    TopicMetadata,
-)
-from shallow_mirror.checkpoints.rows.positions import Position, moved_by
-from shallow_mirror.checkpoints.rows.schema import first_rows_at
+from shallow_mirror.broker import ClusterMetadata, KnownCluster, PathSpeeds, TopicMetadata
+from shallow_mirror.broker.cluster.cluster_metadata import PartitionMetadata, SendSpeed
+from shallow_mirror.checkpoints import Position, first_rows_at
+from shallow_mirror.checkpoints.rows.positions import moved_by
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.base import SlotRound, observe_nothing
-from shallow_mirror.sinks.kafka import kafka_sink
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES, KafkaSlotJob
-from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
+from shallow_mirror.sinks import RoutedTopic, SlotResult, observe_nothing
+from shallow_mirror.sinks.base import SlotRound
+from shallow_mirror.sinks.kafka import KafkaSink, kafka_sink
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES
 from shallow_mirror.sinks.slots.slot_task import SlotTask
 from shallow_mirror.types import PlannedRange, SegmentKind, SlotTxn, SourcePartition, TopicPartition
 

@@ -6,8 +6,8 @@ import pytest
 from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import Clusters, run_kafka_slot
 
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_values import SlotResult
+from shallow_mirror.sinks import SlotResult
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import PlannedRange
 

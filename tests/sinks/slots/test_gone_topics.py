@@ -13,11 +13,11 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.slots.test_left_out_ranges import USERS, Run, copied, left, with_users
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 
-from shallow_mirror.broker.cluster import missing_topics
+from shallow_mirror.broker.cluster import topic_presence as missing_topics
 from shallow_mirror.broker.fetch import range_reader, range_retries
-from shallow_mirror.broker.produce import coordinator_requests
+from shallow_mirror.broker.produce.txn import coordinator_requests
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.types import PlannedRange, SourcePartition

@@ -21,8 +21,8 @@ from shallow_mirror.errors import (
     RetriableError,
     TopicAccessError,
 )
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
+from shallow_mirror.sinks import RoutedTopic, SlotResult
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.types import SourcePartition

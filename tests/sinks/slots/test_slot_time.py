@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.config.values import TASK_SHARE, commit_interval_problem, default_commit_interval
 from shallow_mirror.sinks.slots.slot_time import LEAST_TASK_MS, SlotTime

@@ -20,7 +20,7 @@ from tests.support.planned_sources import (
     _topic,
 )
 
-from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
+from shallow_mirror.broker.net import PRODUCER_FORGOTTEN
 from shallow_mirror.errors import (
     DataLossError,
     LogTruncatedError,
@@ -29,11 +29,10 @@ from shallow_mirror.errors import (
     TopicAccessError,
     TopicRecreatedError,
 )
-from shallow_mirror.sinks.slot_values import Side
-from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, parse_left_out, write_left_out
+from shallow_mirror.sinks import Side
+from shallow_mirror.streaming.planning import LeftOutPartition, PlannerConfig, planner_state
+from shallow_mirror.streaming.planning.left_out_partitions import parse_left_out, write_left_out
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.types import SourcePartition
 
 SILENT = RetriableError("NETWORK_EXCEPTION", "10.0.0.3:9092 refused the connection")

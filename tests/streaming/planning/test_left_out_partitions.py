@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.errors import BatchRefusedError, RetriableError
-from shallow_mirror.sinks.slot_values import Side, UnfinishedRange
+from shallow_mirror.sinks import Side, UnfinishedRange
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, LeftOutTracker, read_left_out, write_left_out
 from shallow_mirror.streaming.planning.planner_state import PlannerState
 from shallow_mirror.streaming.watch.left_out_reporter import REPORTED_AT_ONCE, LeftOutReporter

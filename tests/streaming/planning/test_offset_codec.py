@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.streaming.planning.offset_codec import OffsetCodec

@@ -3,11 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.errors import DataLossError
-from shallow_mirror.sinks.slot_values import SlotResult, SteadyCopying
+from shallow_mirror.sinks import SlotResult, SteadyCopying
 from shallow_mirror.streaming.planning import offset_planning
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 

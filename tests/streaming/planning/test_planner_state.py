@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.access.plan import AccessPass
+from shallow_mirror.access import AccessPass
 from shallow_mirror.streaming.planning.planner_state import (
     MOST_PLANNED_RANGES,
     PlannerState,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shallow_mirror.streaming.planning.rate_limiter import WHOLE_MIRROR, CopiedBytes, RateLimitedPlan, RateLimiter
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition

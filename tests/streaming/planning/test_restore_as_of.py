@@ -13,14 +13,12 @@ from tests.support.archives import NOW_MS, ORDERS, OTHER, PAYMENTS, RECREATED, A
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.archive_reading.state_at_cut import StateAtCut
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.rows.schema import first_rows_at
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import first_rows_at
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, RestoreRanges, TopicDescription
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive.expire import expire
-from shallow_mirror.streaming.planning.restore_planner import RestorePlanner, described_topics, group_times
+from shallow_mirror.streaming.planning import RestorePlanner, described_topics, group_times
 from shallow_mirror.types import SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.thorough

@@ -12,10 +12,10 @@ from tests.support import restore_runs
 from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
+from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive.expire import expire
-from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
+from shallow_mirror.streaming.planning import RestorePlanner
 
 T = NOW_MS
 

@@ -11,9 +11,8 @@ import pytest
 from tests.support.planned_sources import A, B, FakeCluster, UnsampledPlanner, _cluster, _config, _deadline, _topic
 
 from shallow_mirror.errors import ConfigError, DataLossError, RetriableError, TopicRecreatedError
-from shallow_mirror.streaming.planning import offset_planning, planner_state
+from shallow_mirror.streaming.planning import PlannerConfig, offset_planning, planner_state
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.source_offsets import FirstBatch, SourceOffsets
 from shallow_mirror.types import IsolationLevel, SourcePartition
 

@@ -9,8 +9,8 @@ from tests.support import restore_runs
 from tests.support.archives import ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.streaming.planning.restore_planner import RestorePlanner
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.streaming.planning import RestorePlanner
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, TargetPartition
 
 OTHER = ORDERS._replace(partition=1)

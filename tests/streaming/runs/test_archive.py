@@ -13,12 +13,10 @@ from tests.support.archive_traffic import PARTITIONS, write_transactions
 from tests.support.mirror_runs import CrashAt, CrashError, Running, create_topic, high_watermark, last_stable_offset, write
 from tests.support.probes import probe
 
-from shallow_mirror.archive_format.object_footer import parse_footer
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.archive_format import ObjectName, parse_footer
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka

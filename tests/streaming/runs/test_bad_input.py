@@ -11,9 +11,8 @@ from confluent_kafka import Producer
 from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import Running, catch_up, config, create_topic, read_values, wait_for_markers, write
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, TargetDataLossError
 from shallow_mirror.types import TopicPartition

@@ -15,7 +15,7 @@ from tests.conftest import TwoClusters
 from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import CrashAt, CrashError, Running, catch_up, config, create_topic, read_values, write
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import DataLossError
 from shallow_mirror.local_kafka.node import LocalKafka

@@ -12,13 +12,13 @@ from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import CrashAt, CrashError, Running, admin, catch_up, create_topic, read_values, write
 from tests.verify.log_files import LogFile, stopped
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import Recorded
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.cluster import LocalKafkaCluster
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.status import gather_status
-from shallow_mirror.sinks.slot_values import Side
+from shallow_mirror.sinks import Side
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -12,11 +12,11 @@ from tests.support.one_batch import one_batch_producer
 from tests.verify.log_files import FIRST_SEGMENT
 from tests.verify.mirror_main import catch_up
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.verify import Unchecked, verify_mirror
-from shallow_mirror.wire.batches.header import CONTROL_BIT
+from shallow_mirror.wire import CONTROL_BIT
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(120)]
 

@@ -13,18 +13,19 @@ from tests.support.decided_ranges import decided_ranges
 from tests.support.mirror_runs import config
 from tests.support.record_batches import batch, marker, record
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import DecidedSegment, first_rows_at, rows_from_arrow
 from shallow_mirror.checkpoints.rows.positions import moved_by, positions_of
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at, rows_from_arrow, rows_to_arrow
+from shallow_mirror.checkpoints.rows.schema import rows_to_arrow
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.preserved.shared_producers import with_shared_producers
+from shallow_mirror.sinks.kafka.preserved import with_shared_producers
 from shallow_mirror.streaming.runs.continued_logs import ContinuedLogs
 from shallow_mirror.types import SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.verify.partition_map import PAIR_COLUMNS, partition_pairs
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
-from shallow_mirror.wire.records.fillers import Fillers
+from shallow_mirror.wire.batches import SharedProducer, restamped_at
+from shallow_mirror.wire.records import Fillers
 
 ORDERS, LOGS = "orders", "logs"
 APPLICATION, FIRST_MIRROR = 9, 70

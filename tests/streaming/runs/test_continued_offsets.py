@@ -27,11 +27,10 @@ from tests.support.mirror_runs import (
 from tests.support.one_batch import one_batch_producer
 from tests.support.preserved_logs import read_all, write_mixed
 
-from shallow_mirror.broker.clients.batch_client import BatchConsumer, BatchProducer, TopicPartition
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.clients import BatchConsumer, BatchProducer, TopicPartition
+from shallow_mirror.checkpoints import OffsetMap, first_rows_at
 from shallow_mirror.checkpoints.rows.positions import moved_by
-from shallow_mirror.checkpoints.rows.schema import first_rows_at
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
@@ -39,13 +38,12 @@ from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level
-from shallow_mirror.sinks.base import observe_nothing
-from shallow_mirror.sinks.kafka.preserved.shared_producers import read_guard_times, with_shared_producers
-from shallow_mirror.sinks.kafka.targets.target_topics import TargetTopics
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.sinks import observe_nothing
+from shallow_mirror.sinks.kafka.preserved import read_guard_times, with_shared_producers
+from shallow_mirror.sinks.kafka.targets import TargetTopics
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.slots import arrow_batch_of
+from shallow_mirror.streaming.planning import PlannerConfig, SourceOffsets
 from shallow_mirror.streaming.runs.continued_logs import ContinuedLogs
 from shallow_mirror.types import PlannedRange
 from shallow_mirror.verify import verify_mirror

@@ -8,7 +8,7 @@ from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import exclude_own_targets
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.targets.mirror_registration import Origin
+from shallow_mirror.sinks.kafka import Origin
 from shallow_mirror.streaming.runs import cycle_detection
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 

@@ -14,16 +14,16 @@ from tests.support.decided_ranges import decided_ranges
 from tests.support.mirror_runs import config
 from tests.support.record_batches import batch, marker, record
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.rows.positions import Position, moved_by
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.rows.positions import moved_by
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.slot_values import RoutedTopic
+from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.streaming.runs.ended_preservation import EndedPreservation
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
-from shallow_mirror.wire.records.fillers import Fillers
+from shallow_mirror.wire.batches import SharedProducer, restamped_at
+from shallow_mirror.wire.records import Fillers
 
 ORDERS = "orders"
 APPLICATION, SHARED = 9, 70

@@ -17,8 +17,8 @@ from tests.support.archive_traffic import PARTITIONS, write_transactions
 from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import create_topic, high_watermark, read_values
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.config.archive_config import RetentionSettings
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError
@@ -27,8 +27,8 @@ from shallow_mirror.operations.archive.clean import clean
 from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.operations.archive.rebuild import rebuild
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.streaming.runs.archive import Archive
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.streaming.runs import Archive
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [

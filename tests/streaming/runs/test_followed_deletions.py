@@ -14,11 +14,10 @@ from tests.fakes.clients import SleepingClock, client_of
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.logs.controls import TopicControls
-from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicControls
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
 from shallow_mirror.types import SourcePartition, TargetPartition

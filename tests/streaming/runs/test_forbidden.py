@@ -21,12 +21,13 @@ from confluent_kafka.admin import (
 from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import catch_up, config, create_topic, high_watermark, read_values, write
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.properties import SINGLE_NODE_ID
 from shallow_mirror.preflight import preflight_mirror
 from shallow_mirror.preflight.findings import Level

@@ -13,9 +13,9 @@ from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch
 from tests.verify.mirrored import kafka_text
 
-from shallow_mirror.broker.admin.topic_admin import TopicSpec
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
 from shallow_mirror.streaming.runs import held_settings

@@ -30,7 +30,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import FencedError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import Mirror
 from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.verify import verify_mirror
 

@@ -12,11 +12,11 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.archives import ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.problems import Problem, ProblemKind
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import DataLossError, LogTruncatedError
 from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from tests.checkpoints.map_rows import Faulty, run_of
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, table_uri
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
-from shallow_mirror.sinks.kafka.targets.target_topics import first_rows
+from shallow_mirror.sinks.kafka.targets import first_rows
+from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
 from shallow_mirror.streaming.planning.planner_state import RegistrationFiles
-from shallow_mirror.streaming.planning.source_offsets import FirstBatch, LogEnds, SourceOffsets
+from shallow_mirror.streaming.planning.source_offsets import FirstBatch
 from shallow_mirror.streaming.runs.partition_registration import PartitionRegistrar, decide_first_rows
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 

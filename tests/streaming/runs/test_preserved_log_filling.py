@@ -12,14 +12,13 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import LIMITS, client_of, create_target, route_to
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_values import RoutedTopic
+from shallow_mirror.sinks import RoutedTopic
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.streaming.runs import preserved_log_filling
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
 from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TopicPartition

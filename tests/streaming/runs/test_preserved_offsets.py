@@ -29,8 +29,8 @@ from tests.support.mirror_runs import (
 from tests.support.one_batch import one_batch_producer
 from tests.support.preserved_logs import earliest, read_all, write_mixed
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.rows.schema import rows_from_arrow, table_uri
+from shallow_mirror.checkpoints import OffsetMap, rows_from_arrow
+from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
 from shallow_mirror.operations.status import gather_status

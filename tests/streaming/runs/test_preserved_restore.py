@@ -16,21 +16,18 @@ from tests.support.inline_session import InlineSession
 from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import batch, marker
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError, TargetDataLossError
 from shallow_mirror.sinks.kafka import kafka_sink
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runs import preserved_log_filling, preserved_restore, recorded_ends
-from shallow_mirror.streaming.runs import restore as restore_run
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
+from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS, TIMESTAMP_LIMITS
+from shallow_mirror.streaming.runs import preserved_log_filling, preserved_restore, recorded_ends, restore as restore_run
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
 from shallow_mirror.wire.records.fillers import FILLER_OFFSET_DELTA

@@ -29,24 +29,29 @@ from tests.support.mirror_runs import (
 from tests.support.preserved_logs import earliest, read_all, write_mixed
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.fetch.range_progress import ReadRange
-from shallow_mirror.broker.fetch.range_reader import RangeReader
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker.fetch import RangeReader, ReadRange
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
 from shallow_mirror.groups.archived_groups import GroupNotes
 from shallow_mirror.operations.restore.dry_run import dry_run
 from shallow_mirror.operations.restore.retention import lift_retention
-from shallow_mirror.sinks.base import Observer, observe_nothing
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS
-from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.types import TopicPartition as Partition
+from shallow_mirror.sinks import Observer, observe_nothing
+from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS
+from shallow_mirror.types import (
+    IsolationLevel,
+    Segment,
+    SegmentKind,
+    SourcePartition,
+    TargetPartition,
+    TopicPartition as Partition,
+)
 from shallow_mirror.verify import verify_restore
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(240)]

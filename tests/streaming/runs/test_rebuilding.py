@@ -18,7 +18,7 @@ from tests.messy.corpus import (
 from tests.support.mirror_runs import catch_up, config, create_topic, read_partitions
 from tests.support.translated_copies import assert_every_offset_is_translated, without_offsets
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.verify import verify_mirror
 

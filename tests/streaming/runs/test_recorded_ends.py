@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.changes import Change
-from tests.fakes.clients import SleepingClock
-from tests.fakes.clients import client_of as sleeping_client_of
+from tests.fakes.clients import SleepingClock, client_of as sleeping_client_of
 from tests.fakes.peers import NOW_MS
 from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import Clusters, route_to
@@ -19,10 +18,9 @@ from tests.support.inline_session import InlineSession
 from tests.support.record_batches import batch
 from tests.verify.mirrored import TOPIC, Mirrored
 
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.errors import RetriableError, TargetDataLossError
-from shallow_mirror.streaming.runs import recorded_ends
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import Mirror, recorded_ends
 from shallow_mirror.streaming.runs.recorded_ends import require_recorded_ends
 from shallow_mirror.types import TargetPartition, TopicPartition
 

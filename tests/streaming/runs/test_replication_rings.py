@@ -13,8 +13,7 @@ from tests.fakes.strict_broker import StrictCluster
 
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.streaming.runs import cycle_detection
-from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
+from shallow_mirror.streaming.runs import CycleDetector, cycle_detection
 
 TOPIC = "orders"
 

@@ -21,7 +21,7 @@ from tests.support.mirror_runs import (
     write_stamped,
 )
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
+from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.restore.retention import lift_retention

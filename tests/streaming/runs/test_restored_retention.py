@@ -14,7 +14,7 @@ from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.restore.retention import RetentionLift, lift_retention
 from shallow_mirror.operations.status import gather_status
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import NO_LIMIT_MS
+from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS
 from shallow_mirror.verify import verify_restore
 
 pytestmark = pytest.mark.thorough

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from tests.support import mirror_runs as runs
 
-from shallow_mirror.broker.admin.consumer_groups import read_group_notes
+from shallow_mirror.broker import read_group_notes
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.local_kafka.node import LocalKafka, start_clusters, stop_clusters
+from shallow_mirror.local_kafka import start_clusters, stop_clusters
+from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.status import gather_status
-from shallow_mirror.sinks.kafka.targets.mirror_registration import GROUP_SUFFIX
+from shallow_mirror.sinks.kafka import GROUP_SUFFIX
 from shallow_mirror.streaming.runs import cycle_detection
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(400)]

@@ -14,8 +14,8 @@ from tests.support.inline_restores import PRESERVED, InlineRestores
 from tests.support.mirror_runs import CrashError
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRangesTable
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import RestoreRangesTable
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.status import gather_status

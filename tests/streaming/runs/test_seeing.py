@@ -16,8 +16,8 @@ from tests.support.console_entry import console
 from tests.support.mirror_runs import command, conf_file, create_topic, log_text, open_transaction, set_topic, wait_for_run, write
 from tests.support.probes import probe
 
-from shallow_mirror.checkpoints.logs.problem_log import read_problems
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.logs.runs import read_problems
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.streaming.planning import planner_state

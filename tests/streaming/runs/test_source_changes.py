@@ -12,11 +12,10 @@ from tests.verify.log_files import LogFile, stopped
 from tests.verify.mirror_main import catch_up, mirror
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.problem_log import read_problems
-from shallow_mirror.checkpoints.rows.problems import ProblemKind
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.runs import ProblemKind, read_problems
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP_TABLE, table_uri
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.types import SegmentKind

@@ -13,8 +13,8 @@ import pytest
 from tests.support import mirror_runs
 from tests.support.mirror_runs import CrashAt, CrashError
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.logs.verify_log import AUDIT_TABLE
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.logs.runs.verify_log import AUDIT_TABLE
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP_TABLE
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.group_client import GroupClient

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.topic_monitor import TopicMonitor

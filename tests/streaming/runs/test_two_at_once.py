@@ -18,7 +18,7 @@ from shallow_mirror.errors import FencedError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.operations.archive.clean import clean
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.sinks.base import Observer
+from shallow_mirror.sinks import Observer
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify import verify_restore
 

@@ -8,8 +8,8 @@ import pytest
 from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.runs.permissions import require_authorized_topics

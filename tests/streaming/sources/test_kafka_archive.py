@@ -17,7 +17,7 @@ from tests.support.record_encoders import ENCODERS, full_record
 from shallow_mirror.streaming.sources import kafka_archive
 from shallow_mirror.streaming.spark import spark_session
 from shallow_mirror.types import SegmentKind
-from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire import verify_crc
 
 pytestmark = pytest.mark.spark
 

@@ -13,15 +13,17 @@ from chispa import assert_df_equality
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import (
+    DataFrame,
+    functions as F,  # noqa: N812
+)
 from tests.support.mirror_runs import create_topic, wait_for_markers
 from tests.support.one_batch import one_batch_producer
 
 from shallow_mirror.streaming.sources import kafka_batches
 from shallow_mirror.streaming.spark import spark_session
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire import verify_crc
+from shallow_mirror.wire.batches import index_batches
 
 PARTITIONS = 2
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

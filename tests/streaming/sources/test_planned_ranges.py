@@ -14,10 +14,9 @@ from tests.support.archives import archive_config
 
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.slots.planned_rows import arrow_batch_of
+from shallow_mirror.sinks.slots import arrow_batch_of
+from shallow_mirror.streaming.planning import LogEnds, PlannerConfig
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.planning.source_offsets import LogEnds
 from shallow_mirror.streaming.sources import planned_ranges
 from shallow_mirror.streaming.sources.planner_options import PlannerOptions
 from shallow_mirror.streaming.sources.registration import register

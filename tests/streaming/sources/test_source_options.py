@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.broker.fetch.arrow_rows import Keep
+from shallow_mirror.broker.fetch import Keep
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.streaming.sources.source_options import NO_LIMIT_BYTES, parse_options
 from shallow_mirror.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel, TopicPartition

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.slots.worker_environment import READS_PLANS_VARIABLE
+from shallow_mirror.sinks.slots import READS_PLANS_VARIABLE
 from shallow_mirror.streaming.spark import spark_session
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers
 

@@ -12,13 +12,12 @@ import pytest
 import yaml
 from tests.support.observed import OBSERVED
 
-from shallow_mirror.checkpoints.rows.problems import ProblemKind
-from shallow_mirror.sinks.slot_values import Side
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
-from shallow_mirror.streaming.watch.lag import PartitionStatus
+from shallow_mirror.checkpoints.logs.runs import ProblemKind
+from shallow_mirror.sinks import Side
+from shallow_mirror.streaming.planning import LeftOutPartition
+from shallow_mirror.streaming.watch import OpenTransaction, PartitionStatus
 from shallow_mirror.streaming.watch.metrics import MAX_LEFT_OUT_SERIES, OTHER_TOPICS, PREFIX, ClusterSnapshot, Metrics
 from shallow_mirror.streaming.watch.metrics_port import RunRegistries
-from shallow_mirror.streaming.watch.open_transactions import OpenTransaction
 from shallow_mirror.types import SourcePartition
 
 

@@ -18,12 +18,10 @@ from tests.support.observed import OBSERVED
 from tests.support.probes import probe
 from tests.support.status_tables import NOW_MS, A, B, config, decide, segment, take_over
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.logs.problem_log import read_problems
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
-from shallow_mirror.checkpoints.rows.problems import ProblemKind
-from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import RunIdentity
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
+from shallow_mirror.checkpoints.logs.runs import ProblemKind, read_problems
+from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -39,16 +37,16 @@ from shallow_mirror.errors import (
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.logging_setup import JsonFormatter
 from shallow_mirror.operations import status, status_view
-from shallow_mirror.sinks.kafka.protocol.stall_detector import StalledStep
-from shallow_mirror.sinks.micro_batches.micro_batch import MicroBatchReport
-from shallow_mirror.sinks.slot_values import EarlyEnd, Side, UnfinishedRange
-from shallow_mirror.sinks.slots.quarantine_policy import REMEDY_OF_DAMAGE
+from shallow_mirror.sinks import EarlyEnd, Side, UnfinishedRange
+from shallow_mirror.sinks.kafka import StalledStep
+from shallow_mirror.sinks.micro_batches import MicroBatchReport
+from shallow_mirror.sinks.slots import REMEDY_OF_DAMAGE
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.planning.offset_planning import Measurements
-from shallow_mirror.streaming.runs.mirror import Mirror
+from shallow_mirror.streaming.runs import Mirror
+from shallow_mirror.streaming.watch import SourceView
 from shallow_mirror.streaming.watch.error_hints import problem_of_end, problem_of_retry, problem_of_wait
 from shallow_mirror.streaming.watch.health import HealthLimits
-from shallow_mirror.streaming.watch.lag import SourceView
 from shallow_mirror.streaming.watch.lag_monitor import LagMonitor
 from shallow_mirror.streaming.watch.metrics import ClusterSnapshot, Metrics
 from shallow_mirror.streaming.watch.micro_batch_summary import ages_s, problems_of, sentence

@@ -3,14 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.support.record_batches import batch, marker, view
 
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
+from shallow_mirror.wire import MarkerType, parse_marker
+from shallow_mirror.wire.batches import index_batches
 from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.control_records import MarkerType, parse_marker
 
 KEEP, PRODUCER = LogAppendTimePolicy.KEEP, LogAppendTimePolicy.PRODUCER
 

@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.fakes import record_rules
 from tests.support.examples import examples
 from tests.support.golden_files import reads
 from tests.support.rebuilt_batches import CONFIGS, contents
 from tests.support.record_batches import batch, marker, record, view
-from tests.support.record_encoders import ENCODERS, ENOUGH, A, full_record
-from tests.support.record_encoders import contents as texts
+from tests.support.record_encoders import ENCODERS, ENOUGH, A, contents as texts, full_record
 
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.errors import CorruptBatchError
 from shallow_mirror.types import (
     BatchLimits,
@@ -31,15 +29,9 @@ from shallow_mirror.types import (
     SourcePartition,
     TargetPartition,
 )
-from shallow_mirror.wire.batches import coalescing
-from shallow_mirror.wire.batches.admission import Verdict, admit
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.batches.crc import verify_crc
-from shallow_mirror.wire.batches.header import Codec
-from shallow_mirror.wire.batches.restamp import restamp
-from shallow_mirror.wire.records import rebuild_pipeline
-from shallow_mirror.wire.records.send_buffer import Outgoing, make_outgoing
-from shallow_mirror.wire.records.unpacked_batch import open_batch
+from shallow_mirror.wire import Codec, coalescing, verify_crc
+from shallow_mirror.wire.batches import BatchIndex, Verdict, admit, index_batches, restamp
+from shallow_mirror.wire.records import Outgoing, make_outgoing, open_batch, rebuild_pipeline
 
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "other", 0)
 FIRST_TARGET = 9_000

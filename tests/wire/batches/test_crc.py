@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import crc32c
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.support.record_batches import batch, view
 
-from shallow_mirror.wire.batches.batch_index import index_batches
+from shallow_mirror.wire.batches import index_batches
 from shallow_mirror.wire.batches.crc import joined_crc, payload_crcs, verify_crcs
 
 payloads = st.lists(st.binary(max_size=3_000), min_size=1, max_size=8)

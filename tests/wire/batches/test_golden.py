@@ -24,15 +24,9 @@ from tests.support.golden_files import (
 )
 
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.admission import Verdict
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.control_records import MarkerType
-from shallow_mirror.wire.batches.crc import verify_crc
-from shallow_mirror.wire.batches.header import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec
-from shallow_mirror.wire.batches.restamp import restamp
-from shallow_mirror.wire.protocol.fetch import parse_fetch_response
-from shallow_mirror.wire.protocol.primitives import WireError
-from shallow_mirror.wire.protocol.produce import parse_produce_response
+from shallow_mirror.wire import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, Codec, MarkerType, verify_crc
+from shallow_mirror.wire.batches import Verdict, index_batches, restamp
+from shallow_mirror.wire.protocol import WireError, parse_fetch_response, parse_produce_response
 
 VERSIONS = ("3.9.2", "4.3.0")
 LOG_APPEND_TIME = 2

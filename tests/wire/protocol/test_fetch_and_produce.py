@@ -9,14 +9,20 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 from tests.support.record_batches import batch
 from tests.support.wire_responses import A_UUID, fetch_response, leader_fetch_response, produce_response
 
 from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.wire.protocol import (
+    ProduceFrames,
+    WireError,
+    build_leader_fetch_request,
+    parse_leader_fetch_response,
+    parse_produce_response,
+)
 from shallow_mirror.wire.protocol.fetch import (
     API_VERSION,
     API_VERSION_BY_ID,
@@ -28,9 +34,6 @@ from shallow_mirror.wire.protocol.fetch import (
     parse_fetch_response,
     topic_names,
 )
-from shallow_mirror.wire.protocol.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
-from shallow_mirror.wire.protocol.primitives import WireError
-from shallow_mirror.wire.protocol.produce import ProduceFrames, parse_produce_response
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("long.topic-name", 0)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
 from shallow_mirror.types import IsolationLevel
-from shallow_mirror.wire.protocol import list_offsets
-from shallow_mirror.wire.protocol.primitives import WireError
+from shallow_mirror.wire.protocol import WireError, list_offsets
 
 VERSION = list_offsets.API_VERSION
 _PARTITIONS = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=4)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.support.record_batches import batch, record, varint
 
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.crc import verify_crc
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES
+from shallow_mirror.wire import BATCH_HEADER_BYTES, verify_crc
+from shallow_mirror.wire.batches import index_batches
+from shallow_mirror.wire.records import open_batch
 from shallow_mirror.wire.records.fillers import (
     FILLER_KEY,
     FILLER_OFFSET_DELTA,
@@ -20,7 +19,6 @@ from shallow_mirror.wire.records.fillers import (
     filler_record,
     find_fillers,
 )
-from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 
 @pytest.mark.parametrize("key", [None, FILLER_KEY])

@@ -4,8 +4,7 @@ from typing import Any
 
 import lz4.frame
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from tests.support.examples import examples
 from tests.support.legacy_batches import (
@@ -22,12 +21,10 @@ from tests.support.record_batches import batch, message, view
 from tests.support.record_encoders import ENCODERS, ENOUGH, A, gzip, plain
 
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.batches.crc import verify_crcs
-from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records import compression, legacy_formats
+from shallow_mirror.wire import LOG_APPEND_TIME_BIT, verify_crcs
+from shallow_mirror.wire.batches import BatchIndex, index_batches
+from shallow_mirror.wire.records import compression, legacy_formats, open_batch
 from shallow_mirror.wire.records.legacy_formats import Converted, convert_legacy
-from shallow_mirror.wire.records.unpacked_batch import open_batch
 
 
 def converted(*entries: bytes) -> Converted:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.support.record_batches import batch, marker, record
 
-from shallow_mirror.checkpoints.rows.segments import SegmentBuilder
+from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import (
     BatchLimits,
@@ -23,12 +22,9 @@ from shallow_mirror.types import (
     TargetPartition,
     TopicPartition,
 )
-from shallow_mirror.wire.batches.admission import admit
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.crc import verify_crc
-from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS, SharedProducer, restamp_at_offsets
-from shallow_mirror.wire.records.fillers import FILLER_KEY, Fillers
+from shallow_mirror.wire import LOG_APPEND_TIME_BIT, verify_crc
+from shallow_mirror.wire.batches import SEQUENCE_MODULUS, SharedProducer, admit, index_batches, restamp_at_offsets
+from shallow_mirror.wire.records import FILLER_KEY, Fillers
 from shallow_mirror.wire.records.placed_batches import Placement, place
 from shallow_mirror.wire.records.unpacked_batch import parse_record
 

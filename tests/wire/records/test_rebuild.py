@@ -5,8 +5,7 @@ import struct
 import crc32c
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.support.examples import examples
 from tests.support.golden_files import VISIBLE, names, reads
 from tests.support.rebuilt_batches import all_contents, contents, header, is_accepted, offsets_of, rebuilt
@@ -23,7 +22,7 @@ from tests.support.record_encoders import (
 
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
 from shallow_mirror.types import LogAppendTimePolicy
-from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire import Codec
 from shallow_mirror.wire.records import record_layout
 
 BASE = 700

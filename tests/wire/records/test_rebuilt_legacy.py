@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.support.examples import examples
 from tests.support.legacy_batches import (
     COMPRESSING,
@@ -22,9 +21,9 @@ from tests.support.rebuilt_batches import all_contents, header, is_accepted, reb
 from tests.support.record_encoders import ENCODERS, ENOUGH, A
 
 from shallow_mirror.types import LogAppendTimePolicy
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.header import LOG_APPEND_TIME_BIT
-from shallow_mirror.wire.records.legacy_formats import convert_legacy
+from shallow_mirror.wire import LOG_APPEND_TIME_BIT
+from shallow_mirror.wire.batches import index_batches
+from shallow_mirror.wire.records import convert_legacy
 
 APPENDED_AT = 1_700_000_000_123
 

@@ -6,16 +6,15 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.support.examples import examples
 from tests.support.record_batches import batch, record, varint
 from tests.support.record_encoders import ENOUGH, A, full_record, records
 
 from shallow_mirror.errors import CorruptBatchError, OffsetDeltasError
-from shallow_mirror.wire.records import record_layout, varints
+from shallow_mirror.wire.records import Record, record_layout, unpack_batch, varints
 from shallow_mirror.wire.records.record_layout import find_spans
-from shallow_mirror.wire.records.unpacked_batch import Record, UnpackedBatch, unpack_batch
+from shallow_mirror.wire.records.unpacked_batch import UnpackedBatch
 
 RecordPlaces = list[tuple[int, int]] | str
 

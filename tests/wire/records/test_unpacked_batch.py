@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.support.examples import examples
 from tests.support.golden_files import VISIBLE, names, reads
 from tests.support.record_batches import batch, record, varint
@@ -25,7 +24,7 @@ from tests.support.record_encoders import (
 )
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, OffsetDeltasError
-from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire import Codec
 from shallow_mirror.wire.records.unpacked_batch import Record, open_batch
 
 BASE = 700

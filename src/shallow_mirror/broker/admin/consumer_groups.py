@@ -17,7 +17,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
 from shallow_mirror.broker.net.requests import call, request_class
-from shallow_mirror.broker.produce.coordinator_requests import ask_coordinator
+from shallow_mirror.broker.produce.txn.coordinator_requests import ask_coordinator
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.types import TopicPartition

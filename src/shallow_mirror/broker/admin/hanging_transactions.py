@@ -24,8 +24,8 @@ from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
 from shallow_mirror.broker.cluster.connection_pool import CONTROL
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, refusal
 from shallow_mirror.broker.net.requests import call, request_class
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_offsets, add_partitions
+from shallow_mirror.broker.produce.txn.transactions import EndTxnAnswer, end_txn, init_producer_id
+from shallow_mirror.broker.produce.txn.txn_additions import add_offsets, add_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, RetriableError
 from shallow_mirror.types import IsolationLevel, SlotTxn, TopicPartition

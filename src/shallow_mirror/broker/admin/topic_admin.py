@@ -7,8 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from shallow_mirror.broker.auth.client_config import ClientConfig

@@ -12,7 +12,7 @@ from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import call
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.wire.protocol.scram import ScramClient, ScramError
+from shallow_mirror.wire.protocol import ScramClient, ScramError
 
 UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED = 33, 34, 58
 

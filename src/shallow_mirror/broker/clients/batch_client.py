@@ -19,7 +19,7 @@ from shallow_mirror.broker.clients.batch_producer import BatchProducer, TxnState
 from shallow_mirror.broker.clients.fetched_batches import BatchesInFlightError, FetchedBatch, FetchedBatches, StaleBatchError
 from shallow_mirror.broker.clients.send_queue import Delivery
 from shallow_mirror.types import IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches.header import Codec
+from shallow_mirror.wire import Codec
 
 __all__ = [
     "BatchConsumer",

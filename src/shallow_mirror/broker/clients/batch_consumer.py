@@ -38,9 +38,8 @@ from shallow_mirror.broker.net.transport import first_readable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, ConfigError, MirrorError, RetriableError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches.admission import Admission, Verdict, admit
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.protocol.fetch import FetchedPartition, FetchPartition
+from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, index_batches
+from shallow_mirror.wire.protocol import FetchedPartition, FetchPartition
 
 MAX_WAIT_MS = 500
 """A leader without data answers after this long, as fetch.max.wait.ms of Java's consumer."""

@@ -22,12 +22,18 @@ from shallow_mirror.broker.clients.send_queue import Delivery, QueuedBatch, Send
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.produce.produce_errors import ProduceRefusedError, explain_refusal
 from shallow_mirror.broker.produce.produce_pipeline import ProducePipeline
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, ProducerIdentity, end_txn, init_producer_id, new_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions
+from shallow_mirror.broker.produce.txn.transactions import (
+    EndTxnAnswer,
+    ProducerIdentity,
+    end_txn,
+    init_producer_id,
+    new_producer_id,
+)
+from shallow_mirror.broker.produce.txn.txn_additions import add_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, MirrorError, OutcomeUnknownError, ProducerEpochFencedError, RetriableError
 from shallow_mirror.types import LogAppendTimePolicy, SlotTxn, TopicPartition
-from shallow_mirror.wire.protocol.produce import SplitBatch
+from shallow_mirror.wire.protocol import SplitBatch
 
 QUEUE_BYTES = 16 << 20
 """`send_batch` sends everything and waits when this much is queued."""

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.batches.header import CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, Codec
+from shallow_mirror.wire import CODEC_MASK, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, Codec
+from shallow_mirror.wire.batches import BatchIndex
 
 
 class BatchesInFlightError(MirrorError):

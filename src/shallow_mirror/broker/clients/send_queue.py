@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from shallow_mirror.broker.clients.fetched_batches import FetchedBatch
-from shallow_mirror.broker.produce.transactions import ProducerIdentity
+from shallow_mirror.broker.produce.txn.transactions import ProducerIdentity
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, HEADER, NATIVE_HEADER
-from shallow_mirror.wire.batches.restamp import restamp
-from shallow_mirror.wire.protocol.produce import SplitBatch
+from shallow_mirror.wire import BATCH_HEADER_BYTES, HEADER, NATIVE_HEADER
+from shallow_mirror.wire.batches import BatchIndex, restamp
+from shallow_mirror.wire.protocol import SplitBatch
 
 
 class Delivery:

@@ -18,8 +18,7 @@ from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.protocol import list_offsets
-from shallow_mirror.wire.protocol.primitives import WireError
+from shallow_mirror.wire.protocol import WireError, list_offsets
 
 _LENGTH = struct.Struct(">i")
 

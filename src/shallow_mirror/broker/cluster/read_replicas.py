@@ -15,7 +15,7 @@ from shallow_mirror.broker.cluster.cluster_metadata import PartitionMetadata
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.protocol.fetch import NO_REPLICA, FetchedPartition
+from shallow_mirror.wire.protocol import NO_REPLICA, FetchedPartition
 
 _REPLICA_NOT_AVAILABLE = 9
 

@@ -18,15 +18,8 @@ import pyarrow.compute as pc
 
 from shallow_mirror.broker.fetch.indexed_partition import IndexedPartition
 from shallow_mirror.types import BatchLimits, SegmentKind, SourcePartition
-from shallow_mirror.wire.batches.admission import Admission, Verdict, admit, kind_of
-from shallow_mirror.wire.batches.header import (
-    CODEC_MASK,
-    CONTROL_BIT,
-    DELETE_HORIZON_BIT,
-    LOG_APPEND_TIME_BIT,
-    TRANSACTIONAL_BIT,
-    Codec,
-)
+from shallow_mirror.wire import CODEC_MASK, CONTROL_BIT, DELETE_HORIZON_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, Codec
+from shallow_mirror.wire.batches import Admission, Verdict, admit, kind_of
 
 ARROW_SCHEMA = pa.schema(
     [

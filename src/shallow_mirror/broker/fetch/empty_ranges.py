@@ -16,7 +16,7 @@ from shallow_mirror.broker.net.error_codes import EMPTY_FETCH, LOG_ENDS_EARLY
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BrokerTooOldError, ConfigError, RetriableError
 from shallow_mirror.types import IsolationLevel, OffsetRange, TopicPartition
-from shallow_mirror.wire.protocol.fetch import FetchedPartition
+from shallow_mirror.wire.protocol import FetchedPartition
 
 REMOTE_STORAGE = "REMOTE_STORAGE"
 """Name of the error of a range that the broker has to fetch from its remote storage; else it is EMPTY_FETCH."""

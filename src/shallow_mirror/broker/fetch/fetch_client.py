@@ -22,18 +22,19 @@ from shallow_mirror.errors import (
     TopicRecreatedError,
 )
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.batches.batch_index import IndexStop, StopReason
-from shallow_mirror.wire.protocol.fetch import (
+from shallow_mirror.wire.batches import IndexStop, StopReason
+from shallow_mirror.wire.protocol import (
     FetchedPartition,
     FetchPartition,
     FetchResponse,
     TopicNames,
+    WireError,
     build_fetch_request,
+    build_leader_fetch_request,
     parse_fetch_response,
+    parse_leader_fetch_response,
     topic_names,
 )
-from shallow_mirror.wire.protocol.leader_fetch import build_leader_fetch_request, parse_leader_fetch_response
-from shallow_mirror.wire.protocol.primitives import WireError
 
 MAX_BATCH_BYTES = 104_857_600
 """Largest answer accepted: socket.request.max.bytes of brokers bounds what anybody could have produced."""

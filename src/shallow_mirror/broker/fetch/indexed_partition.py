@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from shallow_mirror.broker.fetch.fetch_client import stop_error
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex, StopReason, index_batches
-from shallow_mirror.wire.protocol.fetch import FetchedPartition
-from shallow_mirror.wire.records.legacy_formats import convert_legacy
+from shallow_mirror.wire.batches import BatchIndex, StopReason, index_batches
+from shallow_mirror.wire.protocol import FetchedPartition
+from shallow_mirror.wire.records import convert_legacy
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.types import IsolationLevel, TopicPartition
-from shallow_mirror.wire.protocol.fetch import FetchedPartition, FetchPartition
-from shallow_mirror.wire.records.unpacked_batch import OPENED_FETCHES
+from shallow_mirror.wire.protocol import FetchedPartition, FetchPartition
+from shallow_mirror.wire.records import OPENED_FETCHES
 
 OVER_FETCH = 1.1
 OVER_FETCH_SLACK_BYTES = 65_536

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.missing_topics import missing_topics
+from shallow_mirror.broker.cluster.topic_presence import missing_topics
 from shallow_mirror.broker.fetch.range_progress import RangeProgress, ReadRange
 from shallow_mirror.broker.net.error_codes import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.deadline import Deadline

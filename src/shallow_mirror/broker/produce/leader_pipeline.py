@@ -19,8 +19,7 @@ from shallow_mirror.errors import (
     RetriableError,
 )
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.protocol.primitives import WireError
-from shallow_mirror.wire.protocol.produce import ProduceFrames, parse_produce_response
+from shallow_mirror.wire.protocol import ProduceFrames, WireError, parse_produce_response
 
 SMALL_BYTES = 64 << 10
 """Requests up to this size share a write."""

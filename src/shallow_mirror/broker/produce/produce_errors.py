@@ -20,7 +20,7 @@ from shallow_mirror.errors import (
     TopicAccessError,
 )
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.crc import verify_crc
+from shallow_mirror.wire import verify_crc
 
 
 class ProduceRefusedError(MirrorError):

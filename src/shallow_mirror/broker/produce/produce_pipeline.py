@@ -32,7 +32,7 @@ from shallow_mirror.broker.produce.leader_pipeline import (
 from shallow_mirror.broker.produce.request_packing import Queues, pack
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.protocol.produce import ProduceFrames, RawBatch
+from shallow_mirror.wire.protocol import ProduceFrames, RawBatch
 
 REQUEST_BYTES = 1 << 20
 """A request is closed when it holds this much, or one batch per partition."""

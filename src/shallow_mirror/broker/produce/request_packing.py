@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.protocol.produce import RawBatch
+from shallow_mirror.wire.protocol import RawBatch
 
 
 class PackedRequest(NamedTuple):

@@ -15,10 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.admin.group_admin import delete_groups
-from shallow_mirror.broker.admin.topic_admin import delete_topics
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster, delete_groups
+from shallow_mirror.broker.admin import delete_topics
+from shallow_mirror.broker.admin.access import AclClient
 from shallow_mirror.config import ClusterSettings
 from shallow_mirror.config.migration_config import MigrationFiles
 from shallow_mirror.deadline import Deadline

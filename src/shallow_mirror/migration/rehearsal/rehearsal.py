@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror import routing
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import ClusterSettings
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, RetriableError

@@ -14,14 +14,14 @@ from typing import TypeVar
 import yaml
 
 from shallow_mirror import routing
-from shallow_mirror.broker.admin.topic_admin import TopicSpec, ensure_topics
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import TopicSpec, ensure_topics
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles, WaveSettings
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.groups.group_client import GroupClient
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import COPIED
+from shallow_mirror.sinks.kafka.targets import COPIED
 from shallow_mirror.types import TopicPartition
 
 REQUEST_S = 30.0

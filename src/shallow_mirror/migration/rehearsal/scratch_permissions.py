@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from shallow_mirror.broker.admin.acl_client import AclClient
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin.access import AclClient
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.migration.permissions import (
@@ -21,7 +21,7 @@ from shallow_mirror.migration.permissions import (
     missing_to_delete,
 )
 from shallow_mirror.migration.rehearsal.scratch import Scratch
-from shallow_mirror.sinks.kafka.targets.transactional_ids import transactional_id
+from shallow_mirror.sinks.kafka import transactional_id
 
 _WHAT_FOR = "needed for a rehearsal"
 

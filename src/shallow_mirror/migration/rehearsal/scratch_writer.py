@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
-from shallow_mirror.broker.clients.batch_client import BatchConsumer, BatchProducer, FetchedBatch, LogAppendTimePolicy
+from shallow_mirror.broker.clients import BatchConsumer, BatchProducer, FetchedBatch, LogAppendTimePolicy
 from shallow_mirror.config import ClusterSettings
 from shallow_mirror.errors import BatchRefusedError, ConfigError, RetriableError
 from shallow_mirror.groups.group_client import GroupClient

@@ -6,18 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.archive_format import ObjectName
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, FencedError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.objects import NamedObjects, OnlyCopies, fingerprint_of
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.archive.object_owner import ObjectOwner, ObjectOwners
-from shallow_mirror.sinks.archive.row_copies import KEY_COLUMNS, RowCopies
+from shallow_mirror.sinks import KEY_COLUMNS, RowCopies
+from shallow_mirror.sinks.archive import ObjectOwner, ObjectOwners
 
 _SHOWN = 5
 _VISIBLE = Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value)

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.base import DELETE_PAGE
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import DELETE_PAGE, ObjectStore
 from shallow_mirror.operations.archive.objects import OnlyCopies, Orphan, find_orphans, named_of
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.archive.object_owner import ObjectOwners, require_objects
+from shallow_mirror.sinks.archive import ObjectOwners, require_objects
 
 OLDER_THAN_S = 86_400.0
 """Younger objects are left alone. By the clock of the store."""

@@ -6,21 +6,25 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.logs.run_history import RunHistory
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchiveTable, RunIdentity
+from shallow_mirror.checkpoints.logs.runs import RunHistory
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.status import run_status
-from shallow_mirror.sinks.archive.archive_owner import take_over_archive
-from shallow_mirror.sinks.archive.expiry import Expired, Expiry, expired_objects, interrupted_objects, retention_of
-from shallow_mirror.sinks.archive.group_note_expiry import GroupNoteExpiry
-from shallow_mirror.sinks.archive.object_owner import ObjectOwners, require_objects
-from shallow_mirror.sinks.archive.retention import ExpiredObject
-from shallow_mirror.sinks.base import Observer, observe_nothing
+from shallow_mirror.sinks import Observer, observe_nothing, take_over_archive
+from shallow_mirror.sinks.archive import (
+    Expired,
+    ExpiredObject,
+    Expiry,
+    GroupNoteExpiry,
+    ObjectOwners,
+    expired_objects,
+    interrupted_objects,
+    require_objects,
+    retention_of,
+)
 from shallow_mirror.version import __version__
 
 

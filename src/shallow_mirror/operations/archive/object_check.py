@@ -7,17 +7,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from shallow_mirror.archive_format.archived_batches import ArchivedSegment, IndexEntry
-from shallow_mirror.archive_format.object_footer import TAIL_BYTES, ObjectFooter, footer_size, parse_footer
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.archive_format import TAIL_BYTES, ArchivedSegment, IndexEntry, ObjectFooter, footer_size, parse_footer
+from shallow_mirror.checkpoints.rows import ArchiveRow
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
-from shallow_mirror.object_store.base import READ_BYTES
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import READ_BYTES, ObjectStore
 from shallow_mirror.operations.archive.findings import Finding, FindingKind
 from shallow_mirror.types import Segment
-from shallow_mirror.wire.batches.batch_index import index_batches
-from shallow_mirror.wire.batches.crc import crc32c, joined_crc, verify_crcs
-from shallow_mirror.wire.batches.header import CONTROL_BIT
+from shallow_mirror.wire import CONTROL_BIT, crc32c, joined_crc, verify_crcs
+from shallow_mirror.wire.batches import index_batches
 
 
 def read_footer(store: ObjectStore, name: str) -> ObjectFooter:

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable, of_partition
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.archive_format import ObjectName
+from shallow_mirror.checkpoints.ledger import ArchiveTable, of_partition
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import Comparison
 from shallow_mirror.errors import ArchiveFormatError, ObjectMissingError
-from shallow_mirror.object_store.base import ObjectInfo
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectInfo, ObjectStore
 from shallow_mirror.operations.archive.object_check import read_footer
 from shallow_mirror.types import SourcePartition
 

@@ -16,12 +16,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from shallow_mirror.archive_format.object_footer import ObjectFooter
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, RunIdentity, version_of
-from shallow_mirror.checkpoints.rows.archive_schema import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow
-from shallow_mirror.checkpoints.rows.schema import (
+from shallow_mirror.archive_format import ObjectFooter, ObjectName
+from shallow_mirror.checkpoints import (
     PROPERTY_MAP_ID,
     PROPERTY_REBUILT_FROM,
     PROPERTY_TABLE_ID,
@@ -29,14 +25,12 @@ from shallow_mirror.checkpoints.rows.schema import (
     in_source_order,
     table_properties,
 )
-from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_location import TableLocation
-from shallow_mirror.checkpoints.tables.table_protocol import TableWriter
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, Recorded, RunIdentity, version_of
+from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage, TableLocation, TableWriter
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ArchiveFormatError, ConfigError, ObjectMissingError, OffsetMapConflictError
-from shallow_mirror.object_store.base import ObjectInfo
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectInfo, ObjectStore
 from shallow_mirror.operations.archive.findings import MOST_SHOWN
 from shallow_mirror.operations.archive.object_check import read_footer
 from shallow_mirror.operations.archive.objects import fingerprint_of
@@ -50,10 +44,8 @@ from shallow_mirror.operations.archive.rebuild_choice import (
 )
 from shallow_mirror.operations.archive.rebuild_rows import VISIBLE_STATE, CopiesByObject, RebuiltRows
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.archive.archive_owner import NO_TARGET_CLUSTER
-from shallow_mirror.sinks.archive.object_owner import ObjectOwners, archive_id_of_entry
-from shallow_mirror.sinks.archive.row_copies import RowCopies
-from shallow_mirror.sinks.archive.topic_objects import SeenTopics, TopicObjects
+from shallow_mirror.sinks import NO_TARGET_CLUSTER, RowCopies
+from shallow_mirror.sinks.archive import ObjectOwners, SeenTopics, TopicObjects, archive_id_of_entry
 from shallow_mirror.types import Segment, SegmentKind, TargetPartition
 
 FOOTERS_AT_ONCE = 8

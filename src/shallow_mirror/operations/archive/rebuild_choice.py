@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from shallow_mirror.archive_format.archived_batches import ArchivedSegment
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.archive_format import ArchivedSegment, ObjectName
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.types import SourcePartition
 
 _FIELDS = 4

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence, Set
 
 import pyarrow as pa
 
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState, decided_segment_of
-from shallow_mirror.checkpoints.rows.codec import ms_of
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.archive_format import ObjectName
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.rows import SegmentState, decided_segment_of
+from shallow_mirror.checkpoints.tables import ms_of
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.object_check import read_footer
 from shallow_mirror.operations.archive.rebuild_choice import CopiedDecision, FooterSummary, Partitions
 

@@ -14,23 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.logs.deleted_topics import DeletedTopicsTable, TopicIncarnation
-from shallow_mirror.checkpoints.rows.archive_schema import SegmentState
-from shallow_mirror.checkpoints.rows.lineages import Lineages
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import Lineages, Position
+from shallow_mirror.checkpoints.ledger import ArchiveTable
+from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicIncarnation
+from shallow_mirror.checkpoints.rows import SegmentState
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.operations.archive.retention import BehindPartition, RetentionThreat, retention_threats
 from shallow_mirror.operations.status import RunStatus, run_status
-from shallow_mirror.streaming.planning import planner_state
-from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition, read_left_out
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
-from shallow_mirror.streaming.watch.lag import PATIENCE_MS
+from shallow_mirror.streaming.planning import LeftOutPartition, PlannerConfig, SourceOffsets, planner_state, read_left_out
+from shallow_mirror.streaming.watch import PATIENCE_MS
 from shallow_mirror.types import SourcePartition
 
 _KEYS = ["source_topic", "source_topic_id", "source_partition", "lineage"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics
+from shallow_mirror.checkpoints.ledger import ArchivedTopics
 from shallow_mirror.operations.archive.findings import Finding, FindingKind
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
+from shallow_mirror.sinks.archive import TopicObjects
 
 _STORED_AGAIN = "the next `shallow-mirror archive run` stores it again"
 

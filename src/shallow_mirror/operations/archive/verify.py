@@ -8,24 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from shallow_mirror.archive_format.object_names import ObjectName
-from shallow_mirror.checkpoints.ledger.archive_table import VISIBLE, ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import ArchivedTopics
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow, SegmentState
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison
+from shallow_mirror.archive_format import ObjectName
+from shallow_mirror.checkpoints.ledger import VISIBLE, ArchivedTopics, ArchiveTable
+from shallow_mirror.checkpoints.rows import ArchiveRow, SegmentState
+from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, StoreRefusedError
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.findings import Finding, FindingKind, Findings
 from shallow_mirror.operations.archive.object_check import check_object
 from shallow_mirror.operations.archive.objects import find_orphans
 from shallow_mirror.operations.archive.topic_check import check_topics
 from shallow_mirror.plurals import counted
 from shallow_mirror.progress import LINES_EVERY_S
-from shallow_mirror.sinks.archive.object_owner import ObjectOwners
-from shallow_mirror.sinks.archive.row_copies import RowCopies
-from shallow_mirror.sinks.archive.topic_objects import TopicObjects
+from shallow_mirror.sinks import RowCopies
+from shallow_mirror.sinks.archive import ObjectOwners, TopicObjects
 from shallow_mirror.types import SourcePartition
 
 OBJECTS_AT_ONCE = 4

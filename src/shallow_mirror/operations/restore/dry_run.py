@@ -10,34 +10,35 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.archive_reading.cuts import cut_batch
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges, RestoreRangesTable
-from shallow_mirror.checkpoints.ledger.restored_topics import RestoredTopicsTable
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
-from shallow_mirror.checkpoints.rows.positions import Position
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints import OffsetMap, Position
+from shallow_mirror.checkpoints.ledger import (
+    ArchiveTable,
+    RestoredTopicsTable,
+    RestoreRanges,
+    RestoreRangesTable,
+    TopicDescription,
+)
+from shallow_mirror.checkpoints.rows import ArchiveRow
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.restored_groups import REQUEST_S, PlannedGroup, noted_positions, planned_groups
-from shallow_mirror.object_store.object_store import ObjectStore
+from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.restore.fillers import FillerCount
 from shallow_mirror.operations.restore.target_check import TargetCheck, TopicToRestore
 from shallow_mirror.plurals import counted
-from shallow_mirror.sinks.archive.object_owner import require_objects
+from shallow_mirror.sinks.archive import require_objects
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.streaming.planning.restore_planner import (
+from shallow_mirror.streaming.planning import (
     OtherLineages,
     RestorePlanner,
     described_topics,
     group_times,
+    restored_amounts,
     unmatched_sentence,
 )
-from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
-from shallow_mirror.streaming.runs.paused_topics import LIFT
-from shallow_mirror.streaming.runs.restore_decision import decide_restore
+from shallow_mirror.streaming.runs import LIFT, decide_restore
 from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition
 
 _OBJECTS_AT_ONCE = 16

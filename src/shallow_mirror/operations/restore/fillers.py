@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shallow_mirror.archive_format.archived_batches import AbortedTxn
-from shallow_mirror.checkpoints.rows.archive_schema import ArchiveRow
+from shallow_mirror.archive_format import AbortedTxn
+from shallow_mirror.checkpoints.rows import ArchiveRow
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import IsolationLevel
-from shallow_mirror.wire.records.fillers import FILLER_KEY, filler_record
+from shallow_mirror.wire.records import FILLER_KEY, filler_record
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,22 +8,19 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from shallow_mirror.broker.admin.topic_admin import set_topic_configs
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.checkpoints.ledger.archive_table import ArchiveTable
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRangesTable
-from shallow_mirror.checkpoints.ledger.restored_topics import PausedTopic, RestoredTopicsTable
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.admin import set_topic_configs
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import ArchiveTable, PausedTopic, RestoredTopicsTable, RestoreRangesTable
+from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_changes import unfinished_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import listed
-from shallow_mirror.sinks.kafka.targets.retention_pause import RestoredAmount, deletions
-from shallow_mirror.streaming.planning.restore_planner import described_topics
-from shallow_mirror.streaming.planning.restored_amounts import restored_amounts
+from shallow_mirror.sinks.kafka.targets.settings import RestoredAmount, deletions
+from shallow_mirror.streaming.planning import described_topics, restored_amounts
 
 _ANSWER_MS = 30_000.0
 

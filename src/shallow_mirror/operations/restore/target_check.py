@@ -7,23 +7,19 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
-from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
-from shallow_mirror.checkpoints.ledger.archived_topics import TopicDescription
-from shallow_mirror.checkpoints.ledger.restore_ranges import RestoreRanges
-from shallow_mirror.checkpoints.ledger.restored_topics import PausedTopic
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import reach
+from shallow_mirror.broker.net import is_forbidden, refusal
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.ledger import PausedTopic, RestoreRanges, TopicDescription
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_changes import unfinished_partitions
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.preserved.shared_producers import first_offset_problems, read_guard_times, used_log_problems
-from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.filled_topics import existing_partitions, filled_partitions, filled_problems
-from shallow_mirror.sinks.kafka.targets.retention_pause import RestoredAmount, deletions, existing_topic_findings, pause_of
-from shallow_mirror.streaming.runs.paused_topics import LIFT, paused_topics
-from shallow_mirror.streaming.runs.preserved_restore import changed_offsets_problems
+from shallow_mirror.sinks.kafka.preserved import first_offset_problems, read_guard_times, used_log_problems
+from shallow_mirror.sinks.kafka.targets import existing_partitions, filled_partitions, filled_problems, target_topic_policy
+from shallow_mirror.sinks.kafka.targets.settings import RestoredAmount, deletions, existing_topic_findings, pause_of
+from shallow_mirror.streaming.runs import LIFT, changed_offsets_problems, paused_topics
 from shallow_mirror.types import SourcePartition
 
 _ANSWER_MS = 30_000.0

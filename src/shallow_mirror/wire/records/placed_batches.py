@@ -16,7 +16,7 @@ import numpy.typing as npt
 from shallow_mirror.types import BatchLimits, TopicPartition
 from shallow_mirror.wire.batches.admission import Admission, Verdict
 from shallow_mirror.wire.batches.batch_index import BatchIndex
-from shallow_mirror.wire.batches.restamp import SharedProducer, StampedInPlace
+from shallow_mirror.wire.batches.restamping import SharedProducer, StampedInPlace
 from shallow_mirror.wire.records.fillers import Fillers
 from shallow_mirror.wire.records.placed_queue import PlacedQueue, QueueBuilder
 from shallow_mirror.wire.records.rebuild_in_place import PlacedBatch, rebuild_in_place

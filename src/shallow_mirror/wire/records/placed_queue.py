@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
 from shallow_mirror.wire.batches.header import BASE_OFFSET
-from shallow_mirror.wire.batches.restamp import SharedProducer, StampedInPlace, restamped_at
+from shallow_mirror.wire.batches.restamping import SharedProducer, StampedInPlace, restamped_at
 from shallow_mirror.wire.protocol.produce import RawBatch
 from shallow_mirror.wire.records.fillers import Fillers, OffsetSpans
 from shallow_mirror.wire.records.rebuild_in_place import PlacedBatch

@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from shallow_mirror.checkpoints.rows.schema import (
-    OFFSET_MAP,
-    DecidedSegment,
-    properties_of_new_map,
-    rows_to_arrow,
-    table_properties,
-)
+from shallow_mirror.checkpoints import DecidedSegment, table_properties
+from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
+from shallow_mirror.checkpoints.tables import Comparison
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeSnapshot, DeltalakeWriter
-from shallow_mirror.checkpoints.tables.table_protocol import Comparison, DeltaCommitError
+from shallow_mirror.checkpoints.tables.table_protocol import DeltaCommitError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 EMPTY = OFFSET_MAP.empty_table()

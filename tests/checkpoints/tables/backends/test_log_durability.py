@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 from tests.checkpoints.map_rows import SOURCE, TXN, data, run_of
 
-from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.tables import choose_writer
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
-from shallow_mirror.checkpoints.tables.storage import choose_writer
 from shallow_mirror.errors import OffsetMapConflictError, OutcomeUnknownError
 from shallow_mirror.types import SlotTxn
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.kafka.preserved.shared_producers import read_guard_times
+from shallow_mirror.sinks.kafka.preserved import read_guard_times
 
 DAY_MS, TASK_MS = 86_400_000, 900_000
 

@@ -14,14 +14,14 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.mirror_runs import config
 from tests.support.record_batches import batch, record
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.rows.positions import Position, moved_by
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import DecidedSegment, Position
+from shallow_mirror.checkpoints.rows.positions import moved_by
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
-from shallow_mirror.wire.batches.restamp import SharedProducer, restamped_at
-from shallow_mirror.wire.records.fillers import Fillers
+from shallow_mirror.wire.batches import SharedProducer, restamped_at
+from shallow_mirror.wire.records import Fillers
 
 ORDERS, SHARED, APPLICATION = "orders", 70, 9
 TOPIC_ID = uuid.UUID(int=7 << 80)

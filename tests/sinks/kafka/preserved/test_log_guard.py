@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from shallow_mirror.broker.cluster.cluster_metadata import ProducerState
-from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
+from shallow_mirror.broker import ProducerState
+from shallow_mirror.broker.net import PRODUCER_FORGOTTEN
 from shallow_mirror.errors import PreservedLogDamagedError, RetriableError, TargetDataLossError
 from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes, TargetLog, check_log
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.batches.restamp import SEQUENCE_MODULUS
+from shallow_mirror.wire.batches import SEQUENCE_MODULUS
 
 COPY = TopicPartition("copy", 0)
 NOW_MS = 1_700_000_000_000

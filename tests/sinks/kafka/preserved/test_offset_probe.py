@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.fakes.strict_broker import StrictCluster
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.preserved import offset_probe

@@ -13,11 +13,11 @@ from tests.fakes.changes import dropped_before
 from tests.fakes.clients import SleepingClock, client_of
 from tests.sinks.two_strict_clusters import Clusters, route_to
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import LogDescription, ProducerState
+from shallow_mirror.broker import Cluster, LogDescription, ProducerState
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import PreservedLogDamagedError, TargetDataLossError
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes, TargetLog
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
+from shallow_mirror.sinks.kafka.preserved.log_guard import TargetLog
 from shallow_mirror.sinks.kafka.preserved.target_log import TargetLogs
 from shallow_mirror.types import TargetPartition
 

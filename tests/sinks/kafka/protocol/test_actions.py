@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.errors import FencedError, RecoverNeededError, RetriableError
-from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks import SlotResult
+from shallow_mirror.sinks.kafka.protocol import LogEvidence, ReceiptEvidence, actions
 from shallow_mirror.sinks.kafka.protocol.actions import drive
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import LogEvidence, ReceiptEvidence
-from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
 

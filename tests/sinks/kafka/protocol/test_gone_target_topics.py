@@ -8,17 +8,23 @@ from pathlib import Path
 
 import pytest
 from tests.checkpoints.map_rows import run_of
-from tests.fakes.clients import SleepingClock
-from tests.fakes.clients import client_of as sleeping_client_of
+from tests.fakes.clients import SleepingClock, client_of as sleeping_client_of
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned, route_to
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.protocol import actions
+from shallow_mirror.sinks.kafka.protocol import (
+    DecidedTxn,
+    LogEvidence,
+    ReceiptEvidence,
+    TxnFate,
+    TxnPerformer,
+    WrittenRange,
+    actions,
+    judge,
+)
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, ReceiptEvidence, TxnFate, WrittenRange, judge
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer
 from shallow_mirror.types import SlotTxn, TargetPartition
 
 TOPIC_ID = route_to("copy").target_topic_id

@@ -10,10 +10,10 @@ import pytest
 from tests.fakes.changes import dropped_after, dropped_before, error
 from tests.sinks.two_strict_clusters import Clusters, client_of
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.cluster_metadata import FetchSpeed, PathSpeeds, SendSpeed
+from shallow_mirror.broker import Cluster, PathSpeeds
+from shallow_mirror.broker.cluster.cluster_metadata import FetchSpeed, SendSpeed
 from shallow_mirror.broker.net.error_codes import CONCURRENT_TRANSACTIONS
-from shallow_mirror.broker.produce.transactions import EndTxnAnswer, end_txn, init_producer_id
+from shallow_mirror.broker.produce.txn import EndTxnAnswer, end_txn, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ProducerEpochFencedError
 from shallow_mirror.sinks.kafka.protocol.next_round import EPOCHS_FOR_S, METADATA_FOR_S, NextRound

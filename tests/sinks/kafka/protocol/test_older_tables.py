@@ -15,19 +15,17 @@ from tests.fakes.changes import error
 from tests.sinks.two_strict_clusters import A, Clusters, client_of, planned
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import RUN_SUPERSEDED
-from shallow_mirror.broker.produce.transactions import begin_describe_txn, init_producer_id
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment, first_rows_at
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.net import RUN_SUPERSEDED
+from shallow_mirror.broker.produce.txn import begin_describe_txn, init_producer_id
+from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import OlderTablesError, RetriableError
-from shallow_mirror.sinks.base import SlotRound, observe_nothing
-from shallow_mirror.sinks.kafka.kafka_sink import KafkaSink
-from shallow_mirror.sinks.kafka.protocol.run_guard import RunGuard
-from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
-from shallow_mirror.sinks.slot_values import SlotResult
+from shallow_mirror.sinks import SlotResult, observe_nothing
+from shallow_mirror.sinks.base import SlotRound
+from shallow_mirror.sinks.kafka import KafkaSink, RunGuard
+from shallow_mirror.sinks.kafka.protocol import TxnPerformer, recover
 from shallow_mirror.types import TargetPartition
 
 pytestmark = pytest.mark.thorough

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.fakes.clients import SleepingClock
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.stall_detector import USUAL_S, StallDetector
 

@@ -9,24 +9,19 @@ from typing import Any
 
 import pytest
 from tests.fakes.changes import error, held
-from tests.fakes.clients import SleepingClock
-from tests.fakes.clients import client_of as sleeping_client_of
+from tests.fakes.clients import SleepingClock, client_of as sleeping_client_of
 from tests.fakes.peers import NOW_MS, transactional
 from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, planned, route_to
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import end_txn, init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions
-from shallow_mirror.checkpoints.ledger.commit_metadata import RunIdentity
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.schema import DecidedSegment
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.produce.txn import add_partitions, end_txn, init_producer_id
+from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.protocol import actions, txn_performer
+from shallow_mirror.sinks.kafka.protocol import DecidedTxn, LogEvidence, WrittenRange, actions, inspect_logs, txn_performer
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.protocol.txn_inspection import inspect_logs
-from shallow_mirror.sinks.kafka.protocol.txn_outcome import DecidedTxn, LogEvidence, WrittenRange
 from shallow_mirror.sinks.kafka.protocol.txn_performer import TxnPerformer, recover
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 

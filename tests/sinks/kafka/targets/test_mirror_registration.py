@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from shallow_mirror.sinks.kafka import RingMirror, find_rings
 from shallow_mirror.sinks.kafka.targets.mirror_registration import MAX_HOPS, Origin, upstream_of
-from shallow_mirror.sinks.kafka.targets.replication_rings import RingMirror, find_rings
 
 
 def origin(**changes: Any) -> Origin:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shallow_mirror.broker.cluster.cluster_metadata import TopicMetadata
+from shallow_mirror.broker import TopicMetadata
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import (
     NO_LIMIT_MS,
     are_limits_unknown,

@@ -11,9 +11,9 @@ import pytest
 from tests.sinks.two_strict_clusters import A, Clusters, client_of, create_target
 from tests.support.mirror_runs import config
 
-from shallow_mirror.broker.cluster import missing_topics
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.cluster import topic_presence as missing_topics
+from shallow_mirror.checkpoints import Position
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy

@@ -16,7 +16,7 @@ from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 from shallow_mirror.broker.net import path_log, transport
 from shallow_mirror.broker.net.path_log import PathLog
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.slots import slot_task
 
 BATCH_BYTES = 100_000

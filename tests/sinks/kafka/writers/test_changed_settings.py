@@ -13,12 +13,13 @@ from tests.sinks.kafka.writers.test_preserved_writer import placed, preserving
 from tests.sinks.two_strict_clusters import A, Clusters, client_of, create_target, planned, route_to
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import TopicSettingsError
+from shallow_mirror.sinks import RoutedTopic, Side
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.preserved_settings import SETTINGS_EVERY_S, PreservedSettings
-from shallow_mirror.sinks.slot_values import RoutedTopic, Side
+from shallow_mirror.sinks.kafka.targets.settings import PreservedSettings
+from shallow_mirror.sinks.kafka.targets.settings.preserved_settings import SETTINGS_EVERY_S
 
 pytestmark = pytest.mark.thorough
 

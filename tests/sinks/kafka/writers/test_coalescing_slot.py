@@ -11,10 +11,9 @@ from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, create_targe
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.errors import BatchRefusedError
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_values import SlotResult
-from shallow_mirror.sinks.slots import slot_task
-from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
+from shallow_mirror.sinks import SlotResult
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE, slot_task
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 ROUTES = {"orders": route_to("young", replace(LIMITS, coalesce_bytes=1 << 14))}

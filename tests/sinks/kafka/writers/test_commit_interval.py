@@ -10,8 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.fakes.changes import after
 from tests.fakes.clients import SleepingClock
 from tests.fakes.slow_link import SlowLink
@@ -21,14 +20,13 @@ from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, create_targe
 from tests.support.examples import examples
 from tests.support.record_batches import batch, marker, record
 
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_values import SlotResult
-from shallow_mirror.sinks.slots import slot_task
-from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
+from shallow_mirror.sinks import SlotResult
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
+from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE, slot_task
 from shallow_mirror.types import BatchLimits, PlannedRange, SegmentKind, SourcePartition
-from shallow_mirror.wire.batches.header import BATCH_HEADER_BYTES, CONTROL_BIT
+from shallow_mirror.wire import BATCH_HEADER_BYTES, CONTROL_BIT
 
 INTERVAL_MS = 2_000.0
 """Less than a client waits for a response."""

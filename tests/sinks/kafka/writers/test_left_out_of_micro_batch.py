@@ -12,14 +12,14 @@ from tests.checkpoints.map_rows import SOURCE, TARGET, run_of
 from tests.sinks.micro_batches import NothingAhead, micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
-from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner
-from shallow_mirror.checkpoints.rows.positions import Position
+from shallow_mirror.checkpoints import Position
+from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
+from shallow_mirror.sinks import Side, SlotResult, UnfinishedRange
 from shallow_mirror.sinks.kafka.protocol import actions
 from shallow_mirror.sinks.kafka.protocol.target_availability import TargetAvailability
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 from shallow_mirror.sinks.micro_batches.micro_batch import refuse_left_out
-from shallow_mirror.sinks.slot_values import Side, SlotResult, UnfinishedRange
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition
 
 A, B = (SOURCE._replace(partition=partition) for partition in (0, 1))

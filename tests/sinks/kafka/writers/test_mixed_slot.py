@@ -11,11 +11,11 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.two_strict_clusters import LIMITS, A, Clusters, client_of, planned
 from tests.support.record_batches import batch
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
-from shallow_mirror.sinks.slot_values import RoutedTopic
+from shallow_mirror.sinks import RoutedTopic
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.types import SegmentKind, SourcePartition
 
 

@@ -11,10 +11,9 @@ from tests.sinks.kafka.writers.test_preserved_writer import placed, preserving
 from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, planned
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.streaming.planning.planner_config import PlannerConfig
-from shallow_mirror.streaming.planning.source_offsets import SourceOffsets
+from shallow_mirror.streaming.planning import PlannerConfig, SourceOffsets
 
 
 @pytest.mark.parametrize("start", [-1, NOW_MS], ids=["latest", "a time"])

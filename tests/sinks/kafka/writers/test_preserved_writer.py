@@ -14,21 +14,19 @@ from tests.fakes.record_rules import header_of
 from tests.sinks.two_strict_clusters import LIMITS, A, B, Clusters, client_of, create_target, planned, route_to
 from tests.support.record_batches import batch, marker, record
 
-from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster.send_pace import SendPace
-from shallow_mirror.broker.net.error_codes import PRODUCER_FORGOTTEN
+from shallow_mirror.broker.net import PRODUCER_FORGOTTEN
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, PreservedLogDamagedError, RetriableError, TargetDataLossError
-from shallow_mirror.sinks.kafka.preserved.log_guard import GuardTimes
+from shallow_mirror.sinks import RoutedTopic, SlotResult
+from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.writers import slot_target
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
-from shallow_mirror.sinks.slot_values import RoutedTopic, SlotResult
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, slot_target
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import IsolationLevel, SegmentKind, SourcePartition, TopicPartition
-from shallow_mirror.wire.batches.batch_index import BatchIndex, index_batches
-from shallow_mirror.wire.batches.restamp import restamp
-from shallow_mirror.wire.records.fillers import Fillers, find_fillers
+from shallow_mirror.wire.batches import BatchIndex, index_batches, restamp
+from shallow_mirror.wire.records import Fillers, find_fillers
 
 P = 77
 TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)

@@ -15,9 +15,9 @@ from tests.support.record_batches import batch, marker, record
 from tests.verify.mirrored import changed, flipped
 
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, MirrorError
-from shallow_mirror.sinks.slot_values import SlotResult
-from shallow_mirror.sinks.slots import slot_task
-from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE, Refusal
+from shallow_mirror.sinks import SlotResult
+from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE, slot_task
+from shallow_mirror.sinks.slots.quarantine_policy import Refusal
 from shallow_mirror.types import PlannedRange, QuarantineLimits, SegmentKind, SourcePartition
 
 TARGET = "young"

@@ -12,8 +12,8 @@ from tests.sinks.slots.test_left_out_ranges import left
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.cluster import missing_topics
-from shallow_mirror.sinks.kafka.writers.kafka_slot_job import KafkaSlotJob
+from shallow_mirror.broker.cluster import topic_presence as missing_topics
+from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from tests.support.deadlines import wait_until
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker.cluster import worker_clients
-from shallow_mirror.checkpoints.logs.quarantined_batches import QuarantinedBatch
+from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.sinks.kafka.writers.kafka_slot_job import FAR_RESPONSES, NEAR_RESPONSES
-from shallow_mirror.sinks.slots.quarantine_policy import UNLIMITED_QUARANTINE
+from shallow_mirror.sinks.slots import UNLIMITED_QUARANTINE
 from shallow_mirror.types import SegmentKind
 
 SMALL_FETCH = 1 << 15

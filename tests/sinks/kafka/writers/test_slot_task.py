@@ -12,9 +12,8 @@ from tests.sinks.spark_rows import rows_of
 from tests.sinks.two_strict_clusters import A, B, Clusters, client_of, create_target, payloads, planned, route_to, run_kafka_slot
 from tests.support.record_batches import batch, marker, record
 
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.produce.transactions import init_producer_id
-from shallow_mirror.broker.produce.txn_additions import add_partitions_and_offsets
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.produce.txn import add_partitions_and_offsets, init_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -26,8 +25,8 @@ from shallow_mirror.errors import (
     RetriableError,
     TargetDataLossError,
 )
+from shallow_mirror.sinks import SlotResult
 from shallow_mirror.sinks.kafka.writers.kafka_slot_job import PreparedTxn
-from shallow_mirror.sinks.slot_values import SlotResult
 from shallow_mirror.sinks.slots import slot_task
 from shallow_mirror.types import (
     BatchLimits,

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.sinks.micro_batches.spark_failures import find_unfit_python, raising_unfit_python
+from shallow_mirror.sinks.micro_batches import find_unfit_python, raising_unfit_python
 
 MISSING = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "pyspark/serializers.py", line 454, in loads

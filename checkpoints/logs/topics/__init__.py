@@ -1,0 +1,27 @@
+"""Topics that were created, deleted, forgotten or paused."""
+
+from typing import TYPE_CHECKING
+
+from shallow_mirror.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from shallow_mirror.checkpoints.logs.topics.controls import (
+        NO_CONTROLS as NO_CONTROLS,
+        Controls as Controls,
+        TopicControls as TopicControls,
+    )
+    from shallow_mirror.checkpoints.logs.topics.created_topics import (
+        CreatedTopic as CreatedTopic,
+        CreatedTopicsTable as CreatedTopicsTable,
+    )
+    from shallow_mirror.checkpoints.logs.topics.deleted_topics import (
+        DeletedTopicsTable as DeletedTopicsTable,
+        TopicIncarnation as TopicIncarnation,
+    )
+    from shallow_mirror.checkpoints.logs.topics.forgotten_topics import (
+        NOTHING_FORGOTTEN as NOTHING_FORGOTTEN,
+        ForgottenTopics as ForgottenTopics,
+        is_closed as is_closed,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,72 @@
+"""Driver: the settings of target topics with preserved offsets, compared again while the mirror runs.
+
+The start refuses a topic whose settings would move records, show fillers or change times. Anybody may set them later, and a
+Produce response shows one of them only (LogAppendTime, `writers/preserved_writer.py`). What is written between a change and the
+next look is as the setting makes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from shallow_mirror.broker import Cluster
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.sinks.kafka.targets import target_topic_policy
+from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TOPICS_PER_LOOK, settings_of
+from shallow_mirror.sinks.slot_values import RoutedTopic
+
+_log = logging.getLogger(__name__)
+
+SETTINGS_EVERY_S = 5.0
+"""How often settings are compared, before the tasks of a round start; with more than TOPICS_PER_LOOK topics, some of them."""
+
+_LOOK_MS = 5_000
+
+
+class PreservedSettings:
+    """Of one query. Its start has compared the settings a moment ago."""
+
+    def __init__(self, target: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._target, self._clock = target, clock
+        self._looked_at = clock()
+        self._begin = 0
+        self._problems: dict[str, str] = {}
+
+    def problems(self, routes: Mapping[str, RoutedTopic], deadline: Deadline) -> Mapping[str, str]:
+        """Return why nothing may be written to a target topic, by source topic; of an earlier look if none is due.
+
+        Raises RetriableError if the target does not answer.
+        """
+        preserved = {source: route for source, route in sorted(routes.items()) if route.is_preserved}
+        if not preserved or self._clock() - self._looked_at < SETTINGS_EVERY_S:
+            return self._problems
+        chosen = self._chosen(list(preserved))
+        try:
+            # A topic that was deleted has no settings: the task that would write to it finds that out.
+            every = [preserved[source].target_topic for source in chosen]
+            listed = self._target.metadata(every, deadline.sooner(_LOOK_MS)).topics
+            chosen = [source for source in chosen if listed[preserved[source].target_topic].error_code == 0]
+            names = [preserved[source].target_topic for source in chosen]
+            settings = settings_of(self._target, names, target_topic_policy.OF_PRESERVED, deadline.sooner(_LOOK_MS))
+        except RetriableError as error:
+            _log.info("settings of preserved target topics are compared again later: %s", error)
+            return self._problems  # tasks do not reach the target either, or will be looked at before the next round
+        self._looked_at = self._clock()
+        self._problems = {source: text for source, text in self._problems.items() if source in preserved and source not in chosen}
+        for source in chosen:
+            route, of_topic = preserved[source], settings[preserved[source].target_topic]
+            if isinstance(of_topic, ConfigError):
+                problem: str | None = f"cannot be checked: {of_topic}"
+            else:
+                problem = target_topic_policy.changed_problem(of_topic, is_compacted=route.is_compacted)
+            if problem is not None:
+                self._problems[source] = f"target topic {route.target_topic} {problem}"
+        return self._problems
+
+    def _chosen(self, names: Sequence[str]) -> Sequence[str]:
+        begin = self._begin if self._begin < len(names) else 0
+        self._begin = begin + TOPICS_PER_LOOK
+        return names[begin : self._begin]

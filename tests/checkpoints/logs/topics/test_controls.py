@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+
+from shallow_mirror.checkpoints.logs.topics import TopicIncarnation
+from shallow_mirror.checkpoints.logs.topics.controls import Controls
+from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS, ControlAction, ControlRow
+from shallow_mirror.errors import OffsetMapConflictError
+
+
+def test_of_each_topic_the_newest_row_counts(tmp_path: Path) -> None:
+    controls = Controls.open(str(tmp_path))
+    assert controls.paused() == {}
+    controls.add("pause", ["a", "b"])
+    controls.add("resume", ["b"])
+    controls.add("resume", ["never paused"])
+    assert Controls.open(str(tmp_path)).paused().keys() == {"a"}
+    controls.add("pause", ["b"])
+    controls.add("resume", ["a"])
+    assert controls.paused().keys() == {"b"}
+
+
+def test_a_table_of_an_earlier_release_takes_what_is_forgotten(tmp_path: Path) -> None:
+    before = CONTROLS.to_arrow([ControlRow(sequence=1, topic="a", action="pause", at_ms=1, host="h", pid=1)])
+    write_deltalake(str(tmp_path / "controls"), before.drop_columns(["topic_id"]))
+    controls = Controls.open(str(tmp_path))
+    assert controls.paused().keys() == {"a"}
+    controls.forget([TopicIncarnation("a", "id of a")], ["a"])
+    assert controls.paused() == {}
+    assert controls.read().forgotten.at_ms.keys() == {TopicIncarnation("a", "id of a")}
+
+
+def test_a_damaged_table_is_an_error(tmp_path: Path) -> None:
+    Controls.open(str(tmp_path)).add("pause", ["a"])
+    (tmp_path / "controls" / "_delta_log" / "00000000000000000000.json").write_text("nonsense", encoding="utf-8")
+    with pytest.raises(OffsetMapConflictError, match="controls is not a readable Delta table"):
+        Controls.open(str(tmp_path)).paused()
+
+
+def test_a_migration_and_an_operator_do_not_undo_each_other(tmp_path: Path) -> None:
+    controls = Controls.open(str(tmp_path))
+    controls.add("hand-over", ["a"])
+    assert _topics(controls) == {"requested": ["a"]}
+    controls.add("handed-over", ["a"])
+    actions: tuple[ControlAction, ...] = ("pause", "resume", "pause")
+    for action in actions:
+        controls.add(action, ["a"])
+        assert _topics(controls) == {"handed_over": ["a"]} | ({"paused": ["a"]} if action == "pause" else {})
+        assert controls.read().without_cycle == frozenset("a")
+    assert controls.read().returned == frozenset()
+    controls.add("take-back", ["a"])
+    assert _topics(controls) == {"paused": ["a"]}
+    assert (controls.read().without_cycle, controls.read().returned) == (frozenset(), frozenset("a"))
+    controls.add("hand-over", ["a"])
+    assert _topics(controls) == {"paused": ["a"], "requested": ["a"]}, "what was confirmed concerns an earlier hand-over"
+    controls.add("resume", ["a"])
+    assert _topics(controls) == {"requested": ["a"]}
+    assert [interval.until_ms for interval in controls.paused_intervals()] == [None]
+
+
+def test_a_topic_that_was_handed_over_to_this_mirror_before_is_not_returned_to_it(tmp_path: Path) -> None:
+    """The other mirror does not copy it any more: a rollback that is aborted lets this one continue."""
+    controls = Controls.open(str(tmp_path))
+    actions: tuple[ControlAction, ...] = ("receive", "hand-over", "handed-over", "take-back")
+    for action in actions:
+        controls.add(action, ["a"])
+    assert (controls.read().without_cycle, controls.read().returned) == (frozenset("a"), frozenset())
+
+
+def _topics(controls: Controls) -> dict[str, list[str]]:
+    """Return the topics in each state, without empty states."""
+    state = controls.read()
+    of_states = {"paused": state.paused, "requested": state.requested, "handed_over": state.handed_over}
+    assert state.not_copied == {topic for topics in of_states.values() for topic in topics}
+    return {name: sorted(topics) for name, topics in of_states.items() if topics}
+
+
+def test_a_resume_of_an_earlier_release_takes_a_topic_back(tmp_path: Path) -> None:
+    controls = Controls.open(str(tmp_path))
+    actions: tuple[ControlAction, ...] = ("hand-over", "handed-over", "resume")
+    for action in actions:
+        controls.add(action, ["a"])
+    assert controls.read().not_copied == frozenset()
