@@ -13,7 +13,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.sinks.slots.test_left_out_ranges import USERS, Run, copied, left, with_users
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 
-from shallow_mirror.broker.cluster import topic_presence as missing_topics
+from shallow_mirror.broker.cluster import topic_presence
 from shallow_mirror.broker.fetch import range_reader, range_retries
 from shallow_mirror.broker.produce.txn import coordinator_requests
 from shallow_mirror.errors import TopicGoneError, TopicRecreatedError
@@ -33,7 +33,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (range_reader, slot_task, kafka_batches):
         monkeypatch.setattr(module, "PARTITION_PATIENCE_MS", 150.0)
     monkeypatch.setattr(range_retries, "TRIES_BEFORE_GONE", 2)
-    for module in (missing_topics, coordinator_requests):
+    for module in (topic_presence, coordinator_requests):
         monkeypatch.setattr(module, "NEW_TOPIC_PATIENCE_MS", 1.0)
 
 

@@ -12,7 +12,7 @@ from tests.sinks.two_strict_clusters import A, Clusters, client_of, create_targe
 from tests.support.mirror_runs import config
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import topic_presence as missing_topics
+from shallow_mirror.broker.cluster import topic_presence
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -81,7 +81,7 @@ def test_with_isolation_a_start_leaves_out_a_target_topic_that_is_gone_and_prepa
     was: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(missing_topics, "NEW_TOPIC_PATIENCE_MS", 1.0)
+    monkeypatch.setattr(topic_presence, "NEW_TOPIC_PATIENCE_MS", 1.0)
     clusters.source.create_topic("users", 1)
     limits = dict.fromkeys(target_topic_policy.TIMESTAMP_LIMITS, str(target_topic_policy.NO_LIMIT_MS))
     create_target(clusters.target, "users", 1, **limits, **target_topic_policy.FORCED_WHERE_PRESERVED)

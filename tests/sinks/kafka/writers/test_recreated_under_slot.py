@@ -12,13 +12,13 @@ from tests.sinks.slots.test_left_out_ranges import left
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned
 from tests.support.record_batches import batch, marker
 
-from shallow_mirror.broker.cluster import topic_presence as missing_topics
+from shallow_mirror.broker.cluster import topic_presence
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missing_topics, "NEW_TOPIC_PATIENCE_MS", 1.0)
+    monkeypatch.setattr(topic_presence, "NEW_TOPIC_PATIENCE_MS", 1.0)
 
 
 def job_of(clusters: Clusters, *, is_preserved: bool, **changes: Any) -> KafkaSlotJob:
