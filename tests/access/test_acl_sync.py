@@ -13,7 +13,7 @@ from tests.support import mirror_runs as runs
 from tests.support.acl_stores import FakeStore
 
 from shallow_mirror.access import AccessPass, acl_sync
-from shallow_mirror.access.sync import SHOWN, AccessSync, AclPasses
+from shallow_mirror.access.sync import SHOWN, AccessSync, acl_passes
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
 from shallow_mirror.config import MirrorConfig
@@ -48,7 +48,7 @@ def _shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_differences_are_logged_before_they_are_created(caplog: pytest.LogCaptureFixture) -> None:
     target = FakeStore()
-    done = AclPasses(config(), FakeStore(ORDERS, DENIED, OTHER), target).run_pass(NOW)
+    done = acl_passes(config(), FakeStore(ORDERS, DENIED, OTHER), target).run_pass(NOW)
     assert done == AccessPass(at_ms=NOW_MS, created=2, not_copied=1)
     assert target.existing == {ORDERS, DENIED}
     assert caplog.messages == [
@@ -60,7 +60,7 @@ def test_differences_are_logged_before_they_are_created(caplog: pytest.LogCaptur
 
 def test_report_only_logs_each_difference_once_and_creates_nothing(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeStore(ORDERS), FakeStore()
-    passes = AclPasses(config(report_only=True), source, target)
+    passes = acl_passes(config(report_only=True), source, target)
     assert [passes.run_pass(NOW).lacking for _ in range(2)] == [1, 1]
     source.existing.add(DENIED)
     assert passes.run_pass(NOW).lacking == 2
@@ -71,19 +71,19 @@ def test_report_only_logs_each_difference_once_and_creates_nothing(caplog: pytes
 
 def test_many_differences_are_shortened_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     acls = [Acl(ORDERS.pattern, f"User:{number}", AclOperation.READ) for number in range(SHOWN + 5)]
-    AclPasses(config(report_only=True), FakeStore(*acls), FakeStore()).run_pass(NOW)
+    acl_passes(config(report_only=True), FakeStore(*acls), FakeStore()).run_pass(NOW)
     assert len(caplog.messages) == SHOWN + 1
     assert caplog.messages[-1] == "acls: and 5 more differences"
 
 
 def test_nothing_is_deleted_unless_the_mirror_file_says_so() -> None:
     source, target = FakeStore(ORDERS), FakeStore(ORDERS, STALE)
-    assert AclPasses(config(), source, target).run_pass(NOW) == AccessPass(at_ms=NOW_MS)
+    assert acl_passes(config(), source, target).run_pass(NOW) == AccessPass(at_ms=NOW_MS)
     assert STALE in target.existing
-    reporting = AclPasses(config(delete=True, report_only=True), source, target)
+    reporting = acl_passes(config(delete=True, report_only=True), source, target)
     assert reporting.run_pass(NOW).deleted == 0
     assert STALE in target.existing
-    assert AclPasses(config(delete=True), source, target).run_pass(NOW) == AccessPass(at_ms=NOW_MS, deleted=1)
+    assert acl_passes(config(delete=True), source, target).run_pass(NOW) == AccessPass(at_ms=NOW_MS, deleted=1)
     assert target.existing == {ORDERS}
 
 
@@ -97,7 +97,7 @@ def test_delete_needs_the_name_of_the_mirrors_user() -> None:
 def test_what_the_target_refuses_is_a_problem_of_the_pass() -> None:
     target = FakeStore()
     target.refused = {DENIED}
-    done = AclPasses(config(), FakeStore(ORDERS, DENIED), target).run_pass(NOW)
+    done = acl_passes(config(), FakeStore(ORDERS, DENIED), target).run_pass(NOW)
     assert (done.lacking, done.created) == (2, 0)
     assert done.problem is not None
     assert done.problem.startswith(
@@ -108,7 +108,7 @@ def test_what_the_target_refuses_is_a_problem_of_the_pass() -> None:
 def test_a_principal_without_an_entry_ends_the_pass_before_it_changes_anything() -> None:
     target = FakeStore()
     with pytest.raises(ConfigError, match=r"has no entry for User:anna"):
-        AclPasses(config(principals_only=True), FakeStore(ORDERS), target).run_pass(NOW)
+        acl_passes(config(principals_only=True), FakeStore(ORDERS), target).run_pass(NOW)
     assert target.existing == set()
 
 

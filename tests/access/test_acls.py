@@ -13,7 +13,7 @@ from tests.support.acl_stores import FakeStore
 from tests.support.exit_codes import exit_code
 
 from shallow_mirror.access import acls as acl_copy, view
-from shallow_mirror.access.acls import AclReport, acl_rules, copy_between
+from shallow_mirror.access.acls import AclCopy, AclReport, acl_rules
 from shallow_mirror.broker.admin.access import Acl, AclEffect, AclOperation, ResourceKind, ResourcePattern
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
@@ -22,6 +22,11 @@ ORDERS = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:anna", AclOper
 SECRET = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:anna", AclOperation.READ, AclEffect.DENY, "10.0.0.9")
 GROUP = Acl(ResourcePattern(ResourceKind.GROUP, "billing"), "User:anna", AclOperation.READ)
 OTHER = Acl(ResourcePattern(ResourceKind.TOPIC, "other"), "User:anna", AclOperation.READ)
+LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "mirror", "sasl.password": "${env:PASSWORD}"}
+WITH_LOGIN = {
+    "alias": "west",
+    "client": {"bootstrap.servers": "127.0.0.1:2", "security.protocol": "sasl_plaintext", **LOGIN},
+}
 STALE = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:anna", AclOperation.DESCRIBE_CONFIGS)
 
 
@@ -41,10 +46,10 @@ def config(**changes: Any) -> MirrorConfig:
 
 
 def copied(
-    source: FakeStore, target: FakeStore, *, is_applied: bool = False, is_deleting: bool = False, **changes: Any
+    source: FakeStore, store: FakeStore, *, is_applied: bool = False, is_deleting: bool = False, **changes: Any
 ) -> AclReport:
-    chosen = config(**changes)
-    return copy_between(source, target, chosen, acl_rules(chosen), is_applied=is_applied, is_deleting=is_deleting)
+    copy = AclCopy(config(**changes), source, store, is_deleting=is_deleting)
+    return copy.apply(copy.compare()) if is_applied else copy.compare()
 
 
 def test_nothing_is_changed_without_apply() -> None:
@@ -78,20 +83,22 @@ def test_an_allow_is_withheld_where_its_deny_is_refused() -> None:
     assert not report.is_done
 
 
-def test_what_the_source_does_not_have_is_deleted_only_on_request() -> None:
+def test_what_the_source_does_not_have_is_deleted_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD", "x")
     source, target = FakeStore(ORDERS), FakeStore(ORDERS, STALE)
     report = copied(source, target, is_applied=True)
     assert report.plan.to_delete == (STALE,)
     assert report.deleted == ()
     assert report.is_done
-    assert copied(source, target, is_applied=True, is_deleting=True).deleted == (STALE,)
+    assert copied(source, target, is_applied=True, is_deleting=True, target=WITH_LOGIN).deleted == (STALE,)
     assert target.existing == {ORDERS}
 
 
-def test_a_refused_deletion_is_left() -> None:
+def test_a_refused_deletion_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD", "x")
     target = FakeStore(ORDERS, STALE)
     target.refused = {STALE}
-    report = copied(FakeStore(ORDERS), target, is_applied=True, is_deleting=True)
+    report = copied(FakeStore(ORDERS), target, is_applied=True, is_deleting=True, target=WITH_LOGIN)
     assert [left.entry for left in report.left] == [STALE]
     assert not report.is_done
     assert report.deleted == ()
@@ -108,9 +115,7 @@ def test_principals_without_an_entry_end_it_before_anything_is_done() -> None:
 
 def test_the_mirrors_own_user_is_the_one_it_logs_in_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PASSWORD", "x")
-    login = {"sasl.mechanism": "PLAIN", "sasl.username": "mirror", "sasl.password": "${env:PASSWORD}"}
-    client = {"bootstrap.servers": "127.0.0.1:2", "security.protocol": "sasl_plaintext", **login}
-    assert acl_rules(config(target={"alias": "west", "client": client})).mirror_principal == "User:mirror"
+    assert acl_rules(config(target=WITH_LOGIN)).mirror_principal == "User:mirror"
     assert acl_rules(config()).mirror_principal is None
 
 

@@ -24,7 +24,7 @@ from tests.support.guarded_clusters import (
     super_user,
 )
 
-from shallow_mirror.access.acls import copy_acls
+from shallow_mirror.access.acls import AclCopy, AclReport, acl_stores
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin.access import (
     Acl,
@@ -61,6 +61,11 @@ def guarded(guarded_pair: Guarded) -> Guarded:
         runs.create_topic(guarded_pair.source.bootstrap, name)
         runs.create_topic(guarded_pair.target.bootstrap, f"east.{name}")
     return guarded_pair
+
+
+def copy_acls(config: MirrorConfig, *, is_applied: bool = False, is_deleting: bool = False) -> AclReport:
+    copy = AclCopy(config, *acl_stores(config), is_deleting=is_deleting)
+    return copy.apply(copy.compare()) if is_applied else copy.compare()
 
 
 def topic(name: str, match: PatternKind = PatternKind.LITERAL) -> ResourcePattern:

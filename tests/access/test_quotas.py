@@ -16,7 +16,7 @@ from tests.support.mirror_runs import wait_for
 
 from shallow_mirror import cli
 from shallow_mirror.access.quotas import quota_stores
-from shallow_mirror.access.sync import QuotaPasses
+from shallow_mirror.access.sync import quota_passes
 from shallow_mirror.broker.admin.access import Quota, QuotaClient, QuotaEntity
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config import MirrorConfig
@@ -151,7 +151,7 @@ def test_a_running_mirror_logs_differences_and_then_creates_them(clusters: Clust
 
     def pass_of(**quotas: Any) -> Any:
         config = MirrorConfig.from_document(document(clusters, quotas=quotas), folder=Path("/tmp"))
-        return QuotaPasses(config, *quota_stores(config)).run_pass(now)
+        return quota_passes(config, *quota_stores(config)).run_pass(now)
 
     assert pass_of(**settings).lacking == 1
     assert clusters.target.quotas == {APP: {RATE: 7.0}}

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from shallow_mirror.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shallow_mirror.access.acls import copy_acls as copy_acls
+    from shallow_mirror.access.acls import AclCopy as AclCopy, acl_stores as acl_stores
     from shallow_mirror.access.plan import AccessPass as AccessPass
-    from shallow_mirror.access.quotas import copy_quotas as copy_quotas
+    from shallow_mirror.access.quotas import QuotaCopy as QuotaCopy, quota_stores as quota_stores
     from shallow_mirror.access.sync import acl_sync as acl_sync, quota_sync as quota_sync
     from shallow_mirror.access.view import show_acls as show_acls, show_quotas as show_quotas
 else:

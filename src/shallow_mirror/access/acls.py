@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from shallow_mirror.access.acl_plan import AclPlan, plan_acls, ready_allows, unnamed_principals
 from shallow_mirror.access.acl_rules import AclRules
-from shallow_mirror.access.comparison import AccessReport, documents, require_named, stores_of
+from shallow_mirror.access.comparison import AccessCopy, AccessReport, documents, require_named, stores_of
 from shallow_mirror.access.plan import NotCopied
 from shallow_mirror.broker.admin.access import Acl, AclClient
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 
 _WITHHELD = "a Deny that limits it was refused"
 
@@ -36,57 +37,66 @@ class AclStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclReport(AccessReport[AclPlan, Acl]):
-    deleted: tuple[Acl, ...] = ()
+    is_deleting: bool = False
+
+    noun: ClassVar[str] = "ACL"
+    refused: ClassVar[str] = "did not take"
 
     def changes_document(self) -> dict[str, Any]:
         return {"to_delete": documents(self.plan.to_delete), "deleted": documents(self.deleted)}
 
+    def differences(self) -> list[str]:
+        lacking = [f"{self.target} lacks: {acl}" for acl in self.plan.to_create]
+        return lacking + [f"{self.source} does not have: {acl}" for acl in self.plan.to_delete if self.is_deleting]
 
-def copy_acls(config: MirrorConfig, *, is_applied: bool = False, is_deleting: bool = False) -> AclReport:
-    """Compare the ACLs of both clusters; with `is_applied`, create what the target lacks, with `is_deleting` delete as well.
+    def outcome(self) -> str:
+        if not (self.created or self.deleted or self.left):
+            return ""
+        return f"{counted(len(self.created), 'ACL')} created, {len(self.deleted)} deleted, {len(self.left)} refused or withheld"
 
-    Raises ConfigError where a cluster has no authorizer, where a permission or an entry of `acls.principals` is missing, and
-    RetriableError where a cluster does not answer: the same call continues.
-    """
-    rules = acl_rules(config)
-    if is_deleting and rules.mirror_principal is None:
-        raise ConfigError(
-            "--delete needs the name of the mirror's own user at the target, whose ACLs must stay, and only target.client with "
-            "sasl.username has it: delete the ACLs that are shown with kafka-acls.sh"
+
+class AclCopy(AccessCopy[AclReport]):
+    """`is_deleting`: ACLs for reading that the source does not have are deleted at the target."""
+
+    def __init__(self, config: MirrorConfig, source: AclStore, target: AclStore, *, is_deleting: bool) -> None:
+        self._config = config
+        self._rules = acl_rules(config)
+        self._source = source
+        self._target = target
+        self._is_deleting = is_deleting
+        if is_deleting and self._rules.mirror_principal is None:
+            raise ConfigError(
+                "--delete needs the name of the mirror's own user at the target, whose ACLs must stay, and only target.client "
+                "with sasl.username has it: delete the ACLs that are shown with kafka-acls.sh"
+            )
+
+    def compare(self) -> AclReport:
+        config, source_acls = self._config, self._source.read()
+        require_named(unnamed_principals(source_acls, self._rules))
+        return AclReport(
+            mirror=config.mirror,
+            source=config.source_cluster_name,
+            target=config.target_cluster_name,
+            plan=plan_acls(source_acls, self._target.read(), self._rules),
+            is_deleting=self._is_deleting,
         )
-    source, target = acl_stores(config)
-    return copy_between(source, target, config, rules, is_applied=is_applied, is_deleting=is_deleting)
+
+    def apply(self, report: AclReport) -> AclReport:
+        created, left = _create(self._target, report.plan)
+        to_delete = report.plan.to_delete if self._is_deleting else ()
+        refused = self._target.delete(to_delete)
+        return replace(
+            report,
+            is_applied=True,
+            created=tuple(created),
+            deleted=tuple(acl for acl in to_delete if acl not in refused),
+            left=(*left, *(NotCopied(acl, reason) for acl, reason in refused.items())),
+        )
 
 
 def acl_stores(config: MirrorConfig, *, timeout_s: float = math.inf) -> tuple[AclStore, AclStore]:
     """Return the ACLs of the source and of the target. `timeout_s`: of each request; less where `request.timeout.ms` is."""
     return stores_of(config, AclClient, timeout_s)
-
-
-def copy_between(
-    source: AclStore, target: AclStore, config: MirrorConfig, rules: AclRules, *, is_applied: bool, is_deleting: bool
-) -> AclReport:
-    """Do as `copy_acls` between two clusters."""
-    report = compare_acls(source, target, config, rules)
-    return apply_plan(target, report, is_deleting=is_deleting) if is_applied else report
-
-
-def compare_acls(source: AclStore, target: AclStore, config: MirrorConfig, rules: AclRules) -> AclReport:
-    """Return what the target lacks, without changing anything. Raises as `copy_acls`."""
-    source_acls = source.read()
-    require_named(unnamed_principals(source_acls, rules))
-    plan = plan_acls(source_acls, target.read(), rules)
-    return AclReport(mirror=config.mirror, source=config.source_cluster_name, target=config.target_cluster_name, plan=plan)
-
-
-def apply_plan(target: AclStore, report: AclReport, *, is_deleting: bool) -> AclReport:
-    """Create what the target lacks, with `is_deleting` delete as well. Return the report with what became of it."""
-    plan = report.plan
-    created, left = _create(target, plan)
-    refused = target.delete(plan.to_delete) if is_deleting else {}
-    deleted = tuple(acl for acl in plan.to_delete if is_deleting and acl not in refused)
-    left += [NotCopied(acl, reason) for acl, reason in refused.items()]
-    return replace(report, is_applied=True, created=tuple(created), deleted=deleted, left=tuple(left))
 
 
 def _create(target: AclStore, plan: AclPlan) -> tuple[list[Acl], list[NotCopied[Acl]]]:

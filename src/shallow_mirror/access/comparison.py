@@ -1,23 +1,48 @@
-"""Driver: what the target of a mirror lacks of the source's ACLs or quotas, and what became of it."""
+"""Driver: ACLs or quotas of a mirror's two clusters: what the target lacks, and what became of it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from shallow_mirror.access.plan import AccessEntry, AccessPlan, E, NotCopied
+from shallow_mirror.access.plan import AccessEntry, AccessPass, AccessPlan, E, NotCopied
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 
 P = TypeVar("P", bound=AccessPlan[Any])
+R = TypeVar("R", bound="AccessReport[Any, Any]")
 Store = TypeVar("Store")
+
+_REFUSED_SHOWN = 3
+"""Refused entries in the text of a problem."""
+
+
+class AccessCopy(ABC, Generic[R]):
+    """What a mirror's target needs of the source's ACLs, or of its quotas; the command and the running mirror use the same.
+
+    Raises ConfigError where a cluster has no authorizer, where a permission or an entry of `acls.principals` is missing, and
+    RetriableError where a cluster does not answer: the same call continues.
+    """
+
+    @abstractmethod
+    def compare(self) -> R:
+        """Return what the target lacks, without changing anything."""
+
+    @abstractmethod
+    def apply(self, report: R) -> R:
+        """Create what the target lacks, and change what is to be changed. Return the report with what became of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessReport(ABC, Generic[P, E]):
-    """The plan, and with `is_applied` what became of it. `left`: what the target refused, or what was withheld."""
+    """The plan, and with `is_applied` what became of it."""
+
+    noun: ClassVar[str]
+    refused: ClassVar[str]
+    """What the target did with the entries of `left`, in the text of a problem."""
 
     mirror: str
     source: str
@@ -25,7 +50,10 @@ class AccessReport(ABC, Generic[P, E]):
     plan: P
     is_applied: bool = False
     created: tuple[E, ...] = ()
+    updated: tuple[E, ...] = ()
+    deleted: tuple[E, ...] = ()
     left: tuple[NotCopied[E], ...] = ()
+    """What the target refused, or what was withheld."""
 
     @property
     def is_done(self) -> bool:
@@ -47,9 +75,35 @@ class AccessReport(ABC, Generic[P, E]):
             **self.changes_document(),
         }
 
+    def as_pass(self, at_ms: int) -> AccessPass:
+        """Return the counts of a pass that ended with this report."""
+        return AccessPass(
+            at_ms=at_ms,
+            lacking=len(self.plan.to_create) - len(self.created),
+            created=len(self.created) + len(self.updated),
+            deleted=len(self.deleted),
+            not_copied=len(self.plan.not_copied),
+            problem=self._problem(),
+        )
+
+    def _problem(self) -> str | None:
+        if not self.left:
+            return None
+        shown = "; ".join(f"{left.entry}: {left.reason}" for left in self.left[:_REFUSED_SHOWN])
+        more = f"; and {len(self.left) - _REFUSED_SHOWN} more" if len(self.left) > _REFUSED_SHOWN else ""
+        return f"{self.target} {self.refused} {counted(len(self.left), self.noun)}: {shown}{more}"
+
     @abstractmethod
     def changes_document(self) -> dict[str, Any]:
         """Return as JSON values what is to be changed, or was, of what the target has."""
+
+    @abstractmethod
+    def differences(self) -> list[str]:
+        """Return a sentence for each entry that is to be created or changed."""
+
+    @abstractmethod
+    def outcome(self) -> str:
+        """Return how many entries were created and changed; empty: nothing was to be done."""
 
 
 def documents(entries: Iterable[AccessEntry]) -> list[dict[str, Any]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from shallow_mirror.access.comparison import AccessReport, documents, require_named, stores_of
+from shallow_mirror.access.comparison import AccessCopy, AccessReport, documents, require_named, stores_of
 from shallow_mirror.access.plan import NotCopied
 from shallow_mirror.access.quota_plan import QuotaPlan, QuotaRules, plan_quotas, unnamed_users
 from shallow_mirror.broker.admin.access import Quota, QuotaClient
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.plurals import counted
 
 ANONYMOUS = "ANONYMOUS"
 """Kafka's user of a connection without login and certificate."""
@@ -31,50 +32,58 @@ class QuotaStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaReport(AccessReport[QuotaPlan, Quota]):
-    updated: tuple[Quota, ...] = ()
+    noun: ClassVar[str] = "quota"
+    refused: ClassVar[str] = "refused"
 
     def changes_document(self) -> dict[str, Any]:
         return {"different": documents(self.plan.different), "updated": documents(self.updated)}
 
+    def differences(self) -> list[str]:
+        lacking = [f"{self.target} lacks: {quota}" for quota in self.plan.to_create]
+        return lacking + [f"{self.target} has another value: {entry}" for entry in self.plan.different]
 
-def copy_quotas(config: MirrorConfig, *, is_applied: bool = False, is_updating: bool = False) -> QuotaReport:
-    """Compare the quotas of both clusters; with `is_applied`, create what the target lacks, with `is_updating` also set others.
+    def outcome(self) -> str:
+        if not (self.created or self.updated):
+            return ""
+        return f"{counted(len(self.created), 'quota')} created, {len(self.updated)} updated"
 
-    Raises ConfigError where a permission or an entry of `acls.principals` is missing, and RetriableError where a cluster does not
-    answer: the same call continues.
-    """
-    source, target = quota_stores(config)
-    report = compare_quotas(source, target, config)
-    return apply_quotas(target, report, is_updating=is_updating) if is_applied else report
+
+class QuotaCopy(AccessCopy[QuotaReport]):
+    """`is_updating`: quotas that have another value at the target are set there."""
+
+    def __init__(self, config: MirrorConfig, source: QuotaStore, target: QuotaStore, *, is_updating: bool) -> None:
+        self._config = config
+        self._source = source
+        self._target = target
+        self._is_updating = is_updating
+
+    def compare(self) -> QuotaReport:
+        config, rules, source_quotas = self._config, quota_rules(self._config), self._source.read()
+        require_named(unnamed_users(source_quotas, rules))
+        return QuotaReport(
+            mirror=config.mirror,
+            source=config.source_cluster_name,
+            target=config.target_cluster_name,
+            plan=plan_quotas(source_quotas, self._target.read(), rules),
+        )
+
+    def apply(self, report: QuotaReport) -> QuotaReport:
+        plan = report.plan
+        updates = [entry.wanted for entry in plan.different] if self._is_updating else []
+        wanted = [*plan.to_create, *updates]
+        refused = self._target.set(wanted) if wanted else {}
+        return replace(
+            report,
+            is_applied=True,
+            created=tuple(quota for quota in plan.to_create if quota not in refused),
+            updated=tuple(quota for quota in updates if quota not in refused),
+            left=tuple(NotCopied(quota, reason) for quota, reason in refused.items()),
+        )
 
 
 def quota_stores(config: MirrorConfig, *, timeout_s: float = math.inf) -> tuple[QuotaStore, QuotaStore]:
     """Return the quotas of the source and of the target. `timeout_s`: of each call; less where `request.timeout.ms` is."""
     return stores_of(config, QuotaClient, timeout_s)
-
-
-def compare_quotas(source: QuotaStore, target: QuotaStore, config: MirrorConfig) -> QuotaReport:
-    """Return what the target lacks, without changing anything. Raises as `copy_quotas`."""
-    rules = quota_rules(config)
-    source_quotas = source.read()
-    require_named(unnamed_users(source_quotas, rules))
-    plan = plan_quotas(source_quotas, target.read(), rules)
-    return QuotaReport(mirror=config.mirror, source=config.source_cluster_name, target=config.target_cluster_name, plan=plan)
-
-
-def apply_quotas(target: QuotaStore, report: QuotaReport, *, is_updating: bool) -> QuotaReport:
-    """Create what the target lacks, with `is_updating` also set what has another value there. Return the report with that."""
-    plan = report.plan
-    updates = [entry.wanted for entry in plan.different] if is_updating else []
-    wanted = [*plan.to_create, *updates]
-    refused = target.set(wanted) if wanted else {}
-    return replace(
-        report,
-        is_applied=True,
-        created=tuple(quota for quota in plan.to_create if quota not in refused),
-        updated=tuple(quota for quota in updates if quota not in refused),
-        left=tuple(NotCopied(quota, reason) for quota, reason in refused.items()),
-    )
 
 
 def quota_rules(config: MirrorConfig) -> QuotaRules:

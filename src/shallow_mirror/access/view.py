@@ -86,7 +86,7 @@ def render_acls(report: AclReport) -> RenderableType:
     """Return the table of all ACLs but those that both clusters have."""
     return _render(
         report,
-        noun="ACL",
+        noun=report.noun,
         planned=f"{len(report.plan.to_delete):,} not at the source",
         applied=f"{len(report.deleted):,} deleted, {len(report.left):,} refused or withheld",
         changes=_deletions(report),
@@ -116,7 +116,7 @@ def render_quotas(report: QuotaReport) -> RenderableType:
     """Return the table of all quotas but those that both clusters have with the same value."""
     return _render(
         report,
-        noun="quota",
+        noun=report.noun,
         planned=f"{len(report.plan.different):,} with another value",
         applied=f"{len(report.updated):,} updated, {len(report.left):,} refused",
         changes=_updates(report),

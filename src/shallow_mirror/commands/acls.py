@@ -24,12 +24,14 @@ def acls(
 
     The target never allows what the source does not. The exit code is 1 while the target lacks ACLs.
     """
-    from shallow_mirror.access import copy_acls, show_acls
+    from shallow_mirror.access import AclCopy, acl_stores, show_acls
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_deleting and not is_applied:
         raise ConfigError("--delete requires --apply")
-    report = copy_acls(load_mirror(conf, "acls"), is_applied=is_applied, is_deleting=is_deleting)
+    config = load_mirror(conf, "acls")
+    copy = AclCopy(config, *acl_stores(config), is_deleting=is_deleting)
+    report = copy.apply(copy.compare()) if is_applied else copy.compare()
     show_acls(report, stdout_console(), as_json=as_json)
     if not report.is_done:
         raise typer.Exit(EXIT_DIFFERENT)
@@ -48,12 +50,14 @@ def quotas(
 
     The mirror itself is never limited, and no quota is removed. The exit code is 1 while the target lacks quotas.
     """
-    from shallow_mirror.access import copy_quotas, show_quotas
+    from shallow_mirror.access import QuotaCopy, quota_stores, show_quotas
     from shallow_mirror.operations.status_view import stdout_console
 
     if is_updating and not is_applied:
         raise ConfigError("--update requires --apply")
-    report = copy_quotas(load_mirror(conf, "quotas"), is_applied=is_applied, is_updating=is_updating)
+    config = load_mirror(conf, "quotas")
+    copy = QuotaCopy(config, *quota_stores(config), is_updating=is_updating)
+    report = copy.apply(copy.compare()) if is_applied else copy.compare()
     show_quotas(report, stdout_console(), as_json=as_json)
     if not report.is_done:
         raise typer.Exit(EXIT_DIFFERENT)
