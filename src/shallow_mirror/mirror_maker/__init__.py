@@ -1,0 +1,1 @@
+"""For the cli: configurations of MirrorMaker 2 as mirror files."""
