@@ -59,6 +59,15 @@ def test_the_wheel_is_typed_and_carries_its_licence(wheel: set[str]) -> None:
     assert {Path(name).name for name in wheel if "/licenses/" in name} == {"LICENSE", "NOTICE"}
 
 
+@pytest.mark.thorough
+def test_the_wheel_holds_the_files_that_init_writes(wheel: set[str], repository: Path) -> None:
+    starter_files = repository / "src" / "shallow_mirror" / "starter-files"
+    wanted = {path for pattern in ("*", "kubernetes/*", "systemd/*") for path in starter_files.glob(pattern) if path.is_file()}
+    assert len(wanted) > len(list(starter_files.iterdir()))
+    in_wheel = {name for name in wheel if name.startswith("shallow_mirror/starter-files/")}
+    assert in_wheel == {f"shallow_mirror/starter-files/{path.relative_to(starter_files)}" for path in wanted}
+
+
 def test_mypy_checks_every_module(repository: Path, modules: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository)
     sources, options = process_options([])

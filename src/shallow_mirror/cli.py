@@ -21,6 +21,7 @@ from shallow_mirror.commands.broken_surroundings import explaining_surroundings
 from shallow_mirror.commands.forget import forget
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_mirror_maker import import_mirror_maker
+from shallow_mirror.commands.init import init
 from shallow_mirror.commands.local import demo, local_kafka
 from shallow_mirror.commands.migrate import migrate
 from shallow_mirror.commands.options import exit_code_of
@@ -57,6 +58,7 @@ for command in (
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(archive, name="archive")
 app.add_typer(migrate, name="migrate")
+app.command()(init)
 app.command("import")(import_mirror_maker)
 app.command()(demo)
 app.command("local-kafka")(local_kafka)
@@ -65,7 +67,7 @@ app.command("local-kafka")(local_kafka)
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
 _READING_COMMANDS = (
     "preflight", "status", "translate", "groups", "acls", "quotas", "schemas", "topology", "recover", "verify", "quarantine",
-    "report", "import",
+    "report", "import", "init",
 )  # fmt: skip
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""
