@@ -336,4 +336,4 @@ def test_local_kafka_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_
     _put(monkeypatch, "shallow_mirror.local_kafka.command", run_local_kafka=lambda *args: asked.append(args))
     assert exit_code("local-kafka", "--clusters", "1", "--folder", str(tmp_path)) == 0
     assert exit_code("local-kafka", "--brokers", "3") == 0
-    assert asked == [(1, "4.3.0", tmp_path, 1), (2, "4.3.0", None, 3)]
+    assert asked == [(1, "4.4.0", tmp_path, 1), (2, "4.4.0", None, 3)]

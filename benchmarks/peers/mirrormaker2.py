@@ -14,7 +14,7 @@ import urllib.request
 
 from benchmarks.link import SIDES
 from benchmarks.peers.peer import Job, Peer, PeerFailedError, log_tail, started
-from shallow_mirror.local_kafka.jars import CONNECT_JAR_SET, KAFKA_VERSION, jars_of, java_executable
+from shallow_mirror.local_kafka.jars import CONNECT_JAR_SET, MIRROR_MAKER_VERSION, jars_of, java_executable
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.local_kafka.properties import logging_option, logging_text, properties_text
 
@@ -72,9 +72,9 @@ class MirrorMaker2(Peer):
         (self._port,) = free_ports(1)
         worker, logging = job.folder / "worker.properties", job.folder / "logging.properties"
         worker.write_text(properties_text(self._worker(job)), encoding="utf-8")
-        logging.write_text(logging_text(KAFKA_VERSION), encoding="utf-8")
+        logging.write_text(logging_text(MIRROR_MAKER_VERSION), encoding="utf-8")
         classes = jars_of(CONNECT_JAR_SET)[0].parent
-        command = [java_executable(), *JVM, logging_option(KAFKA_VERSION, logging), "-cp", f"{classes}/*"]
+        command = [java_executable(), *JVM, logging_option(MIRROR_MAKER_VERSION, logging), "-cp", f"{classes}/*"]
         return started(job, [*command, "org.apache.kafka.connect.cli.ConnectDistributed", str(worker)])
 
     def _worker(self, job: Job) -> dict[str, str]:

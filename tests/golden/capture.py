@@ -25,11 +25,11 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.producer import ProduceRequest
 from tests.support.record_batches import batch, record
 
-from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION
+from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION, PREVIOUS_KAFKA_VERSION
 from shallow_mirror.local_kafka.node import LocalKafka
 
 FOLDER = Path(__file__).parent
-VERSIONS = (KAFKA_VERSION, OLD_KAFKA_VERSION)
+VERSIONS = (KAFKA_VERSION, PREVIOUS_KAFKA_VERSION, OLD_KAFKA_VERSION)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FIRST_MS = 1_714_521_600_000
 CLEANS_AT_ONCE = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}

@@ -10,7 +10,7 @@ from tests.support.mirror_runs import delete_topics_ending
 
 from shallow_mirror.demo.traffic import TOPICS, TrafficReport, write_traffic
 from shallow_mirror.local_kafka import stop_clusters
-from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION, OLDEST_KAFKA_VERSION
+from shallow_mirror.local_kafka.jars import KAFKA_VERSION, OLD_KAFKA_VERSION, OLDEST_KAFKA_VERSION, PREVIOUS_KAFKA_VERSION
 from shallow_mirror.local_kafka.node import LocalKafka
 
 SEED = 28
@@ -29,8 +29,9 @@ class Release(NamedTuple):
 
 
 OLDEST, OLD = Release(OLDEST_KAFKA_VERSION), Release(OLD_KAFKA_VERSION)
+PREVIOUS = Release(PREVIOUS_KAFKA_VERSION, 2)
 BEFORE_KIP_890, NEWEST = Release(KAFKA_VERSION, 0), Release(KAFKA_VERSION, 2)
-ALL = (OLDEST, OLD, BEFORE_KIP_890, NEWEST)
+ALL = (OLDEST, OLD, PREVIOUS, BEFORE_KIP_890, NEWEST)
 
 
 class Brokers:

@@ -17,17 +17,24 @@ from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.local_kafka import start_clusters, stop_clusters
-from shallow_mirror.local_kafka.jars import KAFKA_VERSION, JarSet, Module, jars_of
+from shallow_mirror.local_kafka.jars import PREVIOUS_KAFKA_VERSION, JarSet, Module, jars_of
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.verify import verify_mirror
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(600)]
 
+# The storage is a class of the broker's own tests and fits one release: that of the last one with published tests.
 STORAGE = JarSet(
-    name=f"tiered-storage-{KAFKA_VERSION}",
+    name=f"tiered-storage-{PREVIOUS_KAFKA_VERSION}",
     modules=(
-        Module(organisation="org.apache.kafka", name="kafka-storage", version=KAFKA_VERSION, transitive=False, classifier="test"),
+        Module(
+            organisation="org.apache.kafka",
+            name="kafka-storage",
+            version=PREVIOUS_KAFKA_VERSION,
+            transitive=False,
+            classifier="test",
+        ),
     ),
 )
 PARTITIONS, RECORDS = 3, 6_000
@@ -57,7 +64,8 @@ def clusters(no_child_process_is_left: None, tmp_path: Path) -> Iterator[list[Lo
         "remote.log.manager.task.interval.ms": "500",
         "remote.fetch.max.wait.ms": "1",
     }
-    nodes = [*start_clusters(tmp_path / "source", 1, properties=settings), *start_clusters(tmp_path / "target", 1)]
+    source = start_clusters(tmp_path / "source", 1, PREVIOUS_KAFKA_VERSION, properties=settings)
+    nodes = [*source, *start_clusters(tmp_path / "target", 1)]
     yield nodes
     stop_clusters(nodes)
 

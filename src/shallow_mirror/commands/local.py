@@ -18,7 +18,7 @@ def demo(keep: Annotated[bool, typer.Option("--keep", help="Keep the files of th
 def local_kafka(
     clusters: Annotated[int, typer.Option(min=1, max=9, help="Number of clusters.")] = 2,
     brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers of each cluster.")] = 1,
-    version: Annotated[str, typer.Option(help="Kafka version; tested with 2.8.2, 3.9.2 and 4.3.0.")] = "4.3.0",
+    version: Annotated[str, typer.Option(help="Kafka version; tested with 2.8.2, 3.9.2, 4.3.0 and 4.4.0.")] = "4.4.0",
     folder: Annotated[
         Path | None,
         typer.Option(

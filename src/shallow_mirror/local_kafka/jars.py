@@ -20,7 +20,8 @@ from xml.sax.saxutils import quoteattr
 
 from shallow_mirror.errors import ConfigError, MirrorError
 
-KAFKA_VERSION = "4.3.0"
+KAFKA_VERSION = "4.4.0"
+PREVIOUS_KAFKA_VERSION = "4.3.0"
 OLD_KAFKA_VERSION = "3.9.2"
 OLDEST_KAFKA_VERSION = "2.8.2"
 """With ZooKeeper; the oldest minor release that the mirror speaks to."""
@@ -79,8 +80,8 @@ def kafka_jar_set(version: str) -> JarSet:
     major, minor, _ = (int(number) for number in version.split("."))
     if (major, minor) < _OLDEST_THAT_STARTS:
         raise ConfigError(
-            f"Kafka version {version}: local brokers are 2.4.0 or later; tested are {OLDEST_KAFKA_VERSION}, {OLD_KAFKA_VERSION} "
-            f"and {KAFKA_VERSION}, and a mirror needs Kafka 2.8 or later"
+            f"Kafka version {version}: local brokers are 2.4.0 or later; tested are {OLDEST_KAFKA_VERSION}, {OLD_KAFKA_VERSION}, "
+            f"{PREVIOUS_KAFKA_VERSION} and {KAFKA_VERSION}, and a mirror needs Kafka 2.8 or later"
         )
     kafka = Module(organisation="org.apache.kafka", name="kafka_2.13", version=version)
     binding = _LOGGING if major >= 4 else Module(organisation="org.slf4j", name="slf4j-reload4j", version="1.7.36")
@@ -120,11 +121,14 @@ def _delta_modules(spark_module: str, delta: str, unitycatalog: str) -> tuple[Mo
     return (*own, *catalog)
 
 
+MIRROR_MAKER_VERSION = PREVIOUS_KAFKA_VERSION
+"""Of the published figures. Its clients speak to brokers of any release here."""
+
 CONNECT_JAR_SET = JarSet(
-    name=f"connect-{KAFKA_VERSION}",
+    name=f"connect-{MIRROR_MAKER_VERSION}",
     modules=(
         *(
-            Module(organisation="org.apache.kafka", name=name, version=KAFKA_VERSION)
+            Module(organisation="org.apache.kafka", name=name, version=MIRROR_MAKER_VERSION)
             for name in ("connect-mirror", "connect-runtime")
         ),
         _LOGGING,

@@ -285,7 +285,7 @@ def test_times_too_far_apart_for_one_batch_stay_in_their_own() -> None:
     assert copy(batches).sent == batches
 
 
-@pytest.mark.parametrize("name", ["fetch-codecs-4.3.0", "fetch-compacted-4.3.0"])
+@pytest.mark.parametrize("name", ["fetch-codecs-4.4.0", "fetch-compacted-4.4.0"])
 def test_captured_batches_become_one_without_losing_a_record(name: str) -> None:
     for captured in reads(name):
         log = [
