@@ -60,7 +60,9 @@ def test_a_kafka_version_is_three_numbers(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2.0.1", "2.3.1", "0.11.0"])
 def test_a_kafka_that_has_no_such_jars_is_refused_before_anything_is_fetched(version: str) -> None:
-    with pytest.raises(ConfigError, match=r"2\.4\.0 or later; tested are 2\.8\.2, 3\.9\.2, 4\.3\.0 and 4\.4\.0, .* Kafka 2\.8 or later"):
+    with pytest.raises(
+        ConfigError, match=r"2\.4\.0 or later; tested are 2\.8\.2, 3\.9\.2, 4\.3\.0 and 4\.4\.0, .* Kafka 2\.8 or later"
+    ):
         kafka_jar_set(version)
     assert kafka_jar_set("2.4.0").name == "kafka-2.4.0"
 
