@@ -39,9 +39,9 @@ def _with_this_python(program: str, *options: str) -> Callable[[Path], list[str]
     return lambda folder: [sys.executable, str(PROGRAMS / program), *options]
 
 
-def java_command(program: str) -> list[str]:
+def java_command(program: str, kafka_version: str = KAFKA_VERSION) -> list[str]:
     """Return the command of a Java program: one source file, which the JDK compiles at its start."""
-    jars = kafka_jars(KAFKA_VERSION)
+    jars = kafka_jars(kafka_version)
     return [java_executable(), "-XX:TieredStopAtLevel=1", "-cp", f"{jars[0].parent}/*", str(PROGRAMS / program)]
 
 

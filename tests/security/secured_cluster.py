@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tests.security.certificates import DAY, NOW, Authority, Identity
-from tests.security.token_endpoint import AUDIENCE, TokenEndpoint
+from tests.security.token_endpoint import AUDIENCE, ISSUER, TokenEndpoint
 from tests.support.mirror_runs import admin
 
 from shallow_mirror.local_kafka.node import LocalKafka
@@ -130,6 +130,7 @@ class SecuredCluster:
             "oauthbearer.sasl.server.callback.handler.class": _OAUTH_HANDLER,
             "sasl.oauthbearer.jwks.endpoint.url": self.tokens.jwks_file.as_uri(),
             "sasl.oauthbearer.expected.audience": AUDIENCE,
+            "sasl.oauthbearer.expected.issuer": ISSUER,  # required since 4.4.0
         }
 
     def __enter__(self) -> Self:

@@ -158,13 +158,16 @@ def test_a_password_that_was_changed_ends_a_connection_at_its_next_session(
     cluster.close()
 
 
-def test_a_token_of_a_callable_is_taken_and_one_of_another_audience_refused(secured: SecuredCluster, topic_name: str) -> None:
+def test_a_token_of_a_callable_is_taken_and_one_of_another_audience_or_issuer_refused(
+    secured: SecuredCluster, topic_name: str
+) -> None:
     kept = {name: value for name, value in secured.properties("OAUTH").items() if not name.startswith("sasl.oauthbearer")}
     properties = kept | {"oauth_cb": f"{__name__}:token_of_test", "sasl.oauthbearer.config": users.CLIENT_ID}
     _endpoints[:] = [secured.tokens]
     assert cluster_id(properties) == secured.node.cluster_id
     ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
-    assert "refused the token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:token_for_others"})
+    for other in ("token_for_others", "token_by_others"):
+        assert "refused the token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:{other}"})
 
 
 _endpoints: list[TokenEndpoint] = []
@@ -176,6 +179,10 @@ def token_of_test(config: str) -> tuple[str, float]:
 
 def token_for_others(config: str) -> tuple[str, float]:
     return _endpoints[0].token(config, aud="others"), time.time() + 600
+
+
+def token_by_others(config: str) -> tuple[str, float]:
+    return _endpoints[0].token(config, iss="https://others.example.org"), time.time() + 600
 
 
 _ADVICE = re.compile(r"grant (?P<operation>\w+) on (?P<resource>topic|group|transactional id) (?P<name>\S+)$")

@@ -16,7 +16,7 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-AUDIENCE = "kafka"
+AUDIENCE, ISSUER = "kafka", "https://tokens.example.org"
 
 
 def _url64(raw: bytes) -> str:
@@ -47,7 +47,8 @@ class TokenEndpoint:
 
     def token(self, client_id: str, **claims: Any) -> str:
         now = int(time.time())
-        payload = {"sub": client_id, "iat": now, "exp": now + self.lives_for_s, "aud": AUDIENCE, "scope": "mirror"} | claims
+        payload = {"sub": client_id, "iat": now, "exp": now + self.lives_for_s, "iss": ISSUER, "aud": AUDIENCE, "scope": "mirror"}
+        payload |= claims
         parts = [_url64(json.dumps(section).encode()) for section in ({"alg": "RS256", "kid": "k", "typ": "JWT"}, payload)]
         signature = self._key.sign(".".join(parts).encode(), padding.PKCS1v15(), hashes.SHA256())
         self.issued.append(".".join([*parts, _url64(signature)]))

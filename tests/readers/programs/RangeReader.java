@@ -4,6 +4,7 @@
 
 import java.io.BufferedReader;
 import java.io.BufferedWriter;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.OutputStreamWriter;
 import java.io.PrintWriter;
@@ -14,18 +15,18 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.Map;
+import java.util.Properties;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.utils.AppInfoParser;
 
 public class RangeReader {
     private static final long SILENCE_NS = 60_000_000_000L;
 
     public static void main(String[] arguments) throws Exception {
         var out = new PrintWriter(new BufferedWriter(new OutputStreamWriter(System.out, StandardCharsets.UTF_8)));
-        out.println("version\t" + AppInfoParser.getVersion());
+        out.println("version\t" + version());
         out.flush();
         var requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String request = requests.readLine(); request != null; request = requests.readLine()) {
@@ -96,5 +97,14 @@ public class RangeReader {
         if (field != null) {
             digest.update(field);
         }
+    }
+
+    /** Of the client. Its class for that, AppInfoParser, moved to an internal package in 4.4.0. */
+    private static String version() throws IOException {
+        var properties = new Properties();
+        try (var file = KafkaConsumer.class.getResourceAsStream("/kafka/kafka-version.properties")) {
+            properties.load(file);
+        }
+        return properties.getProperty("version");
     }
 }

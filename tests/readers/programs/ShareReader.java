@@ -1,21 +1,22 @@
 // Reads a topic with the Java share consumer, from its earliest offset on: BOOTSTRAP TOPIC START COUNT. START is ignored.
 
+import java.io.IOException;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.StringDeserializer;
-import org.apache.kafka.common.utils.AppInfoParser;
 
 public class ShareReader {
     private static final long QUIET_NS = 3_000_000_000L;
 
     public static void main(String[] arguments) throws Exception {
-        System.out.println("version\t" + AppInfoParser.getVersion());
+        System.out.println("version\t" + version());
         String group = "share-of-" + arguments[1];
         Map<String, Object> settings = Map.of("bootstrap.servers", arguments[0], "group.id", group);
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", (Object) arguments[0]))) {
@@ -36,5 +37,14 @@ public class ShareReader {
                 }
             }
         }
+    }
+
+    /** Of the client. Its class for that, AppInfoParser, moved to an internal package in 4.4.0. */
+    private static String version() throws IOException {
+        var properties = new Properties();
+        try (var file = KafkaShareConsumer.class.getResourceAsStream("/kafka/kafka-version.properties")) {
+            properties.load(file);
+        }
+        return properties.getProperty("version");
     }
 }
