@@ -16,7 +16,9 @@ def main() -> None:
     delta_jars()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        spark = local_session("shallow-mirror image", cores=1, log_file=folder / "spark.log", archives_classes=True)
+        spark = local_session(
+            "shallow-mirror image", cores=1, log_file=folder / "spark.log", archives_classes=True, waits_for_archive=True
+        )
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
         writer = rows.writeStream.foreachBatch(lambda batch, _number: batch.mapInArrow(lambda rows: rows, batch.schema).toArrow())
         query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(processingTime="0 seconds").start()

@@ -1,7 +1,10 @@
-"""Driver: an archive of the classes of Spark's JVM (AppCDS), written at the end of the first run, used by later starts.
+"""Driver: an archive of the classes of Spark's JVM (AppCDS), written after the first run, used by later starts.
 
 Finding, verifying and linking some ten thousand classes is most of what Spark's start costs. Java maps the archive instead. It
 checks on its own that the archive is of the same Java and the same jars, and starts without it, with a warning, if not.
+
+Java writes it when its process ends, for ten CPU seconds and longer. A run does not wait for that: a process of its own
+(`archive_keeper.py`) stays until the JVM has ended. Where such a process would be ended with the run, the run waits.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ import hashlib
 import logging
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shallow_mirror.local_kafka import cache_folder
 from shallow_mirror.streaming.spark.economies import Economy, or_without
@@ -23,6 +28,9 @@ from shallow_mirror.streaming.spark.economies import Economy, or_without
 _log = logging.getLogger(__name__)
 
 _WRITTEN_WITHIN_S = 60.0
+"""Where the run waits for it."""
+_KEPT_WITHIN_S = 300.0
+"""Where another process does, which then kills the JVM."""
 _LEFT_AFTER_S = 600.0
 """What a killed run has written is removed by a start that comes so much later."""
 
@@ -69,9 +77,46 @@ class ClassArchive:
             if time.time() - left.stat().st_mtime > _LEFT_AFTER_S:
                 left.unlink(missing_ok=True)
 
-    def keep_at_exit(self, jvm: subprocess.Popen[bytes]) -> None:
-        """At the end of this process, end `jvm`, wait until it has written the archive, and put that into its place."""
-        atexit.register(self.end_and_keep, jvm)
+    def keep_at_exit(self, gateway: Any, log_file: Path, *, waits: bool) -> None:
+        """At the end of this process, let the JVM of `gateway` write the archive, and put that into its place.
+
+        `waits`: this process stays until then, else it ends, and another one stays, whose messages are in `log_file`.
+        """
+        if waits or _is_main_process_of_unit():
+            atexit.register(self.end_and_keep, gateway.proc)
+        else:
+            atexit.register(self.hand_over, gateway, log_file)
+
+    def hand_over(self, gateway: Any, log_file: Path) -> None:
+        """Start the process that ends the JVM of `gateway` and keeps what it writes. Returns at once."""
+        with or_without(Economy.CLASS_ARCHIVE):
+            jvm = gateway.proc
+            if jvm.poll() is not None:
+                return  # it was killed, or has run out of memory: the run said so
+            # What reads the output of this process, such as a pipe of a shell, waits for all that can write to it.
+            for stream in (gateway.jvm.java.lang.System.out, gateway.jvm.java.lang.System.err):
+                stream.close()
+            self._start_keeper(jvm, log_file)
+            _log.info(
+                "an archive of Spark's classes, with which later starts are faster, is written in background: %s", self.path
+            )
+
+    def _start_keeper(self, jvm: subprocess.Popen[bytes], log_file: Path) -> None:
+        assert jvm.stdin is not None
+        keeper = Path(__file__).with_name("archive_keeper.py")
+        command = [sys.executable, "-I", str(keeper), str(jvm.pid), str(self.written_path), str(self.path), str(_KEPT_WITHIN_S)]
+        os.posix_spawn(
+            sys.executable,
+            command,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, jvm.stdin.fileno(), 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log_file), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,  # an interrupt of the terminal is for the run
+        )
+        jvm.stdin.close()  # the keeper has its own
 
     def end_and_keep(self, jvm: subprocess.Popen[bytes]) -> None:
         with or_without(Economy.CLASS_ARCHIVE):
@@ -90,6 +135,11 @@ class ClassArchive:
             self.written_path.replace(self.path)
         else:
             _log.warning("Java has written no archive of Spark's classes: the next start takes as long as this one")
+
+
+def _is_main_process_of_unit() -> bool:
+    """Return whether systemd started this process: at its end it kills the other processes of the unit (`KillMode`)."""
+    return os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())
 
 
 def jvm_options_text(options: Iterable[str]) -> str:

@@ -174,12 +174,14 @@ def local_session(
     delta_jars: Sequence[Path] = (),
     log_file: Path,
     archives_classes: bool = False,
+    waits_for_archive: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only where its jars are given.
 
     `cores`: tasks at the same time. `archives_classes`: start the JVM with the archive of its classes, and where there is none
-    yet, write it at the end. `settings`: further ones. Raises ConfigError where the switch of economies has an unknown name.
+    yet, let it write one when this process ends. `waits_for_archive`: this process then ends after the JVM, for an image or
+    a container that ends with it. `settings`: further ones. Raises ConfigError where the switch of economies has an unknown name.
     """
     check_switches()
     log_file = log_file.resolve()
@@ -194,7 +196,7 @@ def local_session(
 
     _log.info("starting Spark; its log is %s", log_file)
     interrupt_handler = signal.getsignal(signal.SIGINT)
-    spark = _started_with_archive(start) if archives_classes else start(None)
+    spark = _started_with_archive(start, log_file, waits=waits_for_archive) if archives_classes else start(None)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt_handler)  # Spark's handler cancels the micro-batch that a stop should finish
     return spark
@@ -209,7 +211,7 @@ def _start(app_name: str, cores: int, settings: Mapping[str, str]) -> Any:
     return builder.getOrCreate()
 
 
-def _started_with_archive(start: Callable[[ClassArchive | None], Any]) -> Any:
+def _started_with_archive(start: Callable[[ClassArchive | None], Any], log_file: Path, *, waits: bool) -> Any:
     """Return the session that `start` returns, with the archive of classes if there can be one, else without."""
     classes = None
     if is_used(Economy.CLASS_ARCHIVE):
@@ -225,7 +227,7 @@ def _started_with_archive(start: Callable[[ClassArchive | None], Any]) -> Any:
         return start(None)
     if not is_written:
         with or_without(Economy.CLASS_ARCHIVE):
-            classes.keep_at_exit(spark.sparkContext._gateway.proc)
+            classes.keep_at_exit(spark.sparkContext._gateway, log_file, waits=waits)
     return spark
 
 

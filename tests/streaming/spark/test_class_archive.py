@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from shallow_mirror.streaming.spark import class_archive
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
 
 
@@ -103,6 +111,99 @@ def test_a_jvm_that_wrote_none_is_reported(java: str, jars: Path, tmp_path: Path
         archive.end_and_keep(jvm("0"))
     assert "has written no archive" in caplog.text
     assert not archive.is_written
+
+
+def gateway_of(process: subprocess.Popen[bytes]) -> Any:
+    """As of py4j. Its JVM writes nothing to the streams of the run."""
+    closed: list[str] = []
+    system = SimpleNamespace(**{name: SimpleNamespace(close=partial(closed.append, name)) for name in ("out", "err")})
+    return SimpleNamespace(
+        proc=process, jvm=SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=system))), closed=closed
+    )
+
+
+def jvm_until_sigterm(script: str) -> subprocess.Popen[bytes]:
+    handler = f"import signal, sys; signal.signal(signal.SIGTERM, lambda *_: ({script}, sys.exit())); print(flush=True)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{handler}; signal.pause()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    return process
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # the limit of the test ends it
+        time.sleep(0.02)
+
+
+def test_another_process_ends_the_jvm_and_keeps_what_it_writes(java: str, jars: Path, tmp_path: Path) -> None:
+    archive = archive_of(java, jars, tmp_path)
+    process = jvm_until_sigterm(f"open({str(archive.written_path)!r}, 'w').write('classes')")
+    gateway = gateway_of(process)
+    archive.hand_over(gateway, tmp_path / "spark.log")
+    assert gateway.closed == ["out", "err"]
+    assert process.wait() == 0
+    until(lambda: archive.is_written)
+    assert archive.path.read_text() == "classes"
+    assert not archive.written_path.exists()
+    os.wait()
+
+
+def test_a_jvm_that_wrote_nothing_for_the_other_process_is_in_sparks_log(java: str, jars: Path, tmp_path: Path) -> None:
+    archive, log = archive_of(java, jars, tmp_path), tmp_path / "spark.log"
+    log.write_text("before\n")
+    process = jvm_until_sigterm("0")
+    archive.hand_over(gateway_of(process), log)
+    process.wait()
+    os.wait()
+    assert log.read_text() == (
+        "before\nWARN Java has written no archive of Spark's classes: the next start takes as long as this one\n"
+    )
+
+
+def test_a_jvm_that_does_not_end_is_killed_and_leaves_nothing(
+    java: str, jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_archive, "_KEPT_WITHIN_S", 0.2)
+    archive, log = archive_of(java, jars, tmp_path), tmp_path / "spark.log"
+    process = jvm_until_sigterm(f"open({str(archive.written_path)!r}, 'w').write('half'), signal.pause()")
+    archive.hand_over(gateway_of(process), log)
+    assert process.wait() == -signal.SIGKILL
+    os.wait()
+    assert "has not ended within 0 s" in log.read_text()
+    assert not archive.is_written
+    assert not archive.written_path.exists()
+
+
+def test_a_jvm_that_has_ended_before_leaves_no_process(java: str, jars: Path, tmp_path: Path) -> None:
+    process = jvm("0")
+    process.communicate()
+    archive_of(java, jars, tmp_path).hand_over(gateway_of(process), tmp_path / "spark.log")
+    assert not (tmp_path / "spark.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("waits", "unit", "expected"),
+    [
+        (False, None, "hand_over"),
+        (False, "1", "hand_over"),  # of the terminal's unit
+        (False, str(os.getpid()), "end_and_keep"),
+        (True, None, "end_and_keep"),
+    ],
+)
+def test_a_run_waits_only_where_its_end_is_that_of_its_processes(
+    waits: bool, unit: str | None, expected: str, java: str, jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if unit is None:
+        monkeypatch.delenv("SYSTEMD_EXEC_PID", raising=False)
+    else:
+        monkeypatch.setenv("SYSTEMD_EXEC_PID", unit)
+    registered: list[str] = []
+    monkeypatch.setattr(atexit, "register", lambda function, *_: registered.append(function.__name__))
+    archive_of(java, jars, tmp_path).keep_at_exit(SimpleNamespace(proc=None), tmp_path / "spark.log", waits=waits)
+    assert registered == [expected]
 
 
 def test_options_with_spaces_are_quoted() -> None:

@@ -119,7 +119,7 @@ def test_spark_starts_without_an_archive_of_classes_where_java_rejects_its_optio
             raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
         return "session"
 
-    assert [spark_session._started_with_archive(start) for _ in range(2)] == ["session"] * 2
+    assert [spark_session._started_with_archive(start, tmp_path / "log", waits=False) for _ in range(2)] == ["session"] * 2
     assert started == [archive(tmp_path), None, None]
     assert "JAVA_GATEWAY_EXITED" in only_line(caplog)
 
@@ -133,7 +133,7 @@ def test_spark_that_starts_neither_with_nor_without_the_archive_is_an_error(
         raise RuntimeError("no memory")
 
     with pytest.raises(RuntimeError, match="no memory"):
-        spark_session._started_with_archive(start)
+        spark_session._started_with_archive(start, tmp_path / "log", waits=False)
 
 
 def test_a_session_whose_java_process_is_not_known_writes_no_archive(
@@ -141,7 +141,7 @@ def test_a_session_whose_java_process_is_not_known_writes_no_archive(
 ) -> None:
     monkeypatch.setattr(spark_session, "_class_archive", lambda: archive(tmp_path))
     session = session_of(gateway=None)
-    assert spark_session._started_with_archive(lambda _: session) is session
+    assert spark_session._started_with_archive(lambda _: session, tmp_path / "log", waits=True) is session
     assert "has no attribute 'proc'" in only_line(caplog)
 
 
