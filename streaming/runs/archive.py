@@ -150,6 +150,7 @@ class _ArchiveRun:
                     log_file=config.spark_log,
                     with_references=(config.source.client, self._objects),
                     start_step=self._reporter.start_step,
+                    may_stream=config.micro_batches != "loop",
                 ) as session:
                     self._storage = session.storage
                     self._supervise(session)

@@ -108,6 +108,7 @@ class _Run:
                 log_file=self.config.spark_log,
                 with_references=(self.config.source.client, self.config.target.client),
                 start_step=self.reporter.start_step,
+                may_stream=self.config.micro_batches != "loop",
             ) as session:
                 self.storage = session.storage
                 self._supervise(session)

@@ -144,6 +144,7 @@ class _RestoreRun:
                     log_file=config.spark_log,
                     with_references=(config.target.client, self._store),
                     start_step=self._reporter.start_step,
+                    may_stream=False,
                     reads=self._archive,
                 ) as session:
                     self._storage = session.storage

@@ -16,6 +16,7 @@ from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.local_kafka import delta_jars
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
+from shallow_mirror.streaming.spark.connect_retries import bound_server_retries
 from shallow_mirror.streaming.spark.usable_cores import usable_cores
 from shallow_mirror.streaming.spark.worker_secrets import pass_secrets_to_workers
 
@@ -55,9 +56,12 @@ def shared_session(configs: Sequence[MirrorConfig], submitted: Any) -> Iterator[
     spark = own_session or submitted
     try:
         spark_session.check_session(spark)
-        if not spark_session.is_connect(spark):
+        if spark_session.is_connect(spark):
+            bound_server_retries(spark)
+        else:
             _prepare_classic(spark, configs)
-        with contextlib.nullcontext() if own_session is None else spark_session.warmed_up(own_session):
+        may_stream = _may_stream(configs)
+        with contextlib.nullcontext() if own_session is None else spark_session.warmed_up(own_session, may_stream=may_stream):
             yield SharedSession(spark, log_file)
     finally:
         if own_session is not None and own_session.sparkContext._gateway.proc.poll() is None:
@@ -68,7 +72,12 @@ def _prepare_classic(spark: Any, configs: Sequence[MirrorConfig]) -> None:
     _warn_of_fifo(spark)
     # All at once: workers with another environment are other processes, with a daemon of their own.
     pass_secrets_to_workers(spark, [client for config in configs for client in (config.source.client, config.target.client)])
-    ensure_callback_server_started(spark.sparkContext._gateway)  # two threads would each start one
+    if _may_stream(configs):
+        ensure_callback_server_started(spark.sparkContext._gateway)  # two threads would each start one
+
+
+def _may_stream(configs: Sequence[MirrorConfig]) -> bool:
+    return any(config.micro_batches != "loop" for config in configs)
 
 
 def task_slots(slots: Sequence[int], cores: int) -> int:

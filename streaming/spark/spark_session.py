@@ -25,6 +25,7 @@ from shallow_mirror.named_files import naming_file
 from shallow_mirror.sinks.slots import environment_of_copiers, environment_of_plan_readers
 from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
+from shallow_mirror.streaming.spark.connect_retries import bound_server_retries
 from shallow_mirror.streaming.spark.economies import Economy, check_switches, is_used, or_without, switch_off
 from shallow_mirror.streaming.spark.pyarrow_alone import OWN_SESSION_VARIABLE, keep_datasets_out, keep_pandas_out
 from shallow_mirror.streaming.spark.temp_dirs import temp_dir
@@ -94,11 +95,13 @@ def session_of_run(
     log_file: Path,
     with_references: Iterable[WithReferences],
     start_step: Callable[[str, str], None],
+    may_stream: bool,
     reads: MirrorStorage | None = None,
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
 
     `with_references`: settings whose secrets workers need, except with Spark Connect, where they resolve them.
+    `may_stream`: False where the micro-batches come from a loop.
     `reads`: tables of an archive that the run reads.
     Raises ConfigError; JarFetchError as `session_for_tables`.
     """
@@ -114,12 +117,13 @@ def session_of_run(
     try:
         check_session(session)
         if is_connect(session):
+            bound_server_retries(session)
             _require_tables_without_spark(through_spark)
         else:
             pass_secrets_to_workers(session, with_references)
         for tables in through_spark:
             check_delta(session, tables.location.root)
-        with contextlib.nullcontext() if own_session is None else warmed_up(own_session):
+        with contextlib.nullcontext() if own_session is None else warmed_up(own_session, may_stream=may_stream):
             yield RunSession(session, storage.with_session(session), log_file if own_session is not None else None)
     finally:
         if own_session is not None:
@@ -137,9 +141,13 @@ def _require_tables_without_spark(through_spark: Sequence[MirrorStorage]) -> Non
 
 
 @contextlib.contextmanager
-def warmed_up(spark: Any) -> Iterator[None]:
-    """Run the first jobs of the session while the driver does what comes before the first slot: they start Python workers."""
-    thread = threading.Thread(target=_run_first_jobs, args=(spark,), name="first-jobs", daemon=True)
+def warmed_up(spark: Any, *, may_stream: bool) -> Iterator[None]:
+    """Run the first jobs of the session while the driver does what comes before the first slot: they start Python workers.
+
+    `may_stream`: also a worker that reads plans, which a loop of the driver does not have.
+    """
+    reads_plans = may_stream and has_admission_control()
+    thread = threading.Thread(target=_run_first_jobs, args=(spark, reads_plans), name="first-jobs", daemon=True)
     thread.start()
     try:
         yield
@@ -147,7 +155,7 @@ def warmed_up(spark: Any) -> Iterator[None]:
         thread.join()
 
 
-def _run_first_jobs(spark: Any) -> None:
+def _run_first_jobs(spark: Any, reads_plans: bool) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -155,7 +163,7 @@ def _run_first_jobs(spark: Any) -> None:
         with environment_of_copiers():
             copied = _through_python(spark)
         copied.toArrow()
-        if has_admission_control():  # a loop of the driver has no workers that read plans, nor can they import what they need
+        if reads_plans:  # without admission control they could not import what they need
             with environment_of_plan_readers(spark):
                 read = _through_python(spark)
             read.toArrow()

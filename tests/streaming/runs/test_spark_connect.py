@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from tests.support.mirror_runs import (
     killed_at_last,
     positions,
     read_values,
+    wait_for,
     wait_for_run,
     write,
 )
@@ -30,6 +35,8 @@ from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.operations.archive.verify import verify_archive
 from shallow_mirror.streaming.runs import Mirror
+from shallow_mirror.streaming.runs.mirrors import MirrorEnd, Mirrors
+from shallow_mirror.streaming.spark import connect_retries
 from shallow_mirror.verify import verify_mirror, verify_restore
 
 pytest.importorskip("grpc", reason="needs pyspark[connect]: make sparks")
@@ -119,6 +126,107 @@ def test_a_server_that_was_killed_and_started_again_ends_the_run_with_what_to_do
         catch_up(settings, session)
         session.stop()
     assert read_values(target, topic_name) == ["a", "b"]
+
+
+def test_a_server_that_is_killed_under_a_run_ends_it_in_one_line_and_a_bounded_time(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_retries, "SERVER_RETRIES", 3)
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["a"])
+    settings, (port,) = config(tmp_path, source, target, [topic_name]), free_ports(1)
+    errors: list[BaseException] = []
+    with connect_server(tmp_path, port) as server:
+        session = client_of(port)
+
+        def run() -> None:
+            with pytest.raises(SparkLostError) as caught:
+                Mirror(settings).run(session)
+            errors.append(caught.value)
+
+        running = threading.Thread(target=run)
+        running.start()
+        wait_for("the first record", lambda: positions(settings).get((topic_name, 0)))
+        os.killpg(server.pid, signal.SIGKILL)
+    write(source, topic_name, ["b"])
+    running.join()
+    (error,) = errors
+    assert re.fullmatch(r"the server of Spark Connect .*: start the mirror again with a new session", str(error))
+    assert [policy.max_retries for policy in session.client.get_retry_policies()] == [3]
+
+
+def test_retries_that_the_caller_has_set_stay(connected: Any) -> None:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    connect_retries.bound_server_retries(connected)
+    assert [policy.max_retries for policy in connected.client.get_retry_policies()] == [connect_retries.SERVER_RETRIES]
+    connected.client.set_retry_policies([DefaultPolicy(max_retries=20)])
+    connect_retries.bound_server_retries(connected)
+    assert [policy.max_retries for policy in connected.client.get_retry_policies()] == [20]
+
+
+def test_several_mirrors_run_on_one_session_of_the_server(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, connected: Any
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    settings = []
+    for name in ("first", "second"):
+        topic = f"{name}-{topic_name}"
+        create_topic(source, topic, 2)
+        for partition in (0, 1):
+            write(source, topic, [f"{name} {number}" for number in range(20)], partition)
+        (tmp_path / name).mkdir()
+        settings.append(config(tmp_path / name, source, target, [topic], mirror=name))
+    ends = Mirrors(settings).run(connected, available_now=True)
+    assert set(ends) == {MirrorEnd("first", None), MirrorEnd("second", None)}
+    assert all(verify_mirror(each).is_equal for each in settings)
+    assert read_values(target, f"second-{topic_name}", 1) == [f"second {number}" for number in range(20)]
+
+
+DATABRICKS = """
+class dbutils:
+    class secrets:
+        @staticmethod
+        def get(scope, key):
+            return {"kafka/client-id": "id-of-a-secret"}[f"{scope}/{key}"]
+"""
+
+
+def databricks_package(folder: Path) -> Path:
+    """Return a folder with the part of the runtime's package that gives secrets."""
+    package = folder / "databricks" / "sdk"
+    package.mkdir(parents=True)
+    (package / "runtime.py").write_text(DATABRICKS, encoding="utf-8")
+    return folder
+
+
+def test_a_secret_is_resolved_in_the_task_and_refused_where_its_worker_has_no_databricks(
+    source_cluster: LocalKafka,
+    target_cluster: LocalKafka,
+    topic_name: str,
+    tmp_path: Path,
+    port: int,
+    connected: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["a"])
+    monkeypatch.syspath_prepend(databricks_package(tmp_path / "package"))
+    given = document(source, target, [topic_name], tables=str(tmp_path / "tables"))
+    given["target"]["client"]["client.id"] = "${secret:kafka/client-id}"
+    conf = tmp_path / "mirror.yaml"
+    conf.write_text(yaml.safe_dump(given), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"\$\{secret:\.\.\.\} needs Databricks, .*: use \$\{env:NAME\} or"):
+        Mirror.from_file(conf).run(connected, available_now=True)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "package"))
+    (other,) = free_ports(1)
+    with connect_server(tmp_path, other):
+        session = client_of(other)
+        Mirror.from_file(conf).run(session, available_now=True)
+        session.stop()
+    assert read_values(target, topic_name) == ["a"]
 
 
 def test_what_a_client_cannot_have_is_refused_in_one_line(

@@ -58,9 +58,9 @@ def test_a_server_of_spark_connect_that_does_not_tell_its_settings_is_accepted_w
     ]
 
 
-@pytest.mark.parametrize("can_stream", [True, False])
-def test_a_worker_that_reads_plans_is_started_ahead_only_where_the_session_can_stream(
-    can_stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("can_stream", "may_stream"), [(True, True), (True, False), (False, True)])
+def test_a_worker_that_reads_plans_is_started_ahead_only_for_a_stream(
+    can_stream: bool, may_stream: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs: list[bool] = []
 
@@ -78,9 +78,9 @@ def test_a_worker_that_reads_plans_is_started_ahead_only_where_the_session_can_s
 
     spark = SimpleNamespace(range=lambda _, **__: Frame(), sparkContext=SimpleNamespace(environment={}))
     monkeypatch.setattr(spark_session, "has_admission_control", lambda: can_stream)
-    with spark_session.warmed_up(spark):
+    with spark_session.warmed_up(spark, may_stream=may_stream):
         pass
-    assert jobs == ([False, True] if can_stream else [False])
+    assert jobs == ([False, True] if can_stream and may_stream else [False])
     assert not caplog.records
 
 
