@@ -25,10 +25,23 @@ def text(repository: Path) -> str:
     return (repository / "databricks.yml").read_text(encoding="utf-8")
 
 
+def values_of(text: str, target: str) -> dict[str, str]:
+    """Return the values of the bundle's variables in a target."""
+    bundle = yaml.safe_load(text)
+    defaults = {name: variable["default"] for name, variable in bundle["variables"].items() if "default" in variable}
+    return defaults | bundle["targets"][target].get("variables", {})
+
+
+@pytest.fixture(scope="module", params=["dev", "lts-18", "lts-17-3", "standard", "prod"])
+def target(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def bundle(text: str) -> Any:
-    runtime = yaml.safe_load(text)["variables"]["spark_version"]["default"]
-    return yaml.safe_load(text.replace("${var.spark_version}", runtime))
+def bundle(text: str, target: str) -> Any:
+    for name in ("spark_version", "data_security_mode"):
+        text = text.replace(f"${{var.{name}}}", values_of(text, target)[name])
+    return yaml.safe_load(text)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +69,21 @@ def test_it_has_the_form_of_a_bundle(repository: Path, bundle: Any) -> None:
 
 def test_variables_are_those_that_are_used(text: str, bundle: Any) -> None:
     assert set(_VARIABLE.findall(text)) == set(bundle["variables"])
+    assert {name for target in bundle["targets"].values() for name in target.get("variables", ())} <= set(bundle["variables"])
+
+
+def test_the_targets_are_the_runtimes_and_access_modes_of_the_guide(text: str, repository: Path) -> None:
+    targets = yaml.safe_load(text)["targets"]
+    runtimes = {name: (values_of(text, name)["spark_version"], values_of(text, name)["data_security_mode"]) for name in targets}
+    assert runtimes == {
+        "dev": ("19.x-scala2.13", "DATA_SECURITY_MODE_DEDICATED"),
+        "lts-18": ("18.x-scala2.13", "DATA_SECURITY_MODE_DEDICATED"),
+        "lts-17-3": ("17.3.x-scala2.13", "DATA_SECURITY_MODE_DEDICATED"),
+        "standard": ("19.x-scala2.13", "DATA_SECURITY_MODE_STANDARD"),
+        "prod": ("19.x-scala2.13", "DATA_SECURITY_MODE_DEDICATED"),
+    }
+    guide = (repository / "docs" / "how-to" / "databricks.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in guide for name in targets)
 
 
 def test_one_job_catches_up_and_one_continues(bundle: Any) -> None:
@@ -100,6 +128,18 @@ def test_the_mirror_file_of_the_jobs_fits_the_bundle(
     volume = bundle["resources"]["volumes"]["checkpoints"]["name"]
     assert config.checkpoint.startswith(f"/Volumes/{defaults['catalog']}/{defaults['schema']}/{volume}/")
     assert defaults["conf"] == "${workspace.file_path}/conf/databricks.yaml"
+
+
+def test_standard_access_mode_loops_with_tables_in_an_object_store(
+    repository: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SOURCE_BOOTSTRAP", "TARGET_BOOTSTRAP"):
+        monkeypatch.setenv(name, "broker:9092")
+    conf = values_of(text, "standard")["conf"].removeprefix("${workspace.file_path}/")
+    config = MirrorConfig.load(repository / conf)
+    assert config.micro_batches == "loop"
+    assert schema_of(config.tables) is None
+    assert not config.table_location.is_read_by_spark
 
 
 def test_it_holds_no_secret_and_no_address(text: str) -> None:
