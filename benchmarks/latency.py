@@ -2,6 +2,7 @@
 
     python -m benchmarks.latency --seconds 60 --every-ms 100 --rtt-ms 80 --far target
     python -m benchmarks.latency --seconds 60 --offsets preserved
+    python -m benchmarks.latency --seconds 60 --micro-batches stream,loop
 
 The mirror has its default configuration, but `trigger: 0 seconds`. What its steps took comes from its own `micro_batches`.
 With `--rtt-ms` and `--far` it is measured near, and then far away. Records are always sent and received near, without TLS.
@@ -28,7 +29,7 @@ from benchmarks.comparison import running_clusters
 from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.link import Link, add_link_options, links_of
-from benchmarks.running_mirror import client_properties, running_mirror, write_mirror_file
+from benchmarks.running_mirror import add_kinds_option, client_properties, running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
 from shallow_mirror.errors import MirrorError
@@ -105,6 +106,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--every-ms", type=float, default=100.0)
     parser.add_argument("--tables-writer", choices=["deltalake", "spark"], default="deltalake")
     parser.add_argument("--offsets", choices=["translated", "preserved"], default="translated")
+    add_kinds_option(parser)
     add_link_options(parser)
     options = parser.parse_args(arguments)
     links = links_of(parser, options)
@@ -112,7 +114,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def measure(link: Link, options: argparse.Namespace) -> None:
+def measure(link: Link, options: argparse.Namespace, micro_batches: str) -> None:
     """Run a mirror over `link` between clusters of its own, and print its latencies."""
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
         folder = Path(name)
@@ -126,13 +128,14 @@ def measure(link: Link, options: argparse.Namespace) -> None:
                 "target": {"alias": "target", "client": client_properties(access.target, access.ca_file)},
                 "tables_writer": options.tables_writer,
                 "trigger": "0 seconds",
+                "micro_batches": micro_batches,
                 "topics": {"include": [TOPIC], "offsets": {".*": options.offsets}},
             }
             with running_mirror(write_mirror_file(folder, clusters, TOPIC, settings)):
                 seconds = latencies(clusters.target.bootstrap, options.seconds)
             sender.over.set()
             sender.join()
-        print(f"{str(link) or 'near'}:")
+        print(f"{str(link) or 'near'}, micro_batches: {micro_batches}:")
         print(
             f"{len(seconds)} records: p50 {quantile(seconds, 0.5):.3f} s, p90 {quantile(seconds, 0.9):.3f} s, "
             f"p99 {quantile(seconds, 0.99):.3f} s, most {seconds[-1]:.3f} s"
@@ -146,7 +149,8 @@ def main() -> int:
     end_on_sigterm()
     try:
         for link in options.links:
-            measure(link, options)
+            for micro_batches in options.micro_batches:
+                measure(link, options, micro_batches)
     except MirrorError as error:
         print(f"benchmarks.latency: {error}", file=sys.stderr)
         return 2

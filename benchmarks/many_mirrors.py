@@ -2,6 +2,7 @@
 
     python -m benchmarks.many_mirrors --mirrors 10
     python -m benchmarks.many_mirrors --mirrors 10 --separate
+    python -m benchmarks.many_mirrors --mirrors 10 --micro-batches stream,loop
 
 Each mirrors a topic of its own with one record per partition. Separate processes start one after the other. Idle figures begin
 once Spark's unused workers have ended, a minute after the last micro-batch.
@@ -24,7 +25,7 @@ from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.memory import look
 from benchmarks.meter import ProcessTree
-from benchmarks.running_mirror import running_mirror, write_mirror_file
+from benchmarks.running_mirror import add_kinds_option, running_mirror, write_mirror_file
 from benchmarks.start_up import await_record, consumer_of, write_records
 from benchmarks.topics import create_topic
 
@@ -104,25 +105,28 @@ def main() -> None:
     parser.add_argument("--mirrors", type=int, default=10)
     parser.add_argument("--separate", action="store_true", help="one process for each mirror")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long idle CPU is measured")
+    add_kinds_option(parser)
     options = parser.parse_args()
     end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
         folder = Path(name)
         with running_clusters(folder / "kafka") as clusters:
-            topics = [f"many-{number}" for number in range(1, options.mirrors + 1)]
-            confs = [_prepare(folder / topic, clusters, topic) for topic in topics]
-            figures = measure(confs, topics, clusters, is_separate=options.separate, minutes=options.minutes)
-    print(f"{options.mirrors} mirrors in {f'{options.mirrors} processes' if options.separate else 'one process'}")
-    print("\n".join(table(figures)))
+            for kind in options.micro_batches:
+                topics = [f"many-{kind}-{number}" for number in range(1, options.mirrors + 1)]
+                confs = [_prepare(folder / topic, clusters, topic, kind) for topic in topics]
+                figures = measure(confs, topics, clusters, is_separate=options.separate, minutes=options.minutes)
+                processes = f"{options.mirrors} processes" if options.separate else "one process"
+                print(f"{options.mirrors} mirrors in {processes}, micro_batches: {kind}")
+                print("\n".join(table(figures)), flush=True)
 
 
-def _prepare(folder: Path, clusters: Clusters, topic: str) -> Path:
+def _prepare(folder: Path, clusters: Clusters, topic: str, micro_batches: str) -> Path:
     """Create a topic on both clusters with records at the source; return a mirror file for it."""
     folder.mkdir()
     for cluster in (clusters.source, clusters.target):
         create_topic(cluster.bootstrap, topic, PARTITIONS, {})
     write_records(clusters.source.bootstrap, topic)
-    return write_mirror_file(folder, clusters, topic, {})
+    return write_mirror_file(folder, clusters, topic, {"micro_batches": micro_batches})
 
 
 if __name__ == "__main__":

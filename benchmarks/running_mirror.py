@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -47,6 +48,15 @@ def write_mirror_file(folder: Path, clusters: Clusters, topic: str, settings: Ma
     conf = folder / "mirror.yaml"
     conf.write_text(yaml.safe_dump(document), encoding="utf-8")
     return conf
+
+
+def add_kinds_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--micro-batches",
+        type=lambda text: text.split(","),
+        default=["auto"],
+        help="kinds to measure in turn, such as stream,loop (default: auto)",
+    )
 
 
 @contextmanager

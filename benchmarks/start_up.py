@@ -1,6 +1,6 @@
 """Start of a mirror: from the start of its process until a read_committed consumer of the target has the first record.
 
-    python -m benchmarks.start_up --runs 3
+    python -m benchmarks.start_up --runs 3 [--micro-batches stream,loop]
 
 Every run mirrors a topic of its own, of which the source has one record per partition, with a new map and a new checkpoint.
 Beside the total: when the log names each step of the start, CPU seconds of all its processes until then, and their peak PSS.
@@ -25,7 +25,7 @@ from benchmarks.copying import Clusters
 from benchmarks.corpora import PARTITIONS
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.meter import ProcessTree
-from benchmarks.running_mirror import running_mirror, write_mirror_file
+from benchmarks.running_mirror import add_kinds_option, running_mirror, write_mirror_file
 from benchmarks.topics import create_topic
 
 _WITHIN_S = 180.0
@@ -74,13 +74,13 @@ class Watch(threading.Thread):
         self.join()
 
 
-def one_start(clusters: Clusters, folder: Path, topic: str) -> Start:
+def one_start(clusters: Clusters, folder: Path, topic: str, micro_batches: str) -> Start:
     """Start a mirror of a new topic in `folder`, wait for its first record, and stop it."""
     folder.mkdir()
     for cluster in (clusters.source, clusters.target):
         create_topic(cluster.bootstrap, topic, PARTITIONS, {})
     write_records(clusters.source.bootstrap, topic)
-    conf = write_mirror_file(folder, clusters, topic, {})
+    conf = write_mirror_file(folder, clusters, topic, {"micro_batches": micro_batches})
     consumer = consumer_of(clusters.target.bootstrap, topic)
     began = time.time()
     try:
@@ -152,13 +152,19 @@ def await_record(consumer: Consumer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.start_up", description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=3)
+    add_kinds_option(parser)
     options = parser.parse_args()
     end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="shallow-mirror-bench-") as name:
         folder = Path(name)
         with running_clusters(folder / "kafka") as clusters:
-            starts = [one_start(clusters, folder / f"run-{run}", f"start-{run}") for run in range(1, options.runs + 1)]
-    print("\n".join(table(starts)))
+            starts: dict[str, list[Start]] = {kind: [] for kind in options.micro_batches}
+            for run in range(1, options.runs + 1):
+                for kind in starts:  # in turn: what else the machine does is the same for all
+                    name = f"start-{kind}-{run}"
+                    starts[kind].append(one_start(clusters, folder / name, name, kind))
+    for kind, measured in starts.items():
+        print("\n".join([f"micro_batches: {kind}", *table(measured)]))
 
 
 if __name__ == "__main__":

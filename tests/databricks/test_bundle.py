@@ -29,7 +29,7 @@ def values_of(text: str, target: str) -> dict[str, str]:
     """Return the values of the bundle's variables in a target."""
     bundle = yaml.safe_load(text)
     defaults = {name: variable["default"] for name, variable in bundle["variables"].items() if "default" in variable}
-    return defaults | bundle["targets"][target].get("variables", {})
+    return {**defaults, **bundle["targets"][target].get("variables", {})}
 
 
 @pytest.fixture(scope="module", params=["dev", "lts-18", "lts-17-3", "standard", "prod"])
