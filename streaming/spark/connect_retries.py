@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 SERVER_RETRIES = 6
@@ -19,3 +20,5 @@ def bound_server_retries(spark: Any) -> None:
     is_default = [type(policy) for policy in policies] == [DefaultPolicy]
     if is_default and policies[0].max_retries == DefaultPolicy().max_retries:
         spark.client.set_retry_policies([DefaultPolicy(max_retries=SERVER_RETRIES)])
+    # PySpark warns of what the error of the run says.
+    warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)
