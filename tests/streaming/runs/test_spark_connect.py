@@ -34,8 +34,8 @@ from shallow_mirror.errors import ConfigError, SparkLostError
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.operations.archive.verify import verify_archive
-from shallow_mirror.streaming.runs import Mirror
-from shallow_mirror.streaming.runs.mirrors import MirrorEnd, Mirrors
+from shallow_mirror.streaming.runs import Mirror, Mirrors
+from shallow_mirror.streaming.runs.mirrors import MirrorEnd
 from shallow_mirror.streaming.spark import connect_retries
 from shallow_mirror.verify import verify_mirror, verify_restore
 
