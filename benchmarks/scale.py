@@ -85,8 +85,9 @@ class Topics:
         self._names = [f"part{number:03}" for number in range(partitions // each)]
         self._each, self._count = each, partitions
         self.client = ClientConfig.from_properties({"bootstrap.servers": bootstrap})
-        for name in self._names:
-            ensure_topics(self.client, [TopicSpec(name, each, 1, {})], timeout_s=60)
+        with closing(Cluster(self.client)) as cluster:
+            for name in self._names:
+                ensure_topics(cluster, [TopicSpec(name, each, 1, {})], Deadline.after_ms(60_000, time.monotonic))
         self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
         self._await_all()
 

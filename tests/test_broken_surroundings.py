@@ -140,7 +140,9 @@ print(json.dumps(ends))
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("missing", [[], ["pyspark", "py4j", "delta"], ["pyspark.sql.streaming.datasource"]], ids=str)
+@pytest.mark.parametrize(
+    "missing", [[], ["pyspark", "py4j", "delta"], ["pyspark.sql.streaming.datasource"], ["confluent_kafka"]], ids=str
+)
 def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_cannot_be_written(
     tmp_path: Path, clusters: tuple[StrictCluster, StrictCluster], missing: list[str]
 ) -> None:
@@ -170,6 +172,23 @@ def test_every_command_ends_in_one_line_where_packages_are_missing_and_tables_ca
     assert process.returncode == 0, process.stderr
     for command, (code, said) in zip(COMMANDS, json.loads(process.stdout), strict=True):
         assert code in (1, 2), (command, code, said)
+        assert "confluent_kafka" not in said, (command, said)
         last = said.strip().splitlines()[-1]
         assert "Traceback" not in said, (command, said)
         assert last.split(":")[0].endswith("Error"), (command, said)
+
+
+def test_demo_and_local_brokers_name_the_extra_that_installs_their_client(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", _EACH_COMMAND, json.dumps(["confluent_kafka"]), json.dumps([["demo"], ["local-kafka"]])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for code, said in json.loads(process.stdout):
+        assert code == 2
+        assert (
+            "confluent_kafka is not installed; this needs the versions that pip install 'shallow-mirror[local]' installs" in said
+        )

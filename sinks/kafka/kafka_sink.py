@@ -379,7 +379,7 @@ class KafkaSink:
         compacted = {route.target_topic for route in self._targets.routes.values() if route.is_compacted}
         starts = {topic_partition: offset for topic_partition, offset in starts.items() if topic_partition.topic not in compacted}
         if starts:
-            delete_records(self._job.target, starts, timeout_s=deadline.remaining_ms() / 1000)
+            delete_records(self._performer.target, starts, deadline)
 
     def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
         """Abort what is written and not decided, if a target partition does not answer about it: others need not wait for it.

@@ -94,7 +94,7 @@ class HeldSettings:
             else:
                 changes[topic] = {name: settings[name] for name in row.held_settings if name in settings}
         wanted = {passed[topic].target_topic: settings for topic, settings in changes.items()}
-        refused = set_topic_configs(target.config, wanted, timeout_s=deadline.remaining_ms() / 1000) if wanted else {}
+        refused = set_topic_configs(target, wanted, deadline) if wanted else {}
         for topic in changes:
             target_topic = passed[topic].target_topic
             if target_topic in refused:

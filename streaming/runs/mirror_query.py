@@ -143,7 +143,7 @@ class MirrorQuery:
         """Learn what the target's brokers say of their times, and try what preserved offsets need of them: once a run."""
         self.reporter.start_step("trying preserved offsets", " with a topic of the target")
         deadline = self.supervisor.deadline()
-        require_preserved_offsets(self.config.target.client, self.target, self.config.mirror, deadline)
+        require_preserved_offsets(self.target, self.config.mirror, deadline)
         self.guard_times = read_guard_times(self.target, self.config.write.transaction_timeout_ms, deadline)
 
     def _recover(self, guard: RunGuard) -> TxnPerformer:

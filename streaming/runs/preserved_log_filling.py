@@ -192,7 +192,7 @@ class LogFilling:
         wanted = {source: at.start if ends[source] > at.start else at.start - 1 for source, at in leading.items()}
         late = {leading[source].target.topic_partition: start for source, start in wanted.items() if starts[source] < start}
         if late:
-            delete_records(self._job.target, late, timeout_s=deadline.remaining_ms() / 1000)
+            delete_records(self._target, late, deadline)
 
     def _offsets(self, positions: _Positions, timestamp: int, deadline: Deadline) -> dict[SourcePartition, int]:
         if not positions:

@@ -41,7 +41,7 @@ class PreservedRestore:
     def prepare(self, deadline: Deadline) -> None:
         """Try what preserved offsets need of the target's brokers, once in a run. Raises ConfigError, RetriableError."""
         if self.guard_times is None and self._config.topics.preserves_offsets:
-            require_preserved_offsets(self._config.target.client, self._target, self._config.mirror, deadline)
+            require_preserved_offsets(self._target, self._config.mirror, deadline)
             self.guard_times = read_guard_times(self._target, self._config.write.transaction_timeout_ms, deadline)
 
     def require_possible(self, ranges: Mapping[SourcePartition, OffsetRange], begun: Collection[str], deadline: Deadline) -> None:
@@ -96,7 +96,7 @@ class PreservedRestore:
             if source in ranges and start < ranges[source].start and not is_compacted(source.topic)
         }
         if late:
-            delete_records(self._config.target.client, late, timeout_s=deadline.remaining_ms() / 1000)
+            delete_records(self._target, late, deadline)
 
     def _offsets(
         self, positions: Mapping[SourcePartition, Position], timestamp: int, deadline: Deadline

@@ -43,6 +43,7 @@ _RETRIABLE = {
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _TOO_FEW_REPLICAS,
     "COORDINATOR_NOT_AVAILABLE": "the target has no transaction coordinator: check the partitions of __transaction_state",
     "COORDINATOR_LOAD_IN_PROGRESS": "the target's coordinator is starting",
+    "NOT_CONTROLLER": "the cluster elects a controller; if that continues, check its controllers and its ZooKeeper if it has one",
     "KAFKA_STORAGE_ERROR": "a broker has a disk error: check its log",
     "THROTTLING_QUOTA_EXCEEDED": "a quota of the cluster throttles the mirror: raise it, or wait",
     "WORKER_LOST": "a worker or executor of Spark was lost: if that continues, it lacks memory (read.fetch_bytes, write.slots)",

@@ -1,4 +1,4 @@
-"""From a decoded request to a response: one function an API, `txn_apis` included. The caller holds the cluster's lock."""
+"""From a decoded request to a response: one function an API, `admin_apis` and `txn_apis` included. The caller holds the cluster's lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests.fakes import txn_apis
+from tests.fakes import admin_apis, txn_apis
 from tests.fakes.attempts import attempt
 from tests.fakes.changes import Change
 from tests.fakes.cluster_state import ClusterState
@@ -65,7 +65,7 @@ def _metadata(state: ClusterState, node_id: int, body: Any, change: Change) -> A
             for node, (host, port) in sorted(state.nodes.items())
         ],
         cluster_id=state.cluster_id,
-        controller_id=min(state.nodes),
+        controller_id=min(state.nodes) if state.controller_id is None else state.controller_id,
         topics=[_topic_metadata(state, name, change) for name in names],
     )
 
@@ -459,25 +459,6 @@ def _code_of_quota(entity: tuple[tuple[str, str | None], ...], ops: Any, *, is_t
     return 0 if is_entity and is_valid and not is_twice else _INVALID_REQUEST
 
 
-def _delete_topics(state: ClusterState, _node_id: int, body: Any, change: Change) -> Any:
-    """Delete topics by id."""
-    response = response_type("DeleteTopics")
-
-    def deleted(topic_id: Any) -> None:
-        name = next((name for name, known in state.topic_ids.items() if known == topic_id), None)
-        if name is None:
-            raise RefusedError(100)
-        state.delete_topic(name)
-
-    results = []
-    for topic in body.topics:
-        code, _, _ = attempt(change, partial(deleted, topic.topic_id))
-        results.append(
-            response.DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=None)
-        )
-    return response(throttle_time_ms=change.throttle_ms, responses=results)
-
-
 _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ApiVersions": api_versions,
     "Metadata": _metadata,
@@ -498,7 +479,6 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "ListGroups": txn_apis.list_groups,
     "DescribeGroups": txn_apis.describe_groups,
     "DeleteGroups": txn_apis.delete_groups,
-    "DeleteTopics": _delete_topics,
     "Heartbeat": txn_apis.heartbeat,
     "DescribeConfigs": _describe_configs,
     "DescribeAcls": _describe_acls,
@@ -506,4 +486,5 @@ _HANDLERS: dict[str, Callable[[ClusterState, int, Any, Change], Any]] = {
     "AlterClientQuotas": _alter_client_quotas,
     "DescribeProducers": _describe_producers,
     "SaslHandshake": _sasl_handshake,
+    **admin_apis.HANDLERS,
 }

@@ -14,6 +14,8 @@ from tests.fakes.record_rules import DEFAULT_CONFIGS, Header, RefusedError
 
 GROUP, TXN = 0, 1
 Address = tuple[str, int]
+AclKey = tuple[int, str, int]
+"""Kind, name and match of resources."""
 
 
 class ClusterState:
@@ -35,8 +37,14 @@ class ClusterState:
         self.not_offered: frozenset[str] = frozenset()
         """Requests that an older broker does not know."""
         self.auto_created: list[str] = []
-        self.acls: dict[tuple[int, str, int], list[dict[str, Any]]] | None = None
-        """Entries by kind, name and match of resources; None: no authorizer."""
+        self.controller_id: int | None = None
+        """The only node that takes administrative requests, -1: none does now. None: all nodes do."""
+        self.topic_policy: Callable[[str, dict[str, str]], str | None] = lambda _name, _configs: None
+        """Returns why a topic with settings may not be created, as create.topic.policy.class.name."""
+        self.unknown_configs: frozenset[str] = frozenset()
+        """Settings of topics that an older broker does not know."""
+        self.acls: dict[AclKey, list[dict[str, Any]]] | None = None
+        """None: no authorizer."""
         self.quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = {}
         """Values by key, by entity types and names in order of the types."""
         self.is_stopping = False

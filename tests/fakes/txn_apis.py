@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tests.fakes.attempts import attempt
@@ -181,16 +182,20 @@ def describe_groups(state: ClusterState, node_id: int, body: Any, change: Change
 
 
 def delete_groups(state: ClusterState, node_id: int, body: Any, change: Change) -> Any:
-    """Delete nothing: no test has a group that may be deleted."""
+    """Delete groups, which are those with offsets: no group has members."""
     response = response_type("DeleteGroups")
 
-    def refused() -> None:
+    def deleted(group: str) -> None:
         state.require_coordinator(GROUP, node_id)
-        raise RefusedError(69)
+        keys = [key for key in state.groups.offsets if key[0] == group]
+        if not keys:
+            raise RefusedError(69)
+        for key in keys:
+            del state.groups.offsets[key]
 
     results = []
     for name in body.groups_names:
-        code, _, _ = attempt(change, refused)
+        code, _, _ = attempt(change, partial(deleted, name))
         results.append(response.DeletableGroupResult(group_id=name, error_code=code))
     return response(throttle_time_ms=change.throttle_ms, results=results)
 

@@ -76,15 +76,6 @@ class Network:
         cluster.nodes[1] = (host, PORT)
         self._clusters[host] = cluster
 
-    def before_admin_effect(self) -> None:
-        self._lives.before_effect()
-
-    def after_admin_effect(self) -> None:
-        self._lives.after_effect()
-
-    def cluster_at(self, host: str) -> ClusterState:
-        return self._clusters[host]
-
     def answered(self, host: str, frame: bytes) -> bytes:
         key, api, body = _read(frame)
         is_effect = api not in READS

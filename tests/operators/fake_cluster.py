@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.fakes.admin_apis import add_partitions
 from tests.fakes.cluster_state import ClusterState
 from tests.fakes.coordinators import Committed
 from tests.fakes.partition_log import PartitionLog
-from tests.operators.strict_admin import add_partitions
 from tests.random_archives.documented_reader import read_batches
 from tests.support.record_batches import batch, record
 

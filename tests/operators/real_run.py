@@ -20,14 +20,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
 from tests.fakes.kafka_codec import API_KEYS
 from tests.faults import without_spark
 from tests.faults.mirror_main import end_with
 from tests.operators.direct_transport import READS
 from tests.operators.lives import Life
 
-from shallow_mirror.broker.admin import topic_admin
 from shallow_mirror.broker.auth import connection_factory
 from shallow_mirror.broker.net import Transport
 from shallow_mirror.broker.net.transport import Part, Take
@@ -56,7 +54,6 @@ _PRELOADED = [
 """With what the main module of `make faults` imports: each process executes that module again."""
 _ANSWER_MS = 10_000.0
 _READ_KEYS = frozenset(API_KEYS[api] for api in READS)
-_ADMIN_EFFECTS = ("create_topics", "create_partitions", "delete_topics", "delete_records", "incremental_alter_configs")
 _TABLE_EFFECTS: Sequence[tuple[type, Sequence[str]]] = (
     (DeltalakeWriter, ("create", "append", "delete")),
     (DeltalakeBackend, ("append", "append_durably", "delete")),
@@ -229,7 +226,6 @@ def _count_effects(effects: _Effects) -> None:
     for kind, names in _TABLE_EFFECTS:
         for name in names:
             setattr(kind, name, _counted(getattr(kind, name), effects))
-    setattr(topic_admin, "AdminClient", lambda settings: _CountedAdmin(AdminClient(settings), effects))  # noqa: B010
 
 
 def _counted(method: Callable[..., Any], effects: _Effects) -> Callable[..., Any]:
@@ -237,26 +233,6 @@ def _counted(method: Callable[..., Any], effects: _Effects) -> Callable[..., Any
         return effects.perform(lambda: method(self, *arguments, **named))
 
     return counted
-
-
-class _CountedAdmin:
-    """An admin client whose effects are done when a method returns."""
-
-    def __init__(self, admin: Any, effects: _Effects) -> None:
-        self._admin, self._effects = admin, effects
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._admin, name)
-        if name not in _ADMIN_EFFECTS:
-            return method
-
-        def effect(*arguments: Any, **named: Any) -> Any:
-            futures = method(*arguments, **named)
-            for future in futures.values():
-                future.exception()
-            return futures
-
-        return lambda *arguments, **named: self._effects.perform(lambda: effect(*arguments, **named))
 
 
 def _hurry() -> None:

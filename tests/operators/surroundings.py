@@ -12,7 +12,6 @@ import pytest
 from tests.operators.direct_transport import direct_connections
 from tests.operators.fake_world import MOST_WAITS, FakeWorld, WaitsForeverError
 from tests.operators.lives import Life
-from tests.operators.strict_admin import strict_admin
 from tests.operators.virtual_clock import virtual_clock
 
 from shallow_mirror.broker import Cluster
@@ -65,7 +64,6 @@ def opened_world(folder: Path) -> Iterator[FakeWorld]:
         pytest.MonkeyPatch.context() as patch,
         virtual_clock(world.clock),
         direct_connections(world.network),
-        strict_admin(world.network),
     ):
         patch.setattr(storage, "DeltalakeBackend", world.table_folders.backend)
         patch.setattr(storage, "DeltalakeWriter", world.table_folders.writer)
@@ -74,7 +72,7 @@ def opened_world(folder: Path) -> Iterator[FakeWorld]:
         patch.setattr(worker_clients, "freeze_imports_once", lambda: None)
         patch.setattr(Supervisor, "wait", wait)
         patch.setattr(RunReporter, "on_retry", on_retry)
-        patch.setattr(mirror_query, "require_preserved_offsets", lambda *_: None)  # tries a consumer of another library
+        patch.setattr(mirror_query, "require_preserved_offsets", lambda *_: None)  # most requests of a start
         patch.setattr(TopicMonitor, "_run", run_monitor)
         try:
             yield world

@@ -20,12 +20,10 @@ from tests.support.mirror_runs import CrashError
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.config import ArchiveConfig, RestoreConfig
-from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runs import Restore, preserved_restore, restore as restore_run
+from shallow_mirror.streaming.runs import Restore, restore as restore_run
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore
-from shallow_mirror.types import TopicPartition
 
 PATIENCE_S = 20.0
 _TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
@@ -61,8 +59,6 @@ class RestoreTarget:
         self._patch.setattr(worker_clients, "freeze_imports_once", lambda: None)
         self._patch.setattr(restore_run, "refuse_ids_of_another", lambda *_: None)
         self._patch.setattr(restore_run, "_LEFT_OUT_PAUSE_S", 0.05)
-        for module in (kafka_sink, preserved_restore):
-            self._patch.setattr(module, "delete_records", self._delete_records)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -70,11 +66,6 @@ class RestoreTarget:
         for cluster in self._kept.values():
             cluster.close()
         self.cluster.__exit__(*error)
-
-    def _delete_records(self, _client: object, starts: Mapping[TopicPartition, int], timeout_s: float) -> None:
-        assert timeout_s > 0
-        for topic_partition, offset in starts.items():
-            self.cluster.log(*topic_partition).delete_records_before(offset)
 
     @contextmanager
     def topics(self, partitions: Mapping[str, int]) -> Iterator[str]:

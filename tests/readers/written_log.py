@@ -40,7 +40,7 @@ class WrittenLog:
 
     def __init__(self, client: ClientConfig, target: Cluster, topic: str, settings: Mapping[str, str]) -> None:
         configs = {**configs_of_new({}, is_preserved=True), **settings}
-        ensure_topics(client, [TopicSpec(topic, 1, 1, configs)], timeout_s=_PATIENCE_MS / 1000)
+        ensure_topics(target, [TopicSpec(topic, 1, 1, configs)], _deadline())
         self.key = TopicPartition(topic, 0)
         self.end = 0
         self.records: list[ReadRecord] = []

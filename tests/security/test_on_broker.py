@@ -52,7 +52,8 @@ def refusal(properties: dict[str, Any]) -> str:
 def test_a_client_with_the_right_properties_is_let_in(secured: SecuredCluster, listener: str, topic_name: str) -> None:
     properties = secured.properties(listener)
     assert cluster_id(properties) == secured.node.cluster_id
-    ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
+    with closing(Cluster(client(properties))) as cluster:
+        ensure_topics(cluster, [TopicSpec(topic_name, 1, None, {})], deadline(30_000))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,8 @@ def test_a_token_of_a_callable_is_taken_and_one_of_another_audience_or_issuer_re
     properties = kept | {"oauth_cb": f"{__name__}:token_of_test", "sasl.oauthbearer.config": users.CLIENT_ID}
     _endpoints[:] = [secured.tokens]
     assert cluster_id(properties) == secured.node.cluster_id
-    ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
+    with closing(Cluster(client(properties))) as cluster:
+        ensure_topics(cluster, [TopicSpec(topic_name, 1, None, {})], deadline(30_000))
     for other in ("token_for_others", "token_by_others"):
         assert "refused the token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:{other}"})
 

@@ -16,16 +16,13 @@ from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import batch, record
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.admin import TopicSpec
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.operations.restore import retention as restore_retention
 from shallow_mirror.operations.restore.dry_run import RestoreDryRun, dry_run
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
-from shallow_mirror.sinks.kafka.targets import target_topics
 from shallow_mirror.streaming.runs import Restore, restore as restore_run
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore
 
@@ -96,25 +93,10 @@ class InlineRestores:
     def settings(self, target: str) -> dict[str, str]:
         return self.target.log(target).configs
 
-    def create_topics(self, _client: object, specs: Sequence[TopicSpec], *, timeout_s: float) -> None:
-        for spec in specs:
-            if spec.name not in self.target.topic_ids:
-                configs: dict[str, Any] = dict(spec.configs)
-                self.target.create_topic(spec.name, spec.partitions, **configs)
-
-    def alter_topics(
-        self, _client: object, changes: Mapping[str, Mapping[str, str | None]], *, timeout_s: float
-    ) -> dict[str, str]:
-        for name, settings in changes.items():
-            for setting, value in settings.items():
-                self.settings(name).pop(setting, None)
-                self.settings(name).update({} if value is None else {setting: value})
-        return {}
-
 
 @contextmanager
 def inline_restores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InlineRestores]:
-    """Run restores for the block. The cluster knows no admin requests: these are made here, and preserved offsets not tried."""
+    """Run restores for the block. Preserved offsets are not tried."""
 
     def prepare(preserved: PreservedRestore, _deadline: object) -> None:
         preserved.guard_times = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
@@ -127,8 +109,6 @@ def inline_restores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[I
     with StrictCluster(cluster_id="west-id") as target:
         target.broker_configs |= {"producer.id.expiration.ms": "86400000", "connections.max.idle.ms": "600000"}
         restores = InlineRestores(folder, target)
-        monkeypatch.setattr(target_topics, "ensure_topics", restores.create_topics)
-        monkeypatch.setattr(restore_retention, "set_topic_configs", restores.alter_topics)
         yield restores
         for cluster in kept.values():
             cluster.close()

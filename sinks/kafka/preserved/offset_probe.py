@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition as ClientTopicPartition
+from collections.abc import Iterator
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import TopicSpec, delete_topics, ensure_topics
-from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.fetch import IndexedPartition, RangeReader, ReadRange
 from shallow_mirror.broker.produce import ProducePipeline
 from shallow_mirror.broker.produce.txn import new_producer_id
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, ProducerEpochFencedError, RetriableError
-from shallow_mirror.sinks.kafka.targets.target_topic_policy import TIMESTAMP_LIMITS, configs_of_new
-from shallow_mirror.types import TopicPartition
+from shallow_mirror.sinks.kafka.targets.target_topic_policy import TIMESTAMP_LIMITS, are_limits_unknown, configs_of_new
+from shallow_mirror.types import LATEST_TIMESTAMP, UNKNOWN_BYTES_PER_OFFSET, IsolationLevel, TopicPartition
 from shallow_mirror.wire import build_batch
 from shallow_mirror.wire.batches import SharedProducer, restamped_at
-from shallow_mirror.wire.records import Fillers
+from shallow_mirror.wire.records import Fillers, parse_record, unpack_batch
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +29,14 @@ _RECORD = b"\x0c\x00\x00\x00\x01\x01\x00"
 """Without key, value and headers."""
 _OLD_MS = 1_000
 _FILLERS_AT, _NEW_AT, _OLD_AT, _BEHIND = 0, 3, 4, 5
-_POLL_S = 0.2
+_FETCH_BYTES = 1 << 20
 
 
-def require_preserved_offsets(client: ClientConfig, target: Cluster, mirror: str, deadline: Deadline) -> None:
-    """Try fillers, a batch of an old record, a batch out of order, and a consumer, in a topic of its own.
+def require_preserved_offsets(target: Cluster, mirror: str, deadline: Deadline) -> None:
+    """Try fillers, a batch of an old record, a batch out of order, and what a consumer finds, in a topic of its own.
+
+    Whether a consumer passes over fillers is up to its client, not to the brokers (docs/reference/preserved-readers.md lists
+    clients): here the records are fetched, and counted by the rule that all clients share.
 
     Raises ConfigError if the target does something else than brokers of Kafka 3.6 and newer, or a permission is missing;
     RetriableError.
@@ -42,22 +44,22 @@ def require_preserved_offsets(client: ClientConfig, target: Cluster, mirror: str
     prefix = f"{PROBE_PREFIX}.{mirror}."
     left = [name for name in target.metadata(None, deadline).topics if name.startswith(prefix)]
     topic = f"{prefix}{uuid.uuid4().hex[:8]}"
-    timeout_s = deadline.remaining_ms() / 1000
     try:
-        ensure_topics(client, [TopicSpec(topic, 1, None, configs_of_new({}, is_preserved=True))], timeout_s=timeout_s)
+        ensure_topics(target, [TopicSpec(topic, 1, None, configs_of_new({}, is_preserved=True))], deadline)
     except ConfigError as error:
         # Of brokers that are older; KIP-937 added the settings.
-        if TIMESTAMP_LIMITS[0] in str(error):
+        if are_limits_unknown(error.problems):
             raise _refusal(f"they are older than Kafka 3.6 and do not know {TIMESTAMP_LIMITS[0]}") from error
         raise
     try:
-        _try_out(client, target, TopicPartition(topic, 0), deadline)
+        _try_out(target, TopicPartition(topic, 0), deadline)
     finally:
-        delete_topics(client, [topic, *left], timeout_s=timeout_s)
+        # With time of its own: the trial may have ended because its deadline was over.
+        delete_topics(target, [topic, *left], Deadline.after_ms(target.config.request_timeout_ms, deadline.clock))
     _log.info("the target takes batches at given offsets, as topics.offsets: preserved needs it")
 
 
-def _try_out(client: ClientConfig, target: Cluster, key: TopicPartition, deadline: Deadline) -> None:
+def _try_out(target: Cluster, key: TopicPartition, deadline: Deadline) -> None:
     target.require_partitions([key], deadline)
     now_ms = int(time.time() * 1000)
     shared = SharedProducer(producer_id=new_producer_id(target, deadline).producer_id, now_ms=now_ms, old_before_ms=_OLD_MS + 1)
@@ -79,7 +81,7 @@ def _try_out(client: ClientConfig, target: Cluster, key: TopicPartition, deadlin
         pass
     else:
         raise _refusal(f"a batch of offset {_BEHIND + 1} was appended at {at[0]}, behind offset {_OLD_AT}")
-    seen = _consumed(client, key, deadline)
+    seen = _consumed(target, key, deadline)
     if seen != [_NEW_AT, _OLD_AT]:
         raise _refusal(f"a consumer returned records at offsets {seen}, those written are at {[_NEW_AT, _OLD_AT]}")
 
@@ -106,29 +108,38 @@ def _produce(target: Cluster, key: TopicPartition, batches: list[memoryview], de
         raise _refusal(str(error)) from error
 
 
-def _consumed(client: ClientConfig, key: TopicPartition, deadline: Deadline) -> list[int]:
-    """Return the offsets of all records that a consumer returns."""
-    settings = {"group.id": PROBE_PREFIX, "enable.auto.commit": False, "enable.partition.eof": True, "log_level": "0"}
-    consumer = Consumer({**client.as_confluent(), **settings})
-    seen: list[int] = []
+def _consumed(target: Cluster, key: TopicPartition, deadline: Deadline) -> list[int]:
+    """Return the offsets of all records that a consumer would return."""
+    end = target.list_offsets({key: LATEST_TIMESTAMP}, IsolationLevel.READ_COMMITTED, deadline)[key].offset
+    reader = RangeReader(
+        target,
+        [ReadRange(key, 0, end, UNKNOWN_BYTES_PER_OFFSET)],
+        isolation=IsolationLevel.READ_COMMITTED,
+        fetch_bytes=_FETCH_BYTES,
+        deadline=deadline,
+    )
     try:
-        consumer.assign([ClientTopicPartition(key.topic, key.partition, OFFSET_BEGINNING)])
-        while True:
-            deadline.require(f"a consumer to read {key}")
-            message = consumer.poll(_POLL_S)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                offset = message.offset()
-                assert offset is not None
-                seen.append(offset)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return seen
-            elif not error.retriable():
-                raise _refusal(f"a consumer cannot read them: {error.str()}")
-    finally:
-        consumer.close()
+        return [offset for response in reader for fetched in response for offset in _visible_offsets(fetched)]
+    except (ConfigError, RetriableError):
+        raise
+    except MirrorError as error:
+        raise _refusal(f"a consumer cannot read them: {error}") from error
+
+
+def _visible_offsets(fetched: IndexedPartition) -> Iterator[int]:
+    """Yield the offset of each record by its delta. Consumers pass over those below the offset that they have reached."""
+    index = fetched.index
+    for i in range(len(index)):
+        start = int(index.pos[i])
+        batch = fetched.records[start : start + int(index.size_bytes[i])]
+        unpacked, pos = unpack_batch(batch, fetched.topic_partition, max_bytes=_FETCH_BYTES), 0
+        for _ in range(int(index.headers["records_count"][i])):
+            try:
+                pos, (_, offset_delta, *_) = parse_record(unpacked.block, pos)
+            except (IndexError, ValueError) as error:
+                raise unpacked.corrupt(pos, f"a record cannot be read: {error}") from error
+            if offset_delta >= 0:
+                yield int(index.headers["base_offset"][i]) + offset_delta
 
 
 def _refusal(reason: str) -> ConfigError:

@@ -116,6 +116,10 @@ class TxnPerformer:
         self._polls: list[BegunCall[dict[TopicPartition, int]]] = []
         """Requests for last stable offsets that were sent before EndTxn was answered."""
 
+    @property
+    def target(self) -> Cluster:
+        return self._target
+
     def perform(self, action: actions.Action, deadline: Deadline) -> Any:
         match action:
             case actions.TakeDecision():

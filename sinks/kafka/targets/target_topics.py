@@ -138,7 +138,7 @@ class TargetTopics:
         }
         if grown:
             _log.info("adding partitions to target topics: %s", ", ".join(f"{name} (now {n})" for name, n in grown.items()))
-            add_partitions(self._config.target.client, grown, timeout_s=deadline.remaining_ms() / 1000)
+            add_partitions(self._target, grown, deadline)
         if missing or grown:
             wanted = {names[source]: topics[source] for source in missing} | grown
             existing = self._await_listed(list(names.values()), wanted, deadline)
@@ -312,12 +312,12 @@ class TargetTopics:
             "creating target topics: %s", ", ".join(f"{spec.name} ({counted(spec.partitions, 'partition')})" for spec in specs)
         )
         try:
-            ensure_topics(self._config.target.client, specs, timeout_s=deadline.remaining_ms() / 1000)
+            ensure_topics(self._target, specs, deadline)
         except ConfigError as refused:
             if not target_topic_policy.are_limits_unknown(refused.problems):
                 raise
             older = [replace(spec, configs=target_topic_policy.before_3_6(spec.configs)) for spec in specs]
-            ensure_topics(self._config.target.client, older, timeout_s=deadline.remaining_ms() / 1000)
+            ensure_topics(self._target, older, deadline)
 
     def _replicas(self, deadline: Deadline) -> int | None:
         brokers = len(self._target.metadata([], deadline).brokers)

@@ -16,6 +16,7 @@ _EXTRAS = {
     "pyspark": "local",
     "py4j": "local",
     "delta": "local",
+    "confluent_kafka": "local",
     "lz4": "rebuild",
     "zstandard": "rebuild",
     "cramjam": "rebuild",

@@ -9,8 +9,7 @@ import pytest
 from tests.support.deadlines import deadline
 from tests.support.mirror_runs import create_topic
 
-from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.admin.topic_deletion import delete_topic_by_id
+from shallow_mirror.broker import Cluster, delete_topic_by_id
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION
 from shallow_mirror.local_kafka.node import LocalKafka

@@ -59,6 +59,7 @@ class ClockedSink:
             next_round=next_round,
             routes=self.routes,
             perform=lambda _action, _deadline: ROUND.decision,
+            target=None,
         )
         self.sink = KafkaSink(
             job=job,
@@ -234,7 +235,7 @@ def test_leading_fillers_are_deleted_where_brokers_let_them_be(
 ) -> None:
     """DeleteRecords of a topic with cleanup.policy=compact is a policy violation; there compaction removes the fillers."""
     deleted: list[dict[TopicPartition, int]] = []
-    monkeypatch.setattr(kafka_sink, "delete_records", lambda _client, starts, **_: deleted.append(starts))
+    monkeypatch.setattr(kafka_sink, "delete_records", lambda _target, starts, _deadline: deleted.append(starts))
     clocked.routes["orders"] = replace(route_to("copy"), is_preserved=True, is_compacted=is_compacted)
     target = clocked.routes["orders"].target_of(A)
     (first,) = first_rows_at({A: 20}, lambda _: target)

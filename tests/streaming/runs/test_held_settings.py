@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.fakes.changes import error
 from tests.fakes.strict_broker import StrictCluster
 from tests.support import mirror_runs as runs
 from tests.support.record_batches import batch
@@ -31,12 +32,10 @@ class Copy:
     def __init__(self, folder: Path, source: StrictCluster, target: StrictCluster, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.source, self.target = folder, source, target
         self.offset = 0
-        self.refusal: str | None = None
         self.clusters = [Cluster(self.config().source.client), Cluster(self.config().target.client)]
         patch.setattr(
             held_settings, "OffsetMap", SimpleNamespace(open=lambda *_, **__: SimpleNamespace(positions=self._positions))
         )
-        patch.setattr(held_settings, "set_topic_configs", self._set)
 
     def config(self, **topics: Any) -> Any:
         return runs.config(self.folder, self.source.bootstrap, self.target.bootstrap, ["orders"], topics=topics)
@@ -65,13 +64,6 @@ class Copy:
     def _positions(self) -> dict[SourcePartition, Any]:
         topic_id = kafka_text(self.source.topic_ids["orders"])
         return {SourcePartition("orders", topic_id, 0): SimpleNamespace(offset=self.offset)}
-
-    def _set(self, _client: object, changes: Mapping[str, Mapping[str, str]], *, timeout_s: float) -> dict[str, str]:
-        if self.refusal is not None:
-            return dict.fromkeys(changes, self.refusal)
-        for topic, settings in changes.items():
-            self.target.log(topic).configs.update(settings)
-        return {}
 
 
 @pytest.fixture
@@ -113,12 +105,13 @@ def test_what_an_operator_has_set_meanwhile_stays(copy: Copy) -> None:
 def test_a_copy_that_may_not_be_changed_is_reported_until_it_is(copy: Copy) -> None:
     held = copy.run()
     copy.create(held)
-    copy.offset, copy.refusal = 5, "TOPIC_AUTHORIZATION_FAILED: grant AlterConfigs on topic orders"
+    copy.offset = 5
+    copy.target.change_always("IncrementalAlterConfigs", error(29))
     expected = (
         "target topic orders cannot be compacted like orders: TOPIC_AUTHORIZATION_FAILED: grant AlterConfigs on topic orders"
     )
     assert [copy.release(held) for _ in range(2)] == [[expected]] * 2
-    copy.refusal = None
+    copy.target.change_always("IncrementalAlterConfigs", None)
     assert copy.release(held) == []
     assert copy.settings["cleanup.policy"] == "compact"
 

@@ -19,9 +19,8 @@ from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.writers import KafkaSlotJob
-from shallow_mirror.streaming.runs import preserved_log_filling
 from shallow_mirror.streaming.runs.preserved_log_filling import LogFilling
-from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition, TopicPartition
+from shallow_mirror.types import IsolationLevel, Segment, SegmentKind, SourcePartition
 
 P = 77
 TIMES = GuardTimes(expiration_ms=86_400_000, quiet_ms=900_000)
@@ -97,14 +96,8 @@ class Filled:
 
 
 @pytest.fixture
-def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Filled]:
+def filled(tmp_path: Path) -> Iterator[Filled]:
     with StrictCluster(cluster_id="west-id") as target:
-
-        def delete_records(_client: object, starts: dict[TopicPartition, int], *, timeout_s: float) -> None:
-            for key, start in starts.items():
-                target.log(key.topic, key.partition).delete_records_before(start)
-
-        monkeypatch.setattr(preserved_log_filling, "delete_records", delete_records)
         filled = Filled(tmp_path, target)
         yield filled
         filled.cluster.close()

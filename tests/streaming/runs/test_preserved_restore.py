@@ -24,14 +24,13 @@ from shallow_mirror.checkpoints.tables import MirrorStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError, TargetDataLossError
-from shallow_mirror.sinks.kafka import kafka_sink
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
 from shallow_mirror.sinks.kafka.targets import NO_LIMIT_MS, TIMESTAMP_LIMITS
-from shallow_mirror.streaming.runs import preserved_log_filling, preserved_restore, recorded_ends, restore as restore_run
+from shallow_mirror.streaming.runs import preserved_restore, recorded_ends, restore as restore_run
 from shallow_mirror.streaming.runs.preserved_restore import PreservedRestore, changed_offsets_problems, plan_log_ends
 from shallow_mirror.types import OffsetRange, Segment, SegmentKind, SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.wire.records import parse_record
 from shallow_mirror.wire.records.fillers import FILLER_OFFSET_DELTA
-from shallow_mirror.wire.records.unpacked_batch import parse_record
 
 pytestmark = pytest.mark.thorough
 
@@ -105,13 +104,6 @@ def archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archiv
     monkeypatch.setattr(worker_clients, "freeze_imports_once", lambda: None)
     monkeypatch.setattr(restore_run, "refuse_ids_of_another", lambda *_: None)
     with StrictCluster(cluster_id="west-id") as target:
-
-        def delete_records(_client: object, starts: dict[TopicPartition, int], *, timeout_s: float) -> None:
-            for key, start in starts.items():
-                target.log(key.topic, key.partition).delete_records_before(start)
-
-        for module in (preserved_restore, preserved_log_filling, kafka_sink):
-            monkeypatch.setattr(module, "delete_records", delete_records)
         restored = Archived(tmp_path, target)
         yield restored
         for cluster in kept.values():
@@ -201,7 +193,7 @@ def test_fillers_of_compacted_topics_are_left_to_compaction(
     archived.archive.archive({ORDERS: [batch(40, 2)]}, positions={ORDERS: 40})
     archived.restore()
     deleted: list[object] = []
-    monkeypatch.setattr(preserved_restore, "delete_records", lambda _client, starts, **_: deleted.append(starts))
+    monkeypatch.setattr(preserved_restore, "delete_records", lambda _target, starts, _deadline: deleted.append(starts))
     config = archived.config()
     positions = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror).positions()
     with closing(Cluster(config.target.client)) as target:

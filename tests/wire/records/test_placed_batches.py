@@ -24,9 +24,8 @@ from shallow_mirror.types import (
 )
 from shallow_mirror.wire import LOG_APPEND_TIME_BIT, verify_crc
 from shallow_mirror.wire.batches import SEQUENCE_MODULUS, SharedProducer, admit, index_batches, restamp_at_offsets
-from shallow_mirror.wire.records import FILLER_KEY, Fillers
+from shallow_mirror.wire.records import FILLER_KEY, Fillers, parse_record
 from shallow_mirror.wire.records.placed_batches import Placement, place
-from shallow_mirror.wire.records.unpacked_batch import parse_record
 
 T = TopicPartition("t", 0)
 SOURCE, TARGET = SourcePartition("t", "id", 0), TargetPartition("t", "id2", 0)

@@ -145,7 +145,7 @@ class TopicConfigSync:
 
     def _set(self, changes: Mapping[str, Settings], routes: Mapping[str, RoutedTopic], deadline: Deadline) -> None:
         wanted = {routes[source].target_topic: settings for source, settings in changes.items()}
-        refused = set_topic_configs(self._target.config, wanted, timeout_s=deadline.remaining_ms() / 1000)
+        refused = set_topic_configs(self._target, wanted, deadline)
         for source, settings in changes.items():
             target = routes[source].target_topic
             assignments = _assignments(settings)

@@ -1,38 +1,41 @@
-"""Driver: deletion of consumer groups through confluent-kafka."""
+"""Driver: deletion of consumer groups."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
+from shallow_mirror.broker.net.error_codes import GROUP_ID_NOT_FOUND, error_name, is_forbidden, refusal
+from shallow_mirror.broker.produce.txn.coordinator_requests import ask_coordinator
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 
-_GROUP_ID_NOT_FOUND = 69
 
-
-def delete_groups(client: ClientConfig, names: Sequence[str], *, timeout_s: float) -> None:
+def delete_groups(cluster: Cluster, names: Sequence[str], deadline: Deadline) -> None:
     """Delete groups without members; those that do not exist are passed over.
 
     Raises ConfigError with every refusal, RetriableError where the cluster does not answer, or a group has members still.
     """
-    if not names:
-        return
-    admin, problems = AdminClient({**client.as_confluent(), "log_level": "0"}), []
-    for name, future in admin.delete_consumer_groups(list(names), request_timeout=timeout_s).items():
+    problems: list[str] = []
+    for name in names:
         try:
-            future.result(timeout_s + 1)
-        except KafkaException as error:
-            failure = error.args[0]
-            if failure.code() == _GROUP_ID_NOT_FOUND:
-                continue
-            if not is_forbidden(failure.code()):
-                raise RetriableError(failure.name(), f"group {name} was not deleted: {failure.str()}") from error
-            problems.append(f"group {name} cannot be deleted: {refusal(failure.code(), 'DeleteGroups', key=name)}")
-        except TimeoutError as error:  # the client itself is late
-            raise RetriableError("REQUEST_TIMED_OUT", f"group {name} was not deleted within {timeout_s:.0f} s") from error
+            response = ask_coordinator(
+                cluster,
+                CoordinatorKind.GROUP,
+                name,
+                "DeleteGroups",
+                lambda response: int(response.results[0].error_code),
+                deadline,
+                groups_names=[name],
+            )
+        except RetriableError as error:
+            raise RetriableError(error.error_name, f"group {name} was not deleted: {error.detail}") from error
+        code = int(response.results[0].error_code)
+        if code in (0, GROUP_ID_NOT_FOUND):
+            continue
+        if not is_forbidden(code):
+            raise RetriableError(error_name(code), f"group {name} was not deleted")
+        problems.append(f"group {name} cannot be deleted: {refusal(code, 'DeleteGroups', key=name)}")
     if problems:
         raise ConfigError(problems)

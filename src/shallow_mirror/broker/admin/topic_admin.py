@@ -1,24 +1,44 @@
-"""Driver: topic administration through confluent-kafka."""
+"""Driver: topics of the target: created, given partitions and settings, deleted, and freed of records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from concurrent.futures import Future
+import base64
+import uuid
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition as ClientTopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
-
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.net.error_codes import is_forbidden, refusal
+from shallow_mirror.broker.admin.item_requests import (
+    Answer,
+    Answers,
+    Undecided,
+    answers_by_name,
+    ask_controller,
+    ask_for_items,
+)
+from shallow_mirror.broker.cluster.cluster import Cluster
+from shallow_mirror.broker.cluster.connection_pool import CONTROL
+from shallow_mirror.broker.cluster.metadata_cache import group_by_leader
+from shallow_mirror.broker.net.error_codes import (
+    INVALID_PARTITIONS,
+    TOPIC_ALREADY_EXISTS,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from shallow_mirror.broker.net.requests import call, request_class
+from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.types import TopicPartition
 
-_UNKNOWN_TOPIC = 3
-_TOPIC_ALREADY_EXISTS = 36
-_INVALID_PARTITIONS = 37
-_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}
+RECORDS_PER_REQUEST = 5_000
+"""Topics, partitions and settings that one request creates: a KRaft controller refuses requests that write more than 10,000
+records to its log, or create more than 10,000 partitions (POLICY_VIOLATION)."""
+
+_TOPIC_RESOURCE = 2
+_SET, _DELETE = 0, 1
+"""Operations of IncrementalAlterConfigs."""
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,114 +51,205 @@ class TopicSpec:
     configs: Mapping[str, str]
 
 
-def ensure_topics(client: ClientConfig, specs: Sequence[TopicSpec], *, timeout_s: float) -> None:
+def ensure_topics(cluster: Cluster, specs: Sequence[TopicSpec], deadline: Deadline) -> None:
     """Create what does not exist. Raises ConfigError with every refusal, RetriableError when the cluster does not answer."""
-    admin = _admin(client)
-    futures = admin.create_topics(
-        [
-            NewTopic(
-                spec.name,
-                num_partitions=spec.partitions,
-                replication_factor=spec.replication_factor or -1,
-                config=dict(spec.configs),
-            )
-            for spec in specs
-        ],
-        operation_timeout=timeout_s,
-        request_timeout=timeout_s,
+    topic = request_class("CreateTopics").CreatableTopic
+    by_name = {spec.name: spec for spec in specs}
+
+    def creatable(spec: TopicSpec) -> object:
+        return topic(
+            name=spec.name,
+            num_partitions=spec.partitions,
+            replication_factor=-1 if spec.replication_factor is None else spec.replication_factor,
+            assignments=[],
+            configs=[topic.CreatableTopicConfig(name=key, value=value) for key, value in sorted(spec.configs.items())],
+        )
+
+    results = ask_controller(
+        cluster,
+        "CreateTopics",
+        list(by_name),
+        lambda names, attempt: {
+            "topics": [creatable(by_name[name]) for name in names],
+            "timeout_ms": int(attempt.remaining_ms()),
+            "validate_only": False,
+        },
+        lambda _, response: answers_by_name(response.topics, lambda entry: str(entry.name)),
+        deadline,
+        weight=lambda name: 1 + by_name[name].partitions + len(by_name[name].configs),
+        most=RECORDS_PER_REQUEST,
     )
-    _require_done(futures, "CreateTopics", "created", {_TOPIC_ALREADY_EXISTS}, timeout_s)
+    _require_done(results, "CreateTopics", "created", {TOPIC_ALREADY_EXISTS})
 
 
-def add_partitions(client: ClientConfig, partitions: Mapping[str, int], *, timeout_s: float) -> None:
+def add_partitions(cluster: Cluster, partitions: Mapping[str, int], deadline: Deadline) -> None:
     """Give each topic so many partitions. A lower number changes nothing. Raises as `ensure_topics`."""
-    admin = _admin(client)
-    futures = admin.create_partitions(
-        [NewPartitions(name, count) for name, count in partitions.items()],
-        operation_timeout=timeout_s,
-        request_timeout=timeout_s,
+    topic = request_class("CreatePartitions").CreatePartitionsTopic
+    results = ask_controller(
+        cluster,
+        "CreatePartitions",
+        list(partitions),
+        lambda names, attempt: {
+            "topics": [topic(name=name, count=partitions[name], assignments=None) for name in names],
+            "timeout_ms": int(attempt.remaining_ms()),
+            "validate_only": False,
+        },
+        lambda _, response: answers_by_name(response.results, lambda entry: str(entry.name)),
+        deadline,
+        weight=lambda name: 1 + partitions[name],
+        most=RECORDS_PER_REQUEST,
     )
-    _require_done(futures, "CreatePartitions", "given more partitions", {_INVALID_PARTITIONS}, timeout_s)
+    _require_done(results, "CreatePartitions", "given more partitions", {INVALID_PARTITIONS})
 
 
-def delete_topics(client: ClientConfig, names: Sequence[str], *, timeout_s: float) -> None:
+def delete_topics(cluster: Cluster, names: Sequence[str], deadline: Deadline) -> None:
     """Delete topics; those that do not exist are passed over. Raises as `ensure_topics`."""
-    admin = _admin(client)
-    futures = admin.delete_topics(list(names), operation_timeout=timeout_s, request_timeout=timeout_s)
-    _require_done(futures, "DeleteTopics", "deleted", {_UNKNOWN_TOPIC}, timeout_s)
+    topic = request_class("DeleteTopics").DeleteTopicState
+    results = ask_controller(
+        cluster,
+        "DeleteTopics",
+        list(dict.fromkeys(names)),
+        lambda wanted, attempt: {
+            "topics": [topic(name=name, topic_id=uuid.UUID(int=0)) for name in wanted],
+            "timeout_ms": int(attempt.remaining_ms()),
+        },
+        lambda _, response: answers_by_name(response.responses, lambda entry: str(entry.name)),
+        deadline,
+        done={UNKNOWN_TOPIC_OR_PARTITION},
+    )
+    _require_done(results, "DeleteTopics", "deleted", {UNKNOWN_TOPIC_OR_PARTITION})
 
 
-def delete_records(client: ClientConfig, starts: Mapping[TopicPartition, int], *, timeout_s: float) -> None:
+def delete_topic_by_id(cluster: Cluster, name: str, topic_id: str, deadline: Deadline) -> None:
+    """Delete the topic with this id; nothing where it is gone already. A topic that has its name by now stays.
+
+    `name` is for messages. Raises as `ensure_topics`, and BrokerTooOldError.
+    """
+    topic = request_class("DeleteTopics").DeleteTopicState
+    wanted = uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+    results = ask_controller(
+        cluster,
+        "DeleteTopics",
+        [name],
+        lambda _, attempt: {"topics": [topic(name=None, topic_id=wanted)], "timeout_ms": int(attempt.remaining_ms())},
+        lambda names, response: answers_by_name(response.responses, lambda _: names[0]),
+        deadline,
+        done={UNKNOWN_TOPIC_ID},
+    )
+    _require_done(results, "DeleteTopics", "deleted", {UNKNOWN_TOPIC_ID})
+
+
+def delete_records(cluster: Cluster, starts: Mapping[TopicPartition, int], deadline: Deadline) -> None:
     """Delete what lies below an offset of each topic-partition, which its log begins with then. Raises as `ensure_topics`."""
-    admin = _admin(client)
-    wanted = [ClientTopicPartition(key.topic, key.partition, offset) for key, offset in starts.items()]
-    futures = admin.delete_records(wanted, operation_timeout=timeout_s, request_timeout=timeout_s)
-    by_partition = {f"{key.topic}-{key.partition}": future for key, future in futures.items()}
-    _require_done(by_partition, "DeleteRecords", "freed of its leading fillers", set(), timeout_s)
+
+    def ask(keys: Sequence[TopicPartition], attempt: Deadline) -> Answers[TopicPartition]:
+        known = cluster.known_topics({key.topic for key in keys}, attempt)
+        answers = {key: Answer(UNKNOWN_TOPIC_OR_PARTITION) for key in keys if key.topic not in known}
+        errors: dict[TopicPartition, RetriableError] = {}
+        throttle_ms = 0
+        leaders = cluster.leaders([key for key in keys if key.topic in known], attempt)
+        for node_id, partitions in group_by_leader(leaders).items():
+            try:
+                of_leader, throttled_ms = _delete_records_of(cluster, node_id, partitions, starts, attempt)
+            except RetriableError as error:
+                # The other leaders are asked all the same.
+                errors |= {TopicPartition(name, index): error for name, members in partitions.items() for index in members}
+            else:
+                answers |= of_leader
+                throttle_ms = max(throttle_ms, throttled_ms)
+        return Answers(answers, errors, throttle_ms)
+
+    results = ask_for_items(cluster, starts, ask, deadline)
+    named = {f"{key.topic}-{key.partition}": result for key, result in results.items()}
+    topics = {f"{key.topic}-{key.partition}": key.topic for key in starts}
+    _require_done(named, "DeleteRecords", "freed of its leading fillers", topics=topics)
 
 
-def set_topic_configs(
-    client: ClientConfig, changes: Mapping[str, Mapping[str, str | None]], *, timeout_s: float
-) -> dict[str, str]:
+def _delete_records_of(
+    cluster: Cluster,
+    node_id: int,
+    partitions: Mapping[str, Sequence[int]],
+    starts: Mapping[TopicPartition, int],
+    deadline: Deadline,
+) -> tuple[dict[TopicPartition, Answer], int]:
+    """Return the answers of one leader, and for how long it throttles. Raises RetriableError."""
+    topic = request_class("DeleteRecords").DeleteRecordsTopic
+    response = call(
+        cluster.connection(node_id, CONTROL, deadline),
+        "DeleteRecords",
+        deadline,
+        topics=[
+            topic(
+                name=name,
+                partitions=[
+                    topic.DeleteRecordsPartition(partition_index=index, offset=starts[TopicPartition(name, index)])
+                    for index in members
+                ],
+            )
+            for name, members in partitions.items()
+        ],
+        timeout_ms=int(deadline.remaining_ms()),
+    )
+    answers = {
+        TopicPartition(answered.name, entry.partition_index): Answer(int(entry.error_code))
+        for answered in response.topics
+        for entry in answered.partitions
+    }
+    return answers, int(response.throttle_time_ms)
+
+
+def set_topic_configs(cluster: Cluster, changes: Mapping[str, Mapping[str, str | None]], deadline: Deadline) -> dict[str, str]:
     """Set these settings and leave the others alone; None removes one, so that the default of the brokers applies.
 
-    Return by topic why that failed; empty: all were set.
+    Return by topic why that failed; empty: all were set. Raises ConfigError where the cluster refuses this client.
     """
-    admin = _admin(client)
-    resources = {
-        name: ConfigResource(
-            ConfigResource.Type.TOPIC,
-            name,
-            incremental_configs=[
-                ConfigEntry(
-                    key,
-                    value,
-                    incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
-                )
-                for key, value in sorted(settings.items())
+    resource = request_class("IncrementalAlterConfigs").AlterConfigsResource
+
+    def alterable(name: str) -> object:
+        return resource(
+            resource_type=_TOPIC_RESOURCE,
+            resource_name=name,
+            configs=[
+                resource.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                for key, value in sorted(changes[name].items())
             ],
         )
-        for name, settings in changes.items()
+
+    results = ask_controller(
+        cluster,
+        "IncrementalAlterConfigs",
+        list(changes),
+        lambda names, _: {"resources": [alterable(name) for name in names], "validate_only": False},
+        lambda _, response: answers_by_name(response.responses, lambda entry: str(entry.resource_name)),
+        deadline,
+        weight=lambda name: len(changes[name]),
+        most=RECORDS_PER_REQUEST,
+    )
+    return {
+        name: str(result) if isinstance(result, Undecided) else result.reason("IncrementalAlterConfigs", topic=name)
+        for name, result in results.items()
+        if isinstance(result, Undecided) or result.code
     }
-    futures = admin.incremental_alter_configs(list(resources.values()), request_timeout=timeout_s)
-    problems = {}
-    for name, resource in resources.items():
-        try:
-            futures[resource].result(timeout_s + 1)
-        except KafkaException as error:
-            failure = error.args[0]
-            is_acl_missing = is_forbidden(failure.code())
-            problems[name] = (
-                refusal(failure.code(), "IncrementalAlterConfigs", topic=name)
-                if is_acl_missing
-                else f"{failure.name()}: {failure.str()}"
-            )
-        except TimeoutError:  # the client itself is late
-            problems[name] = f"no answer within {timeout_s:.0f} s"
-    return problems
 
 
-def _admin(client: ClientConfig) -> AdminClient:
-    """Return an admin client; keep it in a variable until its futures are done: they end with it."""
-    return AdminClient({**client.as_confluent(), "log_level": "0"})
+def _require_done(
+    results: Mapping[str, Answer | Undecided],
+    api: str,
+    what: str,
+    passing: Collection[int] = (),
+    *,
+    topics: Mapping[str, str] | None = None,
+) -> None:
+    """Raise ConfigError with every refusal, RetriableError for the first item without a definite answer.
 
-
-def _require_done(futures: Mapping[str, Future[Any]], api: str, what: str, passing: Set[int], timeout_s: float) -> None:
+    `topics`: of the items, where those are not topics.
+    """
     problems = []
-    for name, future in futures.items():
-        try:
-            future.result(timeout_s + 1)
-        except KafkaException as error:
-            failure = error.args[0]
-            if failure.code() in passing:
-                continue
-            if failure.code() in _NOT_LET_IN:
-                raise ConfigError(f"target topic {name} was not {what}: {failure.str()}") from error
-            if failure.retriable() or failure.code() < 0:
-                raise RetriableError(failure.name(), f"target topic {name} was not {what}: {failure.str()}") from error
-            reason = refusal(failure.code(), api, topic=name) if is_forbidden(failure.code()) else failure.str()
-            problems.append(f"target topic {name} cannot be {what}: {reason}")
-        except TimeoutError as error:  # the client itself is late
-            raise RetriableError("REQUEST_TIMED_OUT", f"target topic {name} was not {what} within {timeout_s:.0f} s") from error
+    for name, result in results.items():
+        if isinstance(result, Undecided):
+            raise RetriableError(result.error_name, f"target topic {name} was not {what}: {result.detail}")
+        if result.code and result.code not in passing:
+            topic = name if topics is None else topics[name]
+            problems.append(f"target topic {name} cannot be {what}: {result.reason(api, topic=topic)}")
     if problems:
         raise ConfigError(problems)

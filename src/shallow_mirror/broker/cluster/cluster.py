@@ -152,6 +152,11 @@ class Cluster:
         self._check_process()
         return self._pool.any_broker(deadline)
 
+    def controller(self, deadline: Deadline) -> Connection:
+        """Return a connection to the node that takes administrative requests: `forget_metadata` looks for it again."""
+        self._check_process()
+        return self._metadata.controller(deadline)
+
     def coordinator(self, kind: CoordinatorKind, key: str, deadline: Deadline, purpose: str = CONTROL) -> Connection:
         """Return a connection to the coordinator of a group or transactional id; asking also creates its internal topic."""
         self._check_process()

@@ -44,9 +44,15 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
+    """Metadata of one response.
+
+    `controller_id`: the broker that takes administrative requests, -1 while there is none. With KRaft, any that forwards them.
+    """
+
     cluster_id: str
     brokers: Mapping[int, tuple[str, int]]
     topics: Mapping[str, TopicMetadata]
+    controller_id: int = -1
 
     def has(self, topic_partition: TopicPartition) -> bool:
         return topic_partition.topic in self.topics and topic_partition.partition in self.topics[topic_partition.topic].partitions

@@ -44,6 +44,7 @@ class MetadataCache:
         self._clock = clock
         self._topics: dict[str, TopicMetadata] = {}
         self._topics_at = 0.0
+        self._controller_id = -1
         self._all_topics = _Listing(None)
         self._named_topics = _Listing(())
         self.version = 0
@@ -53,12 +54,21 @@ class MetadataCache:
         self.version += 1
         self._topics.clear()
         self._topics_at = 0.0
+        self._controller_id = -1
 
     def connection(self, node_id: int, purpose: str, deadline: Deadline) -> Connection:
         """Return the connection to a broker for one purpose, made when needed. Raises RetriableError."""
         if not self._pool.has_broker(node_id):
             self.refresh(None, deadline)
         return self._pool.connection(node_id, purpose, deadline)
+
+    def controller(self, deadline: Deadline) -> Connection:
+        """Return a connection to the controller. Raises RetriableError, also while the cluster has none."""
+        if self._controller_id < 0:
+            self.refresh([], deadline)
+        if self._controller_id < 0:
+            raise RetriableError("NOT_CONTROLLER", "the cluster has no controller now")
+        return self.connection(self._controller_id, CONTROL, deadline)
 
     def leaders(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
         """Return the leaders. Raises as `leaders_and_errors`, and RetriableError where a topic-partition has none now."""
@@ -167,6 +177,7 @@ class MetadataCache:
     def _keep(self, metadata: ClusterMetadata) -> None:
         self._topics.update({name: topic for name, topic in metadata.topics.items() if topic.error_code == 0})
         self._topics_at = self._clock()
+        self._controller_id = metadata.controller_id
 
     def _require_topics(self, names: set[str], deadline: Deadline) -> None:
         if names <= self._topics.keys():
@@ -190,9 +201,8 @@ class MetadataCache:
 
 def _parsed(response: Any) -> ClusterMetadata:
     brokers = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-    return ClusterMetadata(
-        response.cluster_id or "", brokers, {topic.name: parse_topic_metadata(topic) for topic in response.topics}
-    )
+    topics = {topic.name: parse_topic_metadata(topic) for topic in response.topics}
+    return ClusterMetadata(response.cluster_id or "", brokers, topics, response.controller_id)
 
 
 def _fields(topics: Sequence[str] | None) -> dict[str, Any]:

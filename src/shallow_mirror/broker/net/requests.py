@@ -12,8 +12,18 @@ from typing import Any
 from kafka.protocol.admin import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribeAclsRequest,
@@ -28,6 +38,8 @@ from kafka.protocol.admin import (
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
@@ -106,6 +118,14 @@ _USED: dict[str, tuple[Any, Any, int]] = {
     "DescribeGroups": (DescribeGroupsRequest, DescribeGroupsResponse, 5),
     "Heartbeat": (HeartbeatRequest, HeartbeatResponse, 4),
     "OffsetCommit": (OffsetCommitRequest, OffsetCommitResponse, 8),
+    # From these versions on, the quota of controller mutations (KIP-599) refuses single topics with THROTTLING_QUOTA_EXCEEDED.
+    # With older ones, the broker carries everything out and does not read from the connection for a while.
+    "CreateTopics": (CreateTopicsRequest, CreateTopicsResponse, 6),
+    "CreatePartitions": (CreatePartitionsRequest, CreatePartitionsResponse, 3),
+    "IncrementalAlterConfigs": (IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 1),
+    "DeleteRecords": (DeleteRecordsRequest, DeleteRecordsResponse, 2),
+    "CreateAcls": (CreateAclsRequest, CreateAclsResponse, 2),
+    "DeleteAcls": (DeleteAclsRequest, DeleteAclsResponse, 2),
 }
 _PRODUCE = 0
 _PRODUCE_SINCE_3_7 = 10
@@ -125,6 +145,12 @@ _SINCE = {
     "Heartbeat": "2.4",
     "OffsetCommit": "2.4",
     "WriteTxnMarkers": "2.8",
+    "CreateTopics": "2.8",
+    "CreatePartitions": "2.8",
+    "IncrementalAlterConfigs": "2.8",
+    "DeleteRecords": "2.8",
+    "CreateAcls": "2.8",
+    "DeleteAcls": "2.8",
 }
 """May be missing: no decision of the mirror depends on the answer."""
 _TOO_OLD = "is too old: source and target need Kafka 2.8 or later"

@@ -100,9 +100,9 @@ def _remove_names(cluster: ClusterSettings, prefix: str, deadline: Deadline) -> 
                     f"{cluster.alias}: group {name}" for name in names
                 ]
             if topics:
-                delete_topics(cluster.client, topics, timeout_s=REQUEST_S)
+                delete_topics(connection, topics, Deadline.after_ms(REQUEST_S * 1000, deadline.clock))
             try:
-                delete_groups(cluster.client, names, timeout_s=REQUEST_S)
+                delete_groups(connection, names, Deadline.after_ms(REQUEST_S * 1000, deadline.clock))
             except RetriableError:
                 connection.wait(500, deadline)  # a member that was killed is in its group until its session ends
             connection.forget_metadata()

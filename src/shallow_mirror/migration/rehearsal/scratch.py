@@ -148,7 +148,7 @@ def create_topics(mirror: MirrorConfig, scratch: Scratch) -> None:
         listed = cluster.metadata(list(scratch.topics), deadline).topics
         settings = cluster.topic_configs(list(scratch.topics), deadline, keys=COPIED)
         specs = [TopicSpec(scratch.topic(name), len(topic.partitions), None, settings[name]) for name, topic in listed.items()]
-        ensure_topics(mirror.source.client, specs, timeout_s=REQUEST_S)
+        ensure_topics(cluster, specs, deadline)
         names = [spec.name for spec in specs]
         while any(topic.error_code for topic in cluster.metadata(names, deadline).topics.values()):
             deadline.require("the scratch topics at the source")

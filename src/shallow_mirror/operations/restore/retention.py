@@ -121,7 +121,7 @@ def lift_retention(config: RestoreConfig, spark: Any = None, *, is_applied: bool
         changes = {topic.target: topic.changes for topic in topics if topic.changes and topic.problem is None}
         refused: Mapping[str, str] = {}
         if is_applied and changes:
-            refused = set_topic_configs(config.target.client, changes, timeout_s=deadline.remaining_ms() / 1000)
+            refused = set_topic_configs(cluster, changes, deadline)
     return RetentionLift(
         restore=config.restore,
         is_applied=is_applied,

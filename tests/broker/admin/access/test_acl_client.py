@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import socket
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AclBinding, AclBindingFilter
-from tests.fakes.changes import error
+from tests.fakes.changes import Change, dropped_after, error
 from tests.fakes.strict_broker import StrictCluster
 
 from shallow_mirror.broker.admin.access import (
@@ -19,13 +16,11 @@ from shallow_mirror.broker.admin.access import (
     PatternKind,
     ResourceKind,
     ResourcePattern,
-    acl_client,
 )
 from shallow_mirror.broker.admin.access.acl_client import AclClient
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
-CLIENT = ClientConfig.from_properties({"bootstrap.servers": "127.0.0.1:1"})
 ORDERS = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:anna", AclOperation.READ)
 BILLS = Acl(
     ResourcePattern(ResourceKind.TOPIC, "bills", PatternKind.PREFIXED), "User:*", AclOperation.ALL, AclEffect.DENY, "10.0.0.1"
@@ -33,50 +28,14 @@ BILLS = Acl(
 CLUSTER = Acl(ResourcePattern(ResourceKind.CLUSTER, "kafka-cluster"), "User:anna", AclOperation.IDEMPOTENT_WRITE)
 
 
-class FakeAdmin:
-    """Keeps ACLs; a broker's error for a name, or for all requests."""
-
-    def __init__(self) -> None:
-        self.bindings: set[AclBinding] = set()
-        self.error: KafkaError | None = None
-        self.refused: dict[str, KafkaError] = {}
-        self.request_sizes: list[int] = []
-
-    def create_acls(self, bindings: list[AclBinding], *, request_timeout: float) -> dict[AclBinding, Future[None]]:
-        assert request_timeout > 0
-        self.request_sizes.append(len(bindings))
-        self.bindings |= {binding for binding in bindings if self.error is None and binding.name not in self.refused}
-        return {binding: self._future(binding.name) for binding in bindings}
-
-    def delete_acls(self, filters: list[AclBindingFilter], *, request_timeout: float) -> dict[AclBindingFilter, Future[Any]]:
-        assert request_timeout > 0
-        named = {str(wanted).partition("(")[2] for wanted in filters if wanted.name not in self.refused}
-        self.bindings = {binding for binding in self.bindings if str(binding).partition("(")[2] not in named}
-        return {wanted: self._future(wanted.name) for wanted in filters}
-
-    def _future(self, name: str) -> Future[Any]:
-        future: Future[Any] = Future()
-        error = self.refused.get(name, self.error)
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(KafkaException(error))
-        return future
-
-
-@pytest.fixture
-def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
-    fake = FakeAdmin()
-    monkeypatch.setattr(acl_client, "AdminClient", lambda _settings: fake)
-    return fake
-
-
-WRITER = AclClient(CLIENT, "target cluster west")
-
-
 def reader(fake: StrictCluster) -> AclClient:
     properties = {"bootstrap.servers": fake.bootstrap, "request.timeout.ms": 3000}
     return AclClient(ClientConfig.from_properties(properties), "source cluster east")
+
+
+def writer(fake: StrictCluster) -> AclClient:
+    properties = {"bootstrap.servers": fake.bootstrap, "request.timeout.ms": 2000}
+    return AclClient(ClientConfig.from_properties(properties), "target cluster west")
 
 
 def entry(operation: int, principal: str = "User:anna", host: str = "*", permission: int = 3) -> dict[str, Any]:
@@ -145,45 +104,90 @@ def test_a_broker_that_accepts_connections_and_is_silent_is_not_waited_for_witho
             AclClient(client, "target cluster west").create([ORDERS])
 
 
-def test_what_is_created_is_deleted_by_all_that_it_is(admin: FakeAdmin) -> None:
+def test_what_is_created_is_read_and_deleted_by_all_that_it_is(fake: StrictCluster) -> None:
+    fake.acls = {}
     other = Acl(ORDERS.pattern, "User:bob", AclOperation.READ)
-    assert WRITER.create([ORDERS, BILLS, CLUSTER, other]) == {}
-    assert WRITER.delete([BILLS, ORDERS]) == {}
-    assert {(binding.name, binding.principal) for binding in admin.bindings} == {
-        ("kafka-cluster", "User:anna"),
-        ("orders", "User:bob"),
-    }
+    assert writer(fake).create([ORDERS, BILLS, CLUSTER, other, ORDERS]) == {}
+    assert writer(fake).create([ORDERS]) == {}
+    assert reader(fake).read() == {ORDERS, BILLS, CLUSTER, other}
+    assert fake.acls[2, "orders", 3] == [entry(3), entry(3, "User:bob")]
+    assert writer(fake).delete([BILLS, ORDERS]) == {}
+    assert writer(fake).delete([BILLS]) == {}
+    assert reader(fake).read() == {CLUSTER, other}
 
 
-def test_many_acls_are_created_in_requests_of_bounded_size(admin: FakeAdmin) -> None:
+def test_many_acls_are_created_in_requests_of_bounded_size(fake: StrictCluster) -> None:
+    fake.acls = {}
     acls = [Acl(ResourcePattern(ResourceKind.TOPIC, f"t{index}"), "User:a", AclOperation.READ) for index in range(1001)]
-    assert WRITER.create(acls) == {}
-    assert admin.request_sizes == [500, 500, 1]
-    assert len(admin.bindings) == 1001
+    assert writer(fake).create(acls) == {}
+    assert [len(body.creations) for body in fake.bodies("CreateAcls")] == [500, 500, 1]
+    assert len(fake.acls) == 1001
 
 
-def test_a_refusal_of_one_acl_is_returned_with_the_brokers_reason(admin: FakeAdmin) -> None:
-    admin.refused = {"orders": KafkaError(KafkaError.INVALID_REQUEST, "no such principal")}
-    assert WRITER.create([ORDERS, BILLS]) == {ORDERS: "INVALID_REQUEST: no such principal"}
-    assert {binding.name for binding in admin.bindings} == {"bills"}
-    assert WRITER.delete([ORDERS]) == {ORDERS: "INVALID_REQUEST: no such principal"}
+def test_a_refusal_of_one_acl_is_returned_with_the_brokers_reason(fake: StrictCluster) -> None:
+    fake.acls = {}
+    nobody = Acl(ORDERS.pattern, "anna", AclOperation.READ)
+    unnamed = Acl(ResourcePattern(ResourceKind.TOPIC, ""), "User:anna", AclOperation.READ)
+    other = Acl(ResourcePattern(ResourceKind.CLUSTER, "west"), "User:anna", AclOperation.ALTER)
+    assert writer(fake).create([nobody, BILLS, unnamed, other]) == {
+        nobody: "INVALID_REQUEST: Could not parse principal from `anna`",
+        unnamed: "INVALID_REQUEST: Invalid empty resource name",
+        other: "INVALID_REQUEST: The only valid name for the CLUSTER resource is kafka-cluster",
+    }
+    assert reader(fake).read() == {BILLS}
+    fake.change("DeleteAcls", error(44, ("bills", -1)))
+    assert writer(fake).delete([BILLS]) == {BILLS: "POLICY_VIOLATION: by the test"}
+
+
+def test_an_acl_that_matches_and_cannot_be_deleted_is_a_refusal(fake: StrictCluster) -> None:
+    def refuse(response: Any) -> None:
+        (matching,) = response.filter_results[0].matching_acls
+        matching.error_code, matching.error_message = -1, "the log is not writable"
+
+    fake.acls = {(2, "orders", 3): [entry(3)]}
+    fake.alter_responses("DeleteAcls", refuse)
+    assert writer(fake).delete([ORDERS]) == {ORDERS: "UNKNOWN_SERVER_ERROR: the log is not writable"}
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind", "message"),
+    ("change", "kind", "message"),
     [
-        (KafkaError(KafkaError.SECURITY_DISABLED), ConfigError, "^target cluster west has no authorizer"),
-        (KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), ConfigError, "grant Alter on the cluster"),
-        (KafkaError(KafkaError._AUTHENTICATION, "wrong password"), ConfigError, "wrong password"),
-        (KafkaError(KafkaError._TRANSPORT, "gone"), RetriableError, "target cluster west: .* ACLs: gone"),
-        (KafkaError(KafkaError.REQUEST_TIMED_OUT, "late"), RetriableError, "REQUEST_TIMED_OUT"),
+        (error(54), ConfigError, "^target cluster west has no authorizer"),
+        (
+            error(31),
+            ConfigError,
+            "^target cluster west: (cre|del)ating ACLs: CLUSTER_AUTHORIZATION_FAILED: grant Alter on the cluster to the user",
+        ),
+        (error(41), RetriableError, "^NOT_CONTROLLER: target cluster west: (cre|del)ating ACLs: by the test"),
+        (error(7), RetriableError, "^REQUEST_TIMED_OUT: target cluster west: (cre|del)ating ACLs"),
+        (Change(drops_before=True), RetriableError, "^NETWORK_EXCEPTION: target cluster west: (cre|del)ating ACLs: 127.0.0.1"),
     ],
 )
 def test_a_cluster_that_refuses_all_changes_is_named_with_the_remedy(
-    admin: FakeAdmin, failure: KafkaError, kind: type[MirrorError], message: str
+    fake: StrictCluster, change: Change, kind: type[MirrorError], message: str
 ) -> None:
-    admin.error = failure
+    fake.acls = {}
+    for api in ("CreateAcls", "DeleteAcls"):
+        fake.change_always(api, change)
+    message = message.replace("(cre|del)ating", "(creating|deleting)")
     with pytest.raises(kind, match=message):
-        WRITER.create([ORDERS])
+        writer(fake).create([ORDERS])
     with pytest.raises(kind, match=message):
-        WRITER.delete([ORDERS])
+        writer(fake).delete([ORDERS])
+
+
+def test_changes_are_asked_of_the_controller_again_where_an_answer_is_lost() -> None:
+    with StrictCluster(2) as fake:
+        fake.acls, fake.controller_id = {}, 2
+        for api in ("CreateAcls", "DeleteAcls"):
+            fake.change(api, dropped_after())
+        assert writer(fake).create([ORDERS, BILLS]) == {}
+        assert writer(fake).delete([ORDERS]) == {}
+        assert reader(fake).read() == {BILLS}
+        asked = [request.node_id for request in fake.received if request.api in ("CreateAcls", "DeleteAcls")]
+        assert asked == [2, 2, 2, 2]
+
+
+def test_a_cluster_without_authorizer_takes_no_acls(fake: StrictCluster) -> None:
+    with pytest.raises(ConfigError, match=r"^target cluster west has no authorizer"):
+        writer(fake).create([ORDERS])

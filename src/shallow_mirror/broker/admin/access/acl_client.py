@@ -1,29 +1,13 @@
-"""Reading commands: the ACLs of one cluster: read, created, deleted.
-
-Read with requests of our own: librdkafka (2.16) drops the error code of DescribeAcls, so that a cluster which refuses to show its
-ACLs looks like one that has none, and every DENY of it would be missing.
-"""
+"""Reading commands: the ACLs of one cluster: read, created, deleted."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any
-
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation as ClientOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
 
 from shallow_mirror.broker.admin.access.acl_entries import (
     Acl,
@@ -33,29 +17,47 @@ from shallow_mirror.broker.admin.access.acl_entries import (
     ResourceKind,
     ResourcePattern,
 )
+from shallow_mirror.broker.admin.item_requests import Answer, Undecided, ask_controller
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name
-from shallow_mirror.broker.net.requests import call
+from shallow_mirror.broker.net.error_codes import (
+    CLUSTER_AUTHORIZATION_FAILED,
+    SECURITY_DISABLED,
+    ErrorClass,
+    error_class,
+    error_name,
+)
+from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 
 ACLS_PER_REQUEST = 500
 
-_CLUSTER_AUTHORIZATION_FAILED = 31
-_SECURITY_DISABLED = 54
-_PASSING = {KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
-_NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError._SSL}
-
+_ANY = 1
+"""Of patterns, operations and effects, in filters."""
 _KINDS = {
-    ResourceKind.TOPIC: ResourceType.TOPIC,
-    ResourceKind.GROUP: ResourceType.GROUP,
-    ResourceKind.TRANSACTIONAL_ID: ResourceType.TRANSACTIONAL_ID,
-    ResourceKind.CLUSTER: ResourceType.BROKER,  # librdkafka's name of the same code
+    ResourceKind.TOPIC: 2,
+    ResourceKind.GROUP: 3,
+    ResourceKind.CLUSTER: 4,
+    ResourceKind.TRANSACTIONAL_ID: 5,
 }
-_OPERATIONS = {ClientOperation[operation.name].value: operation for operation in AclOperation}
-_MATCHES = {PatternKind.LITERAL: ResourcePatternType.LITERAL, PatternKind.PREFIXED: ResourcePatternType.PREFIXED}
-_EFFECTS = {AclEffect.DENY: AclPermissionType.DENY, AclEffect.ALLOW: AclPermissionType.ALLOW}
+_MATCHES = {PatternKind.LITERAL: 3, PatternKind.PREFIXED: 4}
+_EFFECTS = {AclEffect.DENY: 2, AclEffect.ALLOW: 3}
+_OPERATIONS = {
+    AclOperation.UNKNOWN: 0,
+    AclOperation.ALL: 2,
+    AclOperation.READ: 3,
+    AclOperation.WRITE: 4,
+    AclOperation.CREATE: 5,
+    AclOperation.DELETE: 6,
+    AclOperation.ALTER: 7,
+    AclOperation.DESCRIBE: 8,
+    AclOperation.CLUSTER_ACTION: 9,
+    AclOperation.DESCRIBE_CONFIGS: 10,
+    AclOperation.ALTER_CONFIGS: 11,
+    AclOperation.IDEMPOTENT_WRITE: 12,
+}
+_OPERATIONS_BY_CODE = {code: operation for operation, code in _OPERATIONS.items()}
 
 
 class AclClient:
@@ -84,7 +86,7 @@ class AclClient:
         deadline = Deadline.after_ms(self._timeout_s * 1000, time.monotonic)
         with closing(Cluster(self._client)) as cluster:
             ask = partial(self._ask_kind, cluster, ResourceKind.TOPIC)
-            return int(cluster.retrying("reading ACLs", ask, deadline).error_code) != _SECURITY_DISABLED
+            return int(cluster.retrying("reading ACLs", ask, deadline).error_code) != SECURITY_DISABLED
 
     def _read_kind(self, cluster: Cluster, kind: ResourceKind, deadline: Deadline) -> list[Acl]:
         response = self._ask_kind(cluster, kind, deadline)
@@ -97,13 +99,13 @@ class AclClient:
             cluster.any_broker(deadline),
             "DescribeAcls",
             deadline,
-            resource_type_filter=_KINDS[kind].value,
+            resource_type_filter=_KINDS[kind],
             resource_name_filter=None,
-            pattern_type_filter=ResourcePatternType.ANY.value,
+            pattern_type_filter=_ANY,
             principal_filter=None,
             host_filter=None,
-            operation=ClientOperation.ANY.value,
-            permission_type=AclPermissionType.ANY.value,
+            operation=_ANY,
+            permission_type=_ANY,
         )
 
     def _raise_for(self, code: int) -> None:
@@ -119,82 +121,93 @@ class AclClient:
 
     def _problem(self, code: int, what: str, right: str) -> str | None:
         """Return the sentence for an error that concerns all ACLs of the cluster; None for another."""
-        if code == _SECURITY_DISABLED:
+        if code == SECURITY_DISABLED:
             return f"{self._where} has no authorizer (authorizer.class.name), so it has no ACLs"
-        if code == _CLUSTER_AUTHORIZATION_FAILED:
+        if code == CLUSTER_AUTHORIZATION_FAILED:
             name = error_name(code)
             return f"{self._where}: {what}: {name}: grant {right} on the cluster to the user of the mirror file"
         return None
 
     def create(self, acls: Sequence[Acl]) -> dict[Acl, str]:
         """Create ACLs; one that exists stays as it is. Return why some were refused; empty: all were created."""
-        admin, refusals = self._admin(), {}
-        for part in _parts(acls):
-            bindings = {_binding(acl): acl for acl in part}
-            futures = admin.create_acls(list(bindings), request_timeout=self._timeout_s)
-            for binding, future in futures.items():
-                refusal = self._refusal(future, "creating ACLs")
-                if refusal is not None:
-                    refusals[bindings[binding]] = refusal
-        return refusals
+        return self._change("CreateAcls", "creating ACLs", acls, _creations, _answers_to_creations)
 
     def delete(self, acls: Sequence[Acl]) -> dict[Acl, str]:
         """Delete exactly these ACLs; one that does not exist is passed over. Return why some were refused."""
-        admin, refusals = self._admin(), {}
-        for part in _parts(acls):
-            filters = {_filter(acl): acl for acl in part}
-            futures = admin.delete_acls(list(filters), request_timeout=self._timeout_s)
-            for wanted, future in futures.items():
-                refusal = self._refusal(future, "deleting ACLs")
-                if refusal is not None:
-                    refusals[filters[wanted]] = refusal
+        return self._change("DeleteAcls", "deleting ACLs", acls, _filters, _answers_to_filters)
+
+    def _change(self, api: str, what: str, acls: Sequence[Acl], fields: Any, parse: Any) -> dict[Acl, str]:
+        """Return why the cluster refused single ACLs. Raises where it refuses all of them, or does not answer."""
+        refusals: dict[Acl, str] = {}
+        wanted = list(dict.fromkeys(acls))
+        with closing(Cluster(self._client)) as cluster:
+            for start in range(0, len(wanted), ACLS_PER_REQUEST):
+                part = wanted[start : start + ACLS_PER_REQUEST]
+                deadline = Deadline.after_ms(self._timeout_s * 1000, time.monotonic)
+                for acl, result in ask_controller(cluster, api, part, fields, parse, deadline).items():
+                    if isinstance(result, Undecided):
+                        raise RetriableError(result.error_name, f"{self._where}: {what}: {result.detail}")
+                    if result.code == 0:
+                        continue
+                    problem = self._problem(result.code, what, "Alter")
+                    if problem is not None:
+                        raise ConfigError(problem)
+                    refusals[acl] = f"{result.name}: {result.message}" if result.message else result.name
         return refusals
 
-    def _admin(self) -> AdminClient:
-        """Return an admin client; keep it in a variable until its futures are done: they end with it."""
-        return AdminClient({**self._client.as_confluent(), "log_level": "0"})
 
-    def _refusal(self, future: Future[Any], what: str) -> str | None:
-        """Return why the broker refused this one. Raises where it refuses all of them, or does not answer."""
-        try:
-            future.result(self._timeout_s + 1)
-            return None
-        except KafkaException as error:
-            failure = error.args[0]
-            code = failure.code()
-            problem = self._problem(code, what, "Alter")
-            if problem is not None:
-                raise ConfigError(problem) from error
-            if code in _NOT_LET_IN:
-                raise ConfigError(f"{self._where}: {what}: {failure.str()}") from error
-            if failure.retriable() or code in _PASSING or code < 0:
-                raise RetriableError(failure.name(), f"{self._where}: {what}: {failure.str()}") from error
-            return f"{failure.name()}: {failure.str()}"
-        except TimeoutError as error:  # the client itself is late
-            raise RetriableError("REQUEST_TIMED_OUT", f"{self._where}: {what}: no answer in {self._timeout_s:.0f} s") from error
+def _creations(acls: Sequence[Acl], _deadline: Deadline) -> Mapping[str, Any]:
+    creation = request_class("CreateAcls").AclCreation
+    return {
+        "creations": [
+            creation(
+                resource_type=_KINDS[acl.pattern.kind],
+                resource_name=acl.pattern.name,
+                resource_pattern_type=_MATCHES[acl.pattern.match],
+                principal=acl.principal,
+                host=acl.host,
+                operation=_OPERATIONS[acl.operation],
+                permission_type=_EFFECTS[acl.effect],
+            )
+            for acl in acls
+        ]
+    }
 
 
-def _parts(acls: Sequence[Acl]) -> Iterator[Sequence[Acl]]:
-    for start in range(0, len(acls), ACLS_PER_REQUEST):
-        yield acls[start : start + ACLS_PER_REQUEST]
+def _answers_to_creations(acls: Sequence[Acl], response: Any) -> Mapping[Acl, Answer]:
+    """Return the answers, which are in the order of the request."""
+    return dict(zip(acls, (Answer(int(entry.error_code), entry.error_message or "") for entry in response.results), strict=False))
 
 
-def _binding(acl: Acl) -> AclBinding:
-    return AclBinding(*_fields(acl))
+def _filters(acls: Sequence[Acl], _deadline: Deadline) -> Mapping[str, Any]:
+    wanted = request_class("DeleteAcls").DeleteAclsFilter
+    return {
+        "filters": [
+            wanted(
+                resource_type_filter=_KINDS[acl.pattern.kind],
+                resource_name_filter=acl.pattern.name,
+                pattern_type_filter=_MATCHES[acl.pattern.match],
+                principal_filter=acl.principal,
+                host_filter=acl.host,
+                operation=_OPERATIONS[acl.operation],
+                permission_type=_EFFECTS[acl.effect],
+            )
+            for acl in acls
+        ]
+    }
 
 
-def _filter(acl: Acl) -> AclBindingFilter:
-    return AclBindingFilter(*_fields(acl))
-
-
-def _fields(acl: Acl) -> tuple[Any, ...]:
-    pattern = acl.pattern
-    operation = ClientOperation[acl.operation.name]
-    return _KINDS[pattern.kind], pattern.name, _MATCHES[pattern.match], acl.principal, acl.host, operation, _EFFECTS[acl.effect]
+def _answers_to_filters(acls: Sequence[Acl], response: Any) -> Mapping[Acl, Answer]:
+    """Return the answers, in the order of the request: of a filter, or of the ACL that it matches."""
+    answers = {}
+    for acl, result in zip(acls, response.filter_results, strict=False):
+        failed = next((entry for entry in (result, *result.matching_acls) if entry.error_code), None)
+        answers[acl] = Answer(0) if failed is None else Answer(int(failed.error_code), failed.error_message or "")
+    return answers
 
 
 def _acl(kind: ResourceKind, resource: Any, entry: Any) -> Acl:
-    is_prefixed = resource.pattern_type == ResourcePatternType.PREFIXED.value
+    is_prefixed = resource.pattern_type == _MATCHES[PatternKind.PREFIXED]
     pattern = ResourcePattern(kind, resource.resource_name, PatternKind.PREFIXED if is_prefixed else PatternKind.LITERAL)
-    effect = AclEffect.ALLOW if entry.permission_type == AclPermissionType.ALLOW.value else AclEffect.DENY
-    return Acl(pattern, entry.principal, _OPERATIONS.get(entry.operation, AclOperation.UNKNOWN), effect, entry.host)
+    effect = AclEffect.ALLOW if entry.permission_type == _EFFECTS[AclEffect.ALLOW] else AclEffect.DENY
+    return Acl(pattern, entry.principal, _OPERATIONS_BY_CODE.get(entry.operation, AclOperation.UNKNOWN), effect, entry.host)

@@ -1,4 +1,4 @@
-"""Reading commands: the quotas of one cluster, read and set (KIP-546), with requests of our own: librdkafka (2.16) has none."""
+"""Reading commands: the quotas of one cluster, read and set (KIP-546)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from typing import Any
 from shallow_mirror.broker.admin.access.quota_entries import Quota, QuotaEntity
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name
+from shallow_mirror.broker.net.error_codes import CLUSTER_AUTHORIZATION_FAILED, ErrorClass, error_class, error_name
 from shallow_mirror.broker.net.requests import call, request_class
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 
 ENTITIES_PER_REQUEST = 200
-
-_CLUSTER_AUTHORIZATION_FAILED = 31
-_NOT_CONTROLLER = 41
-"""Of brokers with ZooKeeper, while a controller is elected."""
 
 
 class QuotaClient:
@@ -67,7 +63,7 @@ class QuotaClient:
             code = int(entry.error_code)
             if code == 0:
                 continue
-            if code in (_CLUSTER_AUTHORIZATION_FAILED, _NOT_CONTROLLER) or error_class(code) is not ErrorClass.DEFINITE:
+            if code == CLUSTER_AUTHORIZATION_FAILED or error_class(code) is not ErrorClass.DEFINITE:
                 self._raise_for(code, "setting quotas", "AlterConfigs")
             entity = QuotaEntity.of({part.entity_type: part.entity_name for part in entry.entity})
             refused[entity] = f"{error_name(code)}: {entry.error_message or 'the broker gives no reason'}"
@@ -84,9 +80,9 @@ class QuotaClient:
         if code == 0:
             return
         name = error_name(code)
-        if code == _CLUSTER_AUTHORIZATION_FAILED:
+        if code == CLUSTER_AUTHORIZATION_FAILED:
             raise ConfigError(f"{self._where}: {what}: {name}: grant {right} on the cluster to the user of the mirror file")
-        if error_class(code) is ErrorClass.DEFINITE and code != _NOT_CONTROLLER:
+        if error_class(code) is ErrorClass.DEFINITE:
             raise ConfigError(f"{self._where}: {what}: the broker answered {name}")
         raise RetriableError(name, what)
 

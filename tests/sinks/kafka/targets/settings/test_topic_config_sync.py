@@ -66,7 +66,7 @@ class Sides:
     def _positions(self) -> Any:
         return {SourcePartition(topic, "id", 0): SimpleNamespace(offset=self.position) for topic in self.targets.routes}
 
-    def _set(self, _client: object, changes: dict[str, dict[str, str]], *, timeout_s: float) -> dict[str, str]:
+    def _set(self, _target: object, changes: dict[str, dict[str, str]], _deadline: object) -> dict[str, str]:
         for topic, settings in changes.items():
             if topic not in self.refuses:
                 self.target.settings[topic] |= settings
