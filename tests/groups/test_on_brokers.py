@@ -176,7 +176,7 @@ def test_a_group_with_members_is_left_alone_until_they_are_gone(
 ) -> None:
     m, name, topic_partition = mirrored, f"active-{protocol}", TopicPartition(mirrored.topic, 0)
     m.commit(m.source, name, {0: 4})
-    with member(m.config.target.client.as_confluent()["bootstrap.servers"], m.group(name), m.topic, protocol) as consumer:
+    with member(m.config.target.client.value("bootstrap.servers"), m.group(name), m.topic, protocol) as consumer:
         while not consumer.assignment():
             consumer.poll(0.1)
         for is_forced in (False, True):
@@ -194,7 +194,7 @@ def test_a_group_with_members_is_left_alone_until_they_are_gone(
 def test_a_group_of_kafka_streams_is_a_group_as_any_other(mirrored: Mirrored) -> None:
     """By the protocol of KIP-1071. On the target it takes over what was committed before it first joined there."""
     m, name, topic_partition = mirrored, "streams", TopicPartition(mirrored.topic, 0)
-    source, target = (cluster.client.as_confluent()["bootstrap.servers"] for cluster in (m.config.source, m.config.target))
+    source, target = (cluster.client.value("bootstrap.servers") for cluster in (m.config.source, m.config.target))
     with streams_member(source, m.group(name), m.topic):
         assert m.source.listed()[m.group(name)].is_free is False
     m.commit(m.source, name, {0: 4})
@@ -211,7 +211,7 @@ def test_failing_back_leads_to_the_source_and_offsets_that_it_deleted_are_named(
     m = mirrored
     m.commit(m.target, "back", {0: 1, 1: 4, 2: 9, 3: 6})
     m.commit(m.target, "back", {0: 2}, m.left)
-    delete_records(m.config.source.client.as_confluent()["bootstrap.servers"], m.topic, 4, partition=0)
+    delete_records(m.config.source.client.value("bootstrap.servers"), m.topic, 4, partition=0)
     actual = m.look("back", is_reverse=True)
     results = {
         topic_partition.partition: (group_partition.outcome, group_partition.to_offset)
@@ -234,7 +234,7 @@ def test_an_offset_that_the_source_has_deleted_continues_where_the_target_still_
     """A consumer of the source would be reset. At the target it misses nothing."""
     m = mirrored
     m.commit(m.source, "old", {0: 3, 4: 0})
-    bootstrap = m.config.source.client.as_confluent()["bootstrap.servers"]
+    bootstrap = m.config.source.client.value("bootstrap.servers")
     delete_records(bootstrap, m.topic, 4, partition=0)
     delete_records(bootstrap, m.topic, 2, partition=4)
     actual = m.look("old")

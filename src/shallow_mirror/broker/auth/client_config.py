@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from shallow_mirror.broker.auth import secrets
 from shallow_mirror.broker.auth.client_properties import (
@@ -12,11 +11,8 @@ from shallow_mirror.broker.auth.client_properties import (
     DEFAULTS,
     KNOWN,
     NUMBERS,
-    OAUTH,
     PROTOCOL,
-    SASL,
     SECRET,
-    TLS,
     canonical_name,
     name_problem,
     security_problems,
@@ -145,20 +141,6 @@ class ClientConfig:
     def sasl_mechanism(self) -> str:
         """Return the mechanism; empty without SASL."""
         return self.value("sasl.mechanism").upper()
-
-    def as_confluent(self) -> dict[str, Any]:
-        """Return settings for confluent_kafka's clients, resolved now: they hold secrets. Tokens come from the same source."""
-        names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH)
-        settings: dict[str, Any] = {
-            name: pem_text(self.value(name)) if name.endswith(".pem") else self.value(name)
-            for name, _ in self._properties
-            if name in names
-        }
-        if self.sasl_mechanism == "OAUTHBEARER":
-            from shallow_mirror.broker.auth.oauth import confluent_callback
-
-            settings["oauth_cb"] = confluent_callback(self)
-        return settings
 
 
 def pem_text(value: str) -> str:

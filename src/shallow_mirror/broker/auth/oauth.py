@@ -71,17 +71,6 @@ def token_source(config: ClientConfig) -> TokenSource:
     return CachedToken(lambda deadline: fetch(config, deadline))
 
 
-def confluent_callback(config: ClientConfig) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
-    """Return the same source as an `oauth_cb` of confluent_kafka's clients, which call it in a thread of their own."""
-    source = token_source(config)
-
-    def token(_config: str) -> tuple[str, float, str, dict[str, str]]:
-        current = source.token(Deadline.after_ms(_ENDPOINT_TIMEOUT_S * 1000, time.monotonic))
-        return current.value, current.expires_at_s, "", dict(current.extensions)
-
-    return token
-
-
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Refuses redirects: the client's secret is for the configured host only."""
 
