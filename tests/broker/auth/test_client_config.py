@@ -79,7 +79,10 @@ OIDC = OAUTH | {
         (SCRAM | {"sasl.mechanism": "GSSAPI"}, ["sasl.mechanism: 'GSSAPI' is not one of PLAIN, SCRAM"]),
         (OAUTH, ["oauth_cb: is missing: name a callable as module:function, or set sasl.oauthbearer.method: oidc"]),
         (OAUTH | {"oauth_cb": "module.function"}, ["oauth_cb: is not module:function"]),
-        (OAUTH | {"sasl.oauthbearer.method": "magic"}, ["sasl.oauthbearer.method: 'magic' is neither oidc nor default"]),
+        (
+            OAUTH | {"sasl.oauthbearer.method": "magic"},
+            ["sasl.oauthbearer.method: 'magic' is not one of default, oidc, aws_msk_iam"],
+        ),
         (OIDC, ["sasl.oauthbearer.client.secret: is missing for sasl.oauthbearer.method: oidc"]),
         (TLS | {"ssl.ca.location": "/a", "ssl.ca.pem": "b"}, ["ssl.ca.pem: is given beside ssl.ca.location"]),
         (TLS | {"ssl.certificate.location": "/a"}, ["ssl.key.location: is missing (or ssl.key.pem)"]),

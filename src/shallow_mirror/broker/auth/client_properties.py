@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Mapping
 
+from shallow_mirror.broker.auth.oauth_properties import OAUTH, OAUTH_ALIASES, OAUTH_SECRET, oauth_problems
+
 BOOTSTRAP = "bootstrap.servers"
 PROTOCOL = "security.protocol"
 
@@ -30,29 +32,16 @@ TLS = (
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
-OAUTH = (
-    "sasl.oauthbearer.method",
-    "sasl.oauthbearer.token.endpoint.url",
-    "sasl.oauthbearer.client.id",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.scope",
-    "sasl.oauthbearer.extensions",
-    "sasl.oauthbearer.config",
-    "oauth_cb",
-    "https.ca.location",
-    "https.ca.pem",
-)
 SASL = ("sasl.mechanism", "sasl.username", "sasl.password", *OAUTH)
 KNOWN = (*DEFAULTS, *TLS, *SASL)
-SECRET = frozenset(
-    {"sasl.password", "ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.config"}
-)
+SECRET = frozenset({"sasl.password", "ssl.key.pem", "ssl.key.password", *OAUTH_SECRET})
 """Values that are never shown and, where they would travel through Spark, never written out."""
 
 ALIASES = {
     "socket.timeout.ms": "request.timeout.ms",
     "metadata.broker.list": BOOTSTRAP,
     "sasl.mechanisms": "sasl.mechanism",
+    **OAUTH_ALIASES,
 }
 NUMBERS = {name: (1, 2_000_000_000) for name in DEFAULTS if name.endswith(("ms", "bytes"))}
 
@@ -119,7 +108,12 @@ def security_problems(given: Mapping[str, str]) -> list[str]:
         problem = f"{mechanism!r} is not one of" if mechanism else "is missing; it is one of"
         problems.append(f"sasl.mechanism: {problem} {', '.join(MECHANISMS)}")
     elif mechanism == "OAUTHBEARER":
-        problems += _oauth_problems(given)
+        problems += [
+            f"{name}: has no effect with sasl.mechanism: OAUTHBEARER; remove it"
+            for name in ("sasl.username", "sasl.password")
+            if name in given
+        ]
+        problems += oauth_problems(given, given.get(BOOTSTRAP, ""))
     else:
         problems += [f"{name}: is missing for {mechanism}" for name in ("sasl.username", "sasl.password") if name not in given]
         problems += [f"{name}: has no effect with sasl.mechanism: {mechanism}; remove it" for name in OAUTH if name in given]
@@ -153,34 +147,4 @@ def _tls_problems(protocol: str, given: Mapping[str, str]) -> list[str]:
     verification = given.get("enable.ssl.certificate.verification", "true")
     if verification not in ("true", "false"):
         problems.append(f"enable.ssl.certificate.verification: {verification!r} is neither true nor false")
-    return problems
-
-
-def _oauth_problems(given: Mapping[str, str]) -> list[str]:
-    method = given.get("sasl.oauthbearer.method", "default").lower()
-    problems = [
-        f"{name}: has no effect with sasl.mechanism: OAUTHBEARER; remove it"
-        for name in ("sasl.username", "sasl.password")
-        if name in given
-    ]
-    if method not in ("default", "oidc"):
-        return [*problems, f"sasl.oauthbearer.method: {method!r} is neither oidc nor default"]
-    if method == "oidc":
-        needed = ("token.endpoint.url", "client.id", "client.secret")
-        problems += [
-            f"sasl.oauthbearer.{name}: is missing for sasl.oauthbearer.method: oidc"
-            for name in needed
-            if f"sasl.oauthbearer.{name}" not in given
-        ]
-        if "oauth_cb" in given:
-            problems.append("oauth_cb: is given beside sasl.oauthbearer.method: oidc: keep one of them")
-        if "https.ca.location" in given and "https.ca.pem" in given:
-            problems.append("https.ca.pem: is given beside https.ca.location: keep one of them")
-    elif "oauth_cb" not in given:
-        problems.append(
-            "oauth_cb: is missing: name a callable as module:function, or set sasl.oauthbearer.method: oidc with token endpoint, "
-            "client id and client secret"
-        )
-    elif not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", given["oauth_cb"]):
-        problems.append("oauth_cb: is not module:function")
     return problems

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Generator
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.auth.oauth import Token, TokenSource
+from shallow_mirror.broker.auth.oauth import TokenSource
+from shallow_mirror.broker.auth.tokens.token import Token
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import call
