@@ -40,7 +40,7 @@ class TokenEndpoint:
         self.issued: list[str] = []
         self.scopes: list[str] = []
         self.requests: list[dict[str, str]] = []
-        self.accepts = ("basic", "post", "assertion")
+        self.accepts: tuple[str, ...] = ("basic", "post", "assertion")
         self.keys: dict[str, Any] = {}
         """Public keys of those that sign assertions, by `iss`."""
         self._used_ids: set[str] = set()

@@ -8,15 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from tests.security.fake_clouds import AzureMetadata
 from tests.security.token_endpoint import JWT_BEARER, TokenEndpoint
 from tests.support.deadlines import deadline
 
@@ -244,61 +243,12 @@ def test_the_claim_of_the_subject_must_be_in_the_token(endpoint: TokenEndpoint) 
         token(by_secret(endpoint, **{"sub.claim.name": "azp"}))
 
 
-class Metadata:
-    """The metadata service of an Azure machine, which refuses requests without its header or with one of a proxy."""
-
-    def __init__(self, identities: dict[str, str]) -> None:
-        self.requests: list[str] = []
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                service.requests.append(self.path)
-                status, document = 400, {"error": "invalid_request", "error_description": "Required metadata header"}
-                if self.headers.get("Metadata") == "true" and "X-Forwarded-For" not in self.headers:
-                    status, document = service._answer(self.path)
-                body = json.dumps(document).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._identities = identities
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/metadata/identity/oauth2/token"
-
-    def _answer(self, path: str) -> tuple[int, dict[str, str]]:
-        query = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
-        if query.get("api-version") != "2018-02-01":
-            return 400, {"error": "invalid_request"}
-        issued = self._identities.get(query.get("resource", ""))
-        if issued is None:
-            return 400, {"error": "invalid_resource"}
-        return 200, {"access_token": issued, "expires_in": "86400", "resource": query["resource"], "token_type": "Bearer"}
-
-    def __enter__(self) -> Metadata:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
 def test_azure_imds_is_asked_with_its_header_and_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    with Metadata({"api://kafka": "issued-to-the-machine"}) as service:
+    with AzureMetadata({"api://kafka": lambda: "issued-to-the-machine"}) as service:
         given = {
             "metadata.authentication.type": "azure_imds",
-            "token.endpoint.url": service.url,
+            "token.endpoint.url": service.token_url,
             "config": "query=api-version=2018-02-01&resource=api://kafka",
         }
         issued = token(given)

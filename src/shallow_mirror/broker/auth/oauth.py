@@ -23,6 +23,14 @@ _USED_FOR = 0.8
 _SUB_CLAIM = PREFIX + "sub.claim.name"
 
 
+_REMEDIES = {
+    "aws_msk_iam": "check region and role, and that its policy allows kafka-cluster:Connect on this cluster",
+    "azure": "check sasl.oauthbearer.scope, the role of this identity (Azure Event Hubs Data Receiver or Owner), and the clock",
+    "google": "check that this account has the role Managed Kafka Client (roles/managedkafka.client), and the clock",
+    "databricks": "check the privileges of the service credential on this cluster",
+}
+
+
 class TokenSource(Protocol):
     def token(self, deadline: Deadline) -> Token:
         """Return a token that is valid now. Raises ConfigError, RetriableError."""
@@ -76,6 +84,12 @@ def confluent_callback(config: ClientConfig) -> Callable[[str], tuple[str, float
         return current.value, current.expires_at_s, "", dict(current.extensions)
 
     return token
+
+
+def refusal_remedy(config: ClientConfig) -> str:
+    """Return what to check where a broker refuses a token."""
+    default = "check scope and audience of the token, its expiry, and sasl.oauthbearer.expected.* of the broker"
+    return _REMEDIES.get(config.value(METHOD).lower(), default)
 
 
 def _checked(config: ClientConfig, token: Token) -> Token:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import UTC
-from functools import partial
 from typing import Any
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
@@ -29,17 +29,24 @@ def token_of_google(config: ClientConfig, credentials: Any = None) -> Token:
         import google.auth
         import google.auth.exceptions
         import google.auth.transport.requests
+        import requests
     except ImportError:
         raise missing_library(_METHOD, "google-auth[requests]", "google") from None
     try:
-        with google.auth.transport.requests.Request() as request:
-            bounded = partial(request, timeout=_TIMEOUT_S)
+        with requests.Session() as session:
+            request = google.auth.transport.requests.Request(session)
+
+            def bounded(*args: Any, timeout: float = _TIMEOUT_S, **others: Any) -> Any:
+                return request(*args, timeout=min(timeout, _TIMEOUT_S), **others)
+
             if credentials is None:
                 scopes = config.value(PREFIX + "scope").split() or [_SCOPE]
                 credentials, _ = google.auth.default(scopes=scopes, request=bounded)
             credentials.refresh(bounded)
-    except google.auth.exceptions.DefaultCredentialsError as error:
-        raise _missing(error) from None
+    except google.auth.exceptions.DefaultCredentialsError:
+        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+            raise refused(_METHOD, "invalid credentials", "correct the file of GOOGLE_APPLICATION_CREDENTIALS") from None
+        raise missing_credentials(_METHOD, _FIND) from None
     except (google.auth.exceptions.TransportError, google.auth.exceptions.TimeoutError) as error:
         raise unreachable(_METHOD, f"Google's token service cannot be reached ({type(error).__name__})") from None
     except google.auth.exceptions.RefreshError as error:
@@ -61,12 +68,6 @@ def _principal(credentials: Any) -> str:
     if not principal or principal == "default":
         raise ConfigError(f"{CONFIG}: has no principal=EMAIL, and these credentials of Google do not name theirs: add it")
     return str(principal)
-
-
-def _missing(error: Exception) -> MirrorError:
-    if isinstance(error, ValueError | OSError):
-        return refused(_METHOD, "invalid credentials", "correct the file that GOOGLE_APPLICATION_CREDENTIALS names")
-    return missing_credentials(_METHOD, _FIND)
 
 
 def _refusal(error: Any) -> MirrorError:

@@ -28,6 +28,7 @@ def token_of_msk(config: ClientConfig, session: Any = None) -> Token:
     """
     try:
         import botocore.exceptions
+        import botocore.parsers
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
         from botocore.credentials import CredentialProvider
     except ImportError:
@@ -43,7 +44,11 @@ def token_of_msk(config: ClientConfig, session: Any = None) -> Token:
         token, expires_at_ms = MSKAuthTokenProvider.generate_auth_token_from_credentials_provider(region, Found())
     except botocore.exceptions.ClientError as error:
         raise _refusal(error, options) from None
-    except botocore.exceptions.HTTPClientError as error:
+    except (
+        botocore.exceptions.ConnectionError,
+        botocore.exceptions.HTTPClientError,
+        botocore.parsers.ResponseParserError,
+    ) as error:
         raise unreachable(_METHOD, f"a service of AWS cannot be reached ({type(error).__name__})") from None
     except botocore.exceptions.ProfileNotFound:
         raise refused(_METHOD, "there is no such profile", f"correct profile=NAME in {CONFIG}") from None
