@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.security import secured_cluster as users
+from tests.security.fake_clouds import AzureMetadata
 from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
-from tests.security.token_endpoint import TokenEndpoint
+from tests.security.token_endpoint import JWT_BEARER, TokenEndpoint
 from tests.support import mirror_runs as runs
 from tests.support.deadlines import deadline
 
@@ -235,3 +238,76 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     time.sleep(0.2)
     shown = sync_groups(settings, is_applied=True)
     assert ([group.name for group in shown.groups], shown.is_done) == (["app"], True)
+
+
+def _oauth_ways(secured: SecuredCluster, folder: Path) -> dict[str, dict[str, Any]]:
+    """Properties by way to get a token that this broker accepts."""
+    tokens, key = secured.tokens, rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    tokens.keys[users.CLIENT_ID] = key.public_key()
+    key_file, token_file = folder / "key.pem", folder / "token"
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    token_file.write_text(tokens.token(users.CLIENT_ID))
+    assertion = {
+        "sasl.oauthbearer.assertion.private.key.file": str(key_file),
+        "sasl.oauthbearer.assertion.claim.aud": tokens.url,
+        "sasl.oauthbearer.client.secret": None,
+    }
+    claims = {"sasl.oauthbearer.assertion.claim.iss": users.CLIENT_ID, "sasl.oauthbearer.assertion.claim.sub": users.CLIENT_ID}
+    grant = {"sasl.oauthbearer.grant.type": JWT_BEARER, "sasl.oauthbearer.client.id": None}
+    none: dict[str, Any] = {f"sasl.oauthbearer.{name}": None for name in ("client.id", "client.secret", "scope")}
+    return {
+        "secret in the form": {"sasl.oauthbearer.client.authentication.method": "client_secret_post"},
+        "jwt bearer": assertion | claims | grant,
+        "key of the client": assertion | {"sasl.oauthbearer.client.authentication.method": "private_key_jwt"},
+        "file": none | {"sasl.oauthbearer.token.endpoint.url": token_file.as_uri()},
+    }
+
+
+@pytest.mark.parametrize("way", ["secret in the form", "jwt bearer", "key of the client", "file"])
+def test_a_token_of_every_grant_lets_data_and_administration_in(
+    secured: SecuredCluster, way: str, topic_name: str, tmp_path: Path
+) -> None:
+    properties = secured.properties("OAUTH", **_oauth_ways(secured, tmp_path)[way])
+    assert cluster_id(properties) == secured.node.cluster_id
+    ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
+
+
+def test_a_managed_identity_of_azure_lets_data_and_administration_in(
+    secured: SecuredCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issue = {
+        "api://kafka": lambda: secured.tokens.token(users.CLIENT_ID),
+        "api://other": lambda: secured.tokens.token("x", aud="y"),
+    }
+    with AzureMetadata(issue) as service:
+        monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", service.url)
+        none = {f"sasl.oauthbearer.{name}": None for name in ("client.id", "client.secret", "token.endpoint.url")}
+        method = {"sasl.oauthbearer.method": "azure", "sasl.oauthbearer.scope": "api://kafka/.default"}
+        properties = secured.properties("OAUTH", **(none | method))
+        assert cluster_id(properties) == secured.node.cluster_id
+        ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
+        problem = refusal(properties | {"sasl.oauthbearer.scope": "api://other/.default"})
+        assert "refused the token (OAUTHBEARER)" in problem
+        assert "check sasl.oauthbearer.scope, the role of this identity" in problem
+        assert secured.tokens.issued[-1] not in problem
+
+
+def test_a_token_file_that_was_renewed_is_used_at_the_next_session(secured: SecuredCluster, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    none = {f"sasl.oauthbearer.{name}": None for name in ("client.id", "client.secret", "scope")}
+    properties = secured.properties("OAUTH", **(none | {"sasl.oauthbearer.token.endpoint.url": file.as_uri()}))
+    secured.tokens.lives_for_s = 4
+    try:
+        file.write_text(secured.tokens.token(users.CLIENT_ID))
+    finally:
+        secured.tokens.lives_for_s = 600
+    cluster = Cluster(client(properties))
+    try:
+        assert cluster.cluster_id(deadline()) == secured.node.cluster_id
+        file.write_text(secured.tokens.token(users.CLIENT_ID))
+        time.sleep(4)  # the life of the first token, at whose end the broker closes a session
+        assert cluster.cluster_id(deadline()) == secured.node.cluster_id
+    finally:
+        cluster.close()
