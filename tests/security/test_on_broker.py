@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 from tests.security import secured_cluster as users
 from tests.security.fake_clouds import AzureMetadata
 from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
@@ -238,6 +239,25 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     time.sleep(0.2)
     shown = sync_groups(settings, is_applied=True)
     assert ([group.name for group in shown.groups], shown.is_done) == (["app"], True)
+
+
+def test_a_key_store_in_pkcs12_lets_data_and_administration_in(secured: SecuredCluster, topic_name: str, tmp_path: Path) -> None:
+    store, password = tmp_path / "client.p12", "pa55-of-the-store"
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    identity, ca = secured.client, secured.authority.identity.certificate
+    store.write_bytes(pkcs12.serialize_key_and_certificates(b"client", identity.key, identity.certificate, [ca], encryption))
+    trusted = tmp_path / "ca.p12"
+    trusted.write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, [ca], encryption))
+    stores = {
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": password,
+        "ssl.truststore.location": str(trusted),
+        "ssl.truststore.password": password,
+    }
+    pems = dict.fromkeys(("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"))
+    properties = secured.properties("MUTUAL", **(pems | stores))
+    assert cluster_id(properties) == secured.node.cluster_id
+    ensure_topics(client(properties), [TopicSpec(topic_name, 1, None, {})], timeout_s=30)
 
 
 def _oauth_ways(secured: SecuredCluster, folder: Path) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,8 @@ from shallow_mirror.broker.auth.client_properties import (
 from shallow_mirror.broker.auth.oauth_properties import CONFIG, OAUTH, has_public_config
 from shallow_mirror.errors import ConfigError
 
+_NOT_LIBRDKAFKA = ("ssl.truststore.location", "ssl.truststore.password")
+
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
@@ -148,12 +150,16 @@ class ClientConfig:
 
     def as_confluent(self) -> dict[str, Any]:
         """Return settings for confluent_kafka's clients, resolved now: they hold secrets. Tokens come from the same source."""
-        names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH)
+        names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH) - set(_NOT_LIBRDKAFKA)
         settings: dict[str, Any] = {
             name: pem_text(self.value(name)) if name.endswith(".pem") else self.value(name)
             for name, _ in self._properties
             if name in names
         }
+        if self.written("ssl.truststore.location"):
+            from shallow_mirror.broker.auth.tls_settings import trust_store_pem
+
+            settings["ssl.ca.pem"] = trust_store_pem(self)
         if self.sasl_mechanism == "OAUTHBEARER":
             from shallow_mirror.broker.auth.oauth import confluent_callback
 

@@ -29,12 +29,25 @@ TLS = (
     "ssl.key.location",
     "ssl.key.pem",
     "ssl.key.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.location",  # Java's name; librdkafka has none
+    "ssl.truststore.password",
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
 SASL = ("sasl.mechanism", "sasl.username", "sasl.password", *OAUTH)
 KNOWN = (*DEFAULTS, *TLS, *SASL)
-SECRET = frozenset({"sasl.password", "ssl.key.pem", "ssl.key.password", *OAUTH_SECRET})
+SECRET = frozenset(
+    {
+        "sasl.password",
+        "ssl.key.pem",
+        "ssl.key.password",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+        *OAUTH_SECRET,
+    }
+)
 """Values that are never shown and, where they would travel through Spark, never written out."""
 
 ALIASES = {
@@ -48,12 +61,13 @@ NUMBERS = {name: (1, 2_000_000_000) for name in DEFAULTS if name.endswith(("ms",
 _RECORD_LEVEL = re.compile(
     r"(key|value)\.(de)?serializer|compression\.|linger\.ms|batch\.(size|num\.messages)|queue\.buffering\.|partitioner|acks$|enable\.idempotence|transactional\.id|group\.id|isolation\.level|auto\.offset\.reset"
 )
-_USE_PEM = (
-    "is not supported: use PEM files, ssl.ca.location, ssl.certificate.location and ssl.key.location "
-    "(`openssl pkcs12 -in STORE.p12 -out client.pem` makes one of a PKCS#12 store)"
-)
 _FOREIGN_SECURITY = (
-    (re.compile(r"ssl\.(keystore|truststore)"), _USE_PEM),
+    (re.compile(r"ssl\.(keystore|truststore)\.type$"), "has no effect: stores are PKCS#12; remove it"),
+    (
+        re.compile(r"ssl\.(keystore|truststore)\.(key|certificate)"),
+        "is a property of Java clients: use ssl.ca.pem, ssl.certificate.pem and ssl.key.pem",
+    ),
+    (re.compile(r"ssl\.(crl|ocsp)\."), "is not supported: revocation (CRL, OCSP) is not checked; remove it"),
     (re.compile(r"ssl\.key$"), "is a property of Java clients: use ssl.key.pem or ssl.key.location"),
     (
         re.compile(r"sasl\.jaas\.config"),
@@ -132,6 +146,16 @@ def _tls_problems(protocol: str, given: Mapping[str, str]) -> list[str]:
     for what in ("ca", "certificate", "key"):
         if f"ssl.{what}.location" in given and f"ssl.{what}.pem" in given:
             problems.append(f"ssl.{what}.pem: is given beside ssl.{what}.location: keep one of them")
+    for store, parts in (("keystore", ("certificate", "key")), ("truststore", ("ca",))):
+        if f"ssl.{store}.location" in given:
+            problems += [
+                f"{name}: is given beside ssl.{store}.location: keep one of them"
+                for part in parts
+                for name in (f"ssl.{part}.location", f"ssl.{part}.pem")
+                if name in given
+            ]
+        elif f"ssl.{store}.password" in given:
+            problems.append(f"ssl.{store}.password: is given without ssl.{store}.location")
     has_certificate, has_key = (
         any(f"ssl.{what}.{how}" in given for how in ("location", "pem")) for what in ("certificate", "key")
     )
