@@ -270,7 +270,7 @@ def test_databricks_makes_the_token_that_its_credential_is_for(monkeypatch: pyte
 
 def test_databricks_elsewhere_names_the_other_methods() -> None:
     problem = refusal(source("databricks", config="credential=aws"))
-    assert "needs a runtime of Databricks with service credentials" in problem
+    assert "needs a runtime of Databricks with service credentials of Unity Catalog" in problem
     assert "elsewhere use aws_msk_iam, azure or google" in problem
 
 

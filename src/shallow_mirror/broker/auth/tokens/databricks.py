@@ -61,6 +61,6 @@ def _provider() -> Any:
         return dbutils.credentials.getServiceCredentialsProvider
     except (ImportError, AttributeError):
         raise ConfigError(
-            f"{METHOD}: {_METHOD} needs a runtime of Databricks with service credentials (16.2 or newer); elsewhere use "
+            f"{METHOD}: {_METHOD} needs a runtime of Databricks with service credentials of Unity Catalog; elsewhere use "
             "aws_msk_iam, azure or google"
         ) from None

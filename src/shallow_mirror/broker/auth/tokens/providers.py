@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -27,9 +28,17 @@ _FETCHES: dict[str, Callable[[ClientConfig], Token]] = {
 }
 
 
+_LIBRARIES = ("azure", "boto3", "botocore", "google", "msal", "requests", "urllib3")
+"""Names of their loggers. Below INFO they log requests and responses, with credentials in them."""
+
+
 def provider_of(config: ClientConfig) -> BoundedProvider:
     """Return the provider of `sasl.oauthbearer.method`."""
     method = config.value(METHOD).lower()
+    for name in _LIBRARIES:
+        logger = logging.getLogger(name)
+        if logger.getEffectiveLevel() < logging.INFO:
+            logger.setLevel(logging.INFO)
     return BoundedProvider(method, lambda: _FETCHES[method](config))
 
 
