@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.auth.oauth_properties import CONFIG, METHOD, event_hubs_scope, msk_region, parse_options
-from shallow_mirror.broker.auth.oauth_properties import PREFIX as _PREFIX
+from shallow_mirror.broker.auth.oauth_properties import (
+    CONFIG,
+    METHOD,
+    PREFIX as _PREFIX,
+    event_hubs_scope,
+    msk_region,
+    parse_options,
+)
 from shallow_mirror.broker.auth.tokens.azure import token_of_azure
 from shallow_mirror.broker.auth.tokens.google import token_of_google
 from shallow_mirror.broker.auth.tokens.msk import token_of_msk

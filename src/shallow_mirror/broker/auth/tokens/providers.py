@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, TimeoutError as FutureTimeoutError
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.oauth_properties import METHOD
