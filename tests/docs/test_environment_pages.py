@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shallow_mirror.broker.auth.client_properties import KNOWN
+from shallow_mirror.broker.auth import KNOWN
 from shallow_mirror.config import MirrorConfig
 
 PAGES = ("confluent-cloud", "amazon-msk", "event-hubs", "google-managed-kafka", "aiven", "strimzi")

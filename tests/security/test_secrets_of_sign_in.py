@@ -21,9 +21,8 @@ from tests.security.fake_clouds import AzureMetadata, Entra, GoogleTokens, Sts, 
 from tests.security.token_endpoint import JWT_BEARER, TokenEndpoint
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig, TlsSettings
 from shallow_mirror.broker.auth.oauth import token_source
-from shallow_mirror.broker.auth.tls_settings import TlsSettings
 from shallow_mirror.errors import ConfigError, MirrorError
 
 SECRET = "pl4nted,secret=of/this+test"

@@ -17,9 +17,8 @@ from tests.security.fake_clouds import AzureMetadata, Entra, Sts
 from tests.security.token_endpoint import JWT_BEARER, TokenEndpoint
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig, TlsSettings
 from shallow_mirror.broker.auth.oauth import token_source
-from shallow_mirror.broker.auth.tls_settings import TlsSettings
 from shallow_mirror.errors import ConfigError
 
 RSA_KEY, EC_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048), ec.generate_private_key(ec.SECP256R1())

@@ -19,7 +19,7 @@ from tests.security.fake_clouds import AzureMetadata
 from tests.security.token_endpoint import JWT_BEARER, TokenEndpoint
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.auth.oauth import token_source
 from shallow_mirror.broker.auth.tokens.token import Token
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -337,7 +337,8 @@ def test_all_names_but_two_are_those_of_librdkafka() -> None:
     """As the library of confluent-kafka knows them."""
     from confluent_kafka import Producer, libversion
 
-    from shallow_mirror.broker.auth.client_properties import ALIASES, KNOWN
+    from shallow_mirror.broker.auth import KNOWN
+    from shallow_mirror.broker.auth.client_properties import ALIASES
 
     assert libversion()[1] >= (2 << 24 | 16 << 16)
     names = [name for name in (*KNOWN, *ALIASES) if name.startswith("sasl.oauthbearer.")]

@@ -27,7 +27,7 @@ from tests.security.fake_clouds import (
 )
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.auth.oauth import TokenSource, token_source
 from shallow_mirror.broker.auth.tokens.providers import BoundedProvider
 from shallow_mirror.broker.auth.tokens.token import Token
