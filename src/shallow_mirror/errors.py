@@ -269,7 +269,8 @@ class RetriableError(MirrorError):
     """A request to a cluster failed without effect, and may succeed later; the supervisor retries.
 
     `error_name` is Kafka's name of the error, or one of this package: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for
-    tokens (`TOKEN_ENDPOINT_UNREACHABLE`, `OAUTH_CB_FAILED`). Remedies are chosen by it, not by the message.
+    tokens (`TOKEN_ENDPOINT_UNREACHABLE`, `TOKEN_PROVIDER_UNREACHABLE`, `OAUTH_CB_FAILED`). Remedies are chosen by it, not by
+    the message.
     """
 
     error_name: str

@@ -33,6 +33,7 @@ _RETRIABLE = {
     "NETWORK_EXCEPTION": "check that the brokers run and that this machine reaches their advertised addresses",
     "BROKER_NOT_AVAILABLE": "check that the brokers run and that this machine reaches their advertised addresses",
     "TOKEN_ENDPOINT_UNREACHABLE": "check that the token endpoint runs and is reachable: sasl.oauthbearer.token.endpoint.url",
+    "TOKEN_PROVIDER_UNREACHABLE": "check that this machine reaches the token service of its cloud, and its metadata service",
     "OAUTH_CB_FAILED": "check that this machine reaches what oauth_cb requests tokens from",
     "DEADLINE": "the cluster answers too slowly: check its load, or raise request.timeout.ms or write.transaction_timeout_ms",
     "REQUEST_TIMED_OUT": "the cluster answers too slowly: check its load and its replicas that are not in sync",

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 from tests.security import secured_cluster as users
+from tests.security.fake_clouds import AzureMetadata
 from tests.security.secured_cluster import SESSION_MS, Right, SecuredCluster
-from tests.security.token_endpoint import TokenEndpoint
+from tests.security.token_endpoint import JWT_BEARER, TokenEndpoint
 from tests.support import mirror_runs as runs
 from tests.support.deadlines import deadline
 
@@ -33,6 +37,11 @@ def client(properties: dict[str, Any]) -> ClientConfig:
     return ClientConfig.from_properties(properties, allows_literal_secrets=True)
 
 
+def create_topic(properties: dict[str, Any], topic: str) -> None:
+    with closing(Cluster(client(properties))) as cluster:
+        ensure_topics(cluster, [TopicSpec(topic, 1, None, {})], deadline(30_000))
+
+
 def cluster_id(properties: dict[str, Any]) -> str:
     cluster = Cluster(client(properties))
     try:
@@ -52,8 +61,7 @@ def refusal(properties: dict[str, Any]) -> str:
 def test_a_client_with_the_right_properties_is_let_in(secured: SecuredCluster, listener: str, topic_name: str) -> None:
     properties = secured.properties(listener)
     assert cluster_id(properties) == secured.node.cluster_id
-    with closing(Cluster(client(properties))) as cluster:
-        ensure_topics(cluster, [TopicSpec(topic_name, 1, None, {})], deadline(30_000))
+    create_topic(properties, topic_name)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +174,7 @@ def test_a_token_of_a_callable_is_taken_and_one_of_another_audience_or_issuer_re
     properties = kept | {"oauth_cb": f"{__name__}:token_of_test", "sasl.oauthbearer.config": users.CLIENT_ID}
     _endpoints[:] = [secured.tokens]
     assert cluster_id(properties) == secured.node.cluster_id
-    with closing(Cluster(client(properties))) as cluster:
-        ensure_topics(cluster, [TopicSpec(topic_name, 1, None, {})], deadline(30_000))
+    create_topic(properties, topic_name)
     for other in ("token_for_others", "token_by_others"):
         assert "refused the token (OAUTHBEARER)" in refusal(properties | {"oauth_cb": f"{__name__}:{other}"})
 
@@ -244,3 +251,95 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     time.sleep(0.2)
     shown = sync_groups(settings, is_applied=True)
     assert ([group.name for group in shown.groups], shown.is_done) == (["app"], True)
+
+
+def test_a_key_store_in_pkcs12_lets_data_and_administration_in(secured: SecuredCluster, topic_name: str, tmp_path: Path) -> None:
+    store, password = tmp_path / "client.p12", "pa55-of-the-store"
+    encryption = serialization.BestAvailableEncryption(password.encode())
+    identity, ca = secured.client, secured.authority.identity.certificate
+    store.write_bytes(pkcs12.serialize_key_and_certificates(b"client", identity.key, identity.certificate, [ca], encryption))
+    trusted = tmp_path / "ca.p12"
+    trusted.write_bytes(pkcs12.serialize_key_and_certificates(None, None, None, [ca], encryption))
+    stores = {
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": password,
+        "ssl.truststore.location": str(trusted),
+        "ssl.truststore.password": password,
+    }
+    pems = dict.fromkeys(("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"))
+    properties = secured.properties("MUTUAL", **(pems | stores))
+    assert cluster_id(properties) == secured.node.cluster_id
+    create_topic(properties, topic_name)
+
+
+def _oauth_ways(secured: SecuredCluster, folder: Path) -> dict[str, dict[str, Any]]:
+    """Properties by way to get a token that this broker accepts."""
+    tokens, key = secured.tokens, rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    tokens.keys[users.CLIENT_ID] = key.public_key()
+    key_file, token_file = folder / "key.pem", folder / "token"
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    token_file.write_text(tokens.token(users.CLIENT_ID))
+    assertion = {
+        "sasl.oauthbearer.assertion.private.key.file": str(key_file),
+        "sasl.oauthbearer.assertion.claim.aud": tokens.url,
+        "sasl.oauthbearer.client.secret": None,
+    }
+    claims = {"sasl.oauthbearer.assertion.claim.iss": users.CLIENT_ID, "sasl.oauthbearer.assertion.claim.sub": users.CLIENT_ID}
+    grant = {"sasl.oauthbearer.grant.type": JWT_BEARER, "sasl.oauthbearer.client.id": None}
+    none: dict[str, Any] = {f"sasl.oauthbearer.{name}": None for name in ("client.id", "client.secret", "scope")}
+    return {
+        "secret in the form": {"sasl.oauthbearer.client.authentication.method": "client_secret_post"},
+        "jwt bearer": assertion | claims | grant,
+        "key of the client": assertion | {"sasl.oauthbearer.client.authentication.method": "private_key_jwt"},
+        "file": none | {"sasl.oauthbearer.token.endpoint.url": token_file.as_uri()},
+    }
+
+
+@pytest.mark.parametrize("way", ["secret in the form", "jwt bearer", "key of the client", "file"])
+def test_a_token_of_every_grant_lets_data_and_administration_in(
+    secured: SecuredCluster, way: str, topic_name: str, tmp_path: Path
+) -> None:
+    properties = secured.properties("OAUTH", **_oauth_ways(secured, tmp_path)[way])
+    assert cluster_id(properties) == secured.node.cluster_id
+    create_topic(properties, topic_name)
+
+
+def test_a_managed_identity_of_azure_lets_data_and_administration_in(
+    secured: SecuredCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issue = {
+        "api://kafka": lambda: secured.tokens.token(users.CLIENT_ID),
+        "api://other": lambda: secured.tokens.token("x", aud="y"),
+    }
+    with AzureMetadata(issue) as service:
+        monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", service.url)
+        none = {f"sasl.oauthbearer.{name}": None for name in ("client.id", "client.secret", "token.endpoint.url")}
+        method = {"sasl.oauthbearer.method": "azure", "sasl.oauthbearer.scope": "api://kafka/.default"}
+        properties = secured.properties("OAUTH", **(none | method))
+        assert cluster_id(properties) == secured.node.cluster_id
+        create_topic(properties, topic_name)
+        problem = refusal(properties | {"sasl.oauthbearer.scope": "api://other/.default"})
+        assert "refused the token (OAUTHBEARER)" in problem
+        assert "check sasl.oauthbearer.scope, the role of this identity" in problem
+        assert secured.tokens.issued[-1] not in problem
+
+
+def test_a_token_file_that_was_renewed_is_used_at_the_next_session(secured: SecuredCluster, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    none = {f"sasl.oauthbearer.{name}": None for name in ("client.id", "client.secret", "scope")}
+    properties = secured.properties("OAUTH", **(none | {"sasl.oauthbearer.token.endpoint.url": file.as_uri()}))
+    secured.tokens.lives_for_s = 4
+    try:
+        file.write_text(secured.tokens.token(users.CLIENT_ID))
+    finally:
+        secured.tokens.lives_for_s = 600
+    cluster = Cluster(client(properties))
+    try:
+        assert cluster.cluster_id(deadline()) == secured.node.cluster_id
+        file.write_text(secured.tokens.token(users.CLIENT_ID))
+        time.sleep(4)  # the life of the first token, at whose end the broker closes a session
+        assert cluster.cluster_id(deadline()) == secured.node.cluster_id
+    finally:
+        cluster.close()

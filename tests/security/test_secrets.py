@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 from deltalake import DeltaTable
 from tests.security import secured_cluster as users
 from tests.security.secured_cluster import SecuredCluster
@@ -25,6 +28,14 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.types import TopicPartition
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+
+STORE_PASSWORD, PASSPHRASE = "pa55-of-the-store", "pa55-of-the-assertion"
+ASSERTION_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+ASSERTION_PEM = ASSERTION_KEY.private_bytes(
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.PKCS8,
+    serialization.BestAvailableEncryption(PASSPHRASE.encode()),
+).decode()
 
 _SPARK = """spark.eventLog.enabled true
 spark.eventLog.compress false
@@ -49,10 +60,14 @@ class dbutils:
 
 @pytest.fixture
 def references(
-    secured: SecuredCluster, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    kind: str, secured: SecuredCluster, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Mapping[str, Any]:
     """Properties of the source (TLS, client certificate, SCRAM) and of the target (OAUTHBEARER) without a secret in them."""
     folder = tmp_path_factory.mktemp("secrets")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
+    if kind == "stores and assertions":
+        return _stores_and_assertions(secured, folder, monkeypatch)
     (folder / "key-password").write_text(users.KEY_PASSWORD + "\n")
     (folder / "client-secret").write_text(users.CLIENT_SECRET + "\n")
     monkeypatch.setenv("SOURCE_PASSWORD", users.PASSWORD)
@@ -65,9 +80,35 @@ def references(
     }
     (folder / "databricks/sdk").mkdir(parents=True)
     (folder / "databricks/sdk/runtime.py").write_text(_RUNTIME.format(file=folder / "client-secret"))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.syspath_prepend(folder)
     target = {"sasl.oauthbearer.client.secret": "${secret:kafka/client}"}
+    return {"source": secured.properties("SCRAM", **source), "target": secured.properties("OAUTH", **target)}
+
+
+def _stores_and_assertions(secured: SecuredCluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+    identity, authority = secured.client, secured.authority.identity
+    encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
+    (folder / "client.p12").write_bytes(
+        pkcs12.serialize_key_and_certificates(b"client", identity.key, identity.certificate, [authority.certificate], encryption)
+    )
+    monkeypatch.setenv("SOURCE_PASSWORD", users.PASSWORD)
+    monkeypatch.setenv("STORE_PASSWORD", STORE_PASSWORD)
+    source = {
+        "sasl.password": "${env:SOURCE_PASSWORD}",
+        "ssl.ca.location": None,
+        "ssl.keystore.location": str(folder / "client.p12"),
+        "ssl.keystore.password": "${env:STORE_PASSWORD}",
+        "ssl.truststore.location": str(folder / "client.p12"),
+        "ssl.truststore.password": "${env:STORE_PASSWORD}",
+    }
+    secured.tokens.keys[users.CLIENT_ID] = ASSERTION_KEY.public_key()
+    (folder / "passphrase").write_text(PASSPHRASE + "\n")
+    monkeypatch.setenv("ASSERTION_KEY", ASSERTION_PEM)
+    target = {
+        "sasl.oauthbearer.client.secret": None,
+        "sasl.oauthbearer.client.authentication.method": "private_key_jwt",
+        "sasl.oauthbearer.assertion.private.key.pem": "${env:ASSERTION_KEY}",
+        "sasl.oauthbearer.assertion.private.key.passphrase": f"${{file:{folder}/passphrase}}",
+    }
     return {"source": secured.properties("SCRAM", **source), "target": secured.properties("OAUTH", **target)}
 
 
@@ -79,6 +120,9 @@ def secrets_of(secured: SecuredCluster) -> dict[str, str]:
         "client secret": users.CLIENT_SECRET,
         "credentials": encoded,
         "private key": secured.client.key_pem.splitlines()[1],
+        "password of the store": STORE_PASSWORD,
+        "passphrase": PASSPHRASE,
+        "key of the assertion": ASSERTION_PEM.splitlines()[1],
     }
     return secrets | {f"token {number}": token for number, token in enumerate(secured.tokens.issued)}
 
@@ -101,7 +145,14 @@ def start_again(folder: Path, conf: Path, *options: str) -> int:
         return process.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize("transfer", ["direct", pytest.param("through-spark", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("transfer", "kind"),
+    [
+        ("direct", "files and secrets"),
+        ("direct", "stores and assertions"),
+        pytest.param("through-spark", "files and secrets", marks=pytest.mark.long),
+    ],
+)
 def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     transfer: str,
     secured: SecuredCluster,

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.auth.secrets import handed_over_name
 from shallow_mirror.errors import ConfigError
 
@@ -34,8 +34,10 @@ def test_bootstrap_servers_are_hosts_and_ports() -> None:
         ("security.protocol", "telnet", "is not one of"),
         ("ssl.ca.location", "/ca.pem", "has no effect with security.protocol: plaintext; set security.protocol: ssl"),
         ("sasl.username", "me", "has no effect with security.protocol: plaintext; set security.protocol: sasl_ssl"),
-        ("ssl.keystore.location", "x.jks", "use PEM files"),
-        ("ssl.truststore.password", "x", "use PEM files"),
+        ("ssl.keystore.location", "x.p12", "has no effect with security.protocol: plaintext; set security.protocol: ssl"),
+        ("ssl.keystore.type", "JKS", "stores are PKCS#12; remove it"),
+        ("ssl.keystore.certificate.chain", "x", "use ssl.ca.pem, ssl.certificate.pem and ssl.key.pem"),
+        ("ssl.crl.location", "/crl.pem", "revocation (CRL, OCSP) is not checked"),
         ("sasl.jaas.config", "x", "use sasl.username and sasl.password"),
         ("sasl.kerberos.service.name", "kafka", "sasl.mechanism is one of PLAIN"),
         ("ssl.cipher.suites", "x", "is not supported; known are ssl.ca.location"),
@@ -79,12 +81,22 @@ OIDC = OAUTH | {
         (SCRAM | {"sasl.mechanism": "GSSAPI"}, ["sasl.mechanism: 'GSSAPI' is not one of PLAIN, SCRAM"]),
         (OAUTH, ["oauth_cb: is missing: name a callable as module:function, or set sasl.oauthbearer.method: oidc"]),
         (OAUTH | {"oauth_cb": "module.function"}, ["oauth_cb: is not module:function"]),
-        (OAUTH | {"sasl.oauthbearer.method": "magic"}, ["sasl.oauthbearer.method: 'magic' is neither oidc nor default"]),
+        (
+            OAUTH | {"sasl.oauthbearer.method": "magic"},
+            ["sasl.oauthbearer.method: 'magic' is not one of default, oidc, aws_msk_iam"],
+        ),
         (OIDC, ["sasl.oauthbearer.client.secret: is missing for sasl.oauthbearer.method: oidc"]),
         (TLS | {"ssl.ca.location": "/a", "ssl.ca.pem": "b"}, ["ssl.ca.pem: is given beside ssl.ca.location"]),
         (TLS | {"ssl.certificate.location": "/a"}, ["ssl.key.location: is missing (or ssl.key.pem)"]),
         (TLS | {"ssl.key.location": "/a"}, ["ssl.certificate.location: is missing"]),
         (TLS | {"ssl.key.password": "${env:HOME}"}, ["ssl.key.password: is given without a private key"]),
+        (
+            TLS | {"ssl.keystore.location": "/a", "ssl.key.location": "/b", "ssl.certificate.location": "/c"},
+            ["ssl.certificate.location: is given beside ssl.keystore.location", "ssl.key.location: is given beside"],
+        ),
+        (TLS | {"ssl.truststore.location": "/a", "ssl.ca.pem": "b"}, ["ssl.ca.pem: is given beside ssl.truststore.location"]),
+        (TLS | {"ssl.keystore.password": "${env:HOME}"}, ["ssl.keystore.password: is given without ssl.keystore.location"]),
+        (TLS | {"ssl.truststore.location": "/a", "ssl.truststore.password": "pa55"}, ["must not be in plain text"]),
         (TLS | {"ssl.endpoint.identification.algorithm": "maybe"}, ["'maybe' is neither https nor none"]),
         (TLS | {"enable.ssl.certificate.verification": "no"}, ["'no' is neither true nor false"]),
         (SCRAM | {"sasl.password": "${secret:nowhere}"}, ["${secret:nowhere} is not ${secret:scope/key}"]),

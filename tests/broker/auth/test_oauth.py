@@ -14,7 +14,8 @@ from tests.security.token_endpoint import TokenEndpoint
 from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.auth import ClientConfig
-from shallow_mirror.broker.auth.oauth import CachedToken, Token, token_source
+from shallow_mirror.broker.auth.oauth import CachedToken, token_source
+from shallow_mirror.broker.auth.tokens.token import Token
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
@@ -72,7 +73,7 @@ def test_an_endpoint_that_gives_none_is_explained_without_the_secret(
         assert secret not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["file:///etc/hostname", "nowhere", "http://host:port/"])
+@pytest.mark.parametrize("url", ["ftp://host/token", "nowhere", "http://host:port/"])
 def test_what_is_no_url_is_said(url: str) -> None:
     with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.token\.endpoint\.url: .*(is not a URL|must begin with)"):
         token(method="oidc", token__endpoint__url=url, client__id="me", client__secret="s")

@@ -17,6 +17,7 @@ from shallow_mirror.broker.auth.client_properties import (
     name_problem,
     security_problems,
 )
+from shallow_mirror.broker.auth.oauth_properties import CONFIG, has_public_config
 from shallow_mirror.errors import ConfigError
 
 
@@ -43,19 +44,19 @@ class ClientConfig:
             problems += [
                 f"{name}: must not be in plain text: use a reference, ${{env:NAME}}, ${{file:PATH}} or ${{secret:scope/key}}"
                 for name in supported
-                if name in SECRET and not secrets.is_only_references(supported[name])
+                if _is_secret(name, supported) and not secrets.is_only_references(supported[name])
             ]
         config = cls(tuple(sorted({**DEFAULTS, **supported}.items())))
-        problems += security_problems({name: config._value_to_check(name) for name in supported})
+        problems += security_problems({name: config._value_to_check(name, supported) for name in supported})
         problems += config._value_problems(supported)
         if problems:
             raise ConfigError([f"{where}.{problem}" for problem in problems])
         return config
 
-    def _value_to_check(self, name: str) -> str:
+    def _value_to_check(self, name: str, given: Mapping[str, str]) -> str:
         """Return a value as written where it is a secret, or cannot be resolved, which `_value_problems` reports."""
         try:
-            return dict(self._properties)[name] if name in SECRET else self.value(name)
+            return dict(self._properties)[name] if _is_secret(name, given) else self.value(name)
         except ConfigError:
             return dict(self._properties)[name]
 
@@ -146,6 +147,10 @@ class ClientConfig:
 def pem_text(value: str) -> str:
     r"""Return PEM text. Line breaks may be written as `\n`, where a variable or a secret cannot hold them."""
     return value.replace("\\n", "\n")
+
+
+def _is_secret(name: str, given: Mapping[str, str]) -> bool:
+    return name in SECRET and not (name == CONFIG and has_public_config(given))
 
 
 def _text(value: object) -> str:

@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Mapping
 
+from shallow_mirror.broker.auth.oauth_properties import OAUTH, OAUTH_ALIASES, OAUTH_SECRET, oauth_problems
+
 BOOTSTRAP = "bootstrap.servers"
 PROTOCOL = "security.protocol"
 
@@ -27,25 +29,24 @@ TLS = (
     "ssl.key.location",
     "ssl.key.pem",
     "ssl.key.password",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.location",  # Java's name; librdkafka has none
+    "ssl.truststore.password",
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
-)
-OAUTH = (
-    "sasl.oauthbearer.method",
-    "sasl.oauthbearer.token.endpoint.url",
-    "sasl.oauthbearer.client.id",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.scope",
-    "sasl.oauthbearer.extensions",
-    "sasl.oauthbearer.config",
-    "oauth_cb",
-    "https.ca.location",
-    "https.ca.pem",
 )
 SASL = ("sasl.mechanism", "sasl.username", "sasl.password", *OAUTH)
 KNOWN = (*DEFAULTS, *TLS, *SASL)
 SECRET = frozenset(
-    {"sasl.password", "ssl.key.pem", "ssl.key.password", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.config"}
+    {
+        "sasl.password",
+        "ssl.key.pem",
+        "ssl.key.password",
+        "ssl.keystore.password",
+        "ssl.truststore.password",
+        *OAUTH_SECRET,
+    }
 )
 """Values that are never shown and, where they would travel through Spark, never written out."""
 
@@ -53,18 +54,20 @@ ALIASES = {
     "socket.timeout.ms": "request.timeout.ms",
     "metadata.broker.list": BOOTSTRAP,
     "sasl.mechanisms": "sasl.mechanism",
+    **OAUTH_ALIASES,
 }
 NUMBERS = {name: (1, 2_000_000_000) for name in DEFAULTS if name.endswith(("ms", "bytes"))}
 
 _RECORD_LEVEL = re.compile(
     r"(key|value)\.(de)?serializer|compression\.|linger\.ms|batch\.(size|num\.messages)|queue\.buffering\.|partitioner|acks$|enable\.idempotence|transactional\.id|group\.id|isolation\.level|auto\.offset\.reset"
 )
-_USE_PEM = (
-    "is not supported: use PEM files, ssl.ca.location, ssl.certificate.location and ssl.key.location "
-    "(`openssl pkcs12 -in STORE.p12 -out client.pem` makes one of a PKCS#12 store)"
-)
 _FOREIGN_SECURITY = (
-    (re.compile(r"ssl\.(keystore|truststore)"), _USE_PEM),
+    (re.compile(r"ssl\.(keystore|truststore)\.type$"), "has no effect: stores are PKCS#12; remove it"),
+    (
+        re.compile(r"ssl\.(keystore|truststore)\.(key|certificate)"),
+        "is a property of Java clients: use ssl.ca.pem, ssl.certificate.pem and ssl.key.pem",
+    ),
+    (re.compile(r"ssl\.(crl|ocsp)\."), "is not supported: revocation (CRL, OCSP) is not checked; remove it"),
     (re.compile(r"ssl\.key$"), "is a property of Java clients: use ssl.key.pem or ssl.key.location"),
     (
         re.compile(r"sasl\.jaas\.config"),
@@ -119,7 +122,12 @@ def security_problems(given: Mapping[str, str]) -> list[str]:
         problem = f"{mechanism!r} is not one of" if mechanism else "is missing; it is one of"
         problems.append(f"sasl.mechanism: {problem} {', '.join(MECHANISMS)}")
     elif mechanism == "OAUTHBEARER":
-        problems += _oauth_problems(given)
+        problems += [
+            f"{name}: has no effect with sasl.mechanism: OAUTHBEARER; remove it"
+            for name in ("sasl.username", "sasl.password")
+            if name in given
+        ]
+        problems += oauth_problems(given, given.get(BOOTSTRAP, ""))
     else:
         problems += [f"{name}: is missing for {mechanism}" for name in ("sasl.username", "sasl.password") if name not in given]
         problems += [f"{name}: has no effect with sasl.mechanism: {mechanism}; remove it" for name in OAUTH if name in given]
@@ -138,6 +146,16 @@ def _tls_problems(protocol: str, given: Mapping[str, str]) -> list[str]:
     for what in ("ca", "certificate", "key"):
         if f"ssl.{what}.location" in given and f"ssl.{what}.pem" in given:
             problems.append(f"ssl.{what}.pem: is given beside ssl.{what}.location: keep one of them")
+    for store, parts in (("keystore", ("certificate", "key")), ("truststore", ("ca",))):
+        if f"ssl.{store}.location" in given:
+            problems += [
+                f"{name}: is given beside ssl.{store}.location: keep one of them"
+                for part in parts
+                for name in (f"ssl.{part}.location", f"ssl.{part}.pem")
+                if name in given
+            ]
+        elif f"ssl.{store}.password" in given:
+            problems.append(f"ssl.{store}.password: is given without ssl.{store}.location")
     has_certificate, has_key = (
         any(f"ssl.{what}.{how}" in given for how in ("location", "pem")) for what in ("certificate", "key")
     )
@@ -153,34 +171,4 @@ def _tls_problems(protocol: str, given: Mapping[str, str]) -> list[str]:
     verification = given.get("enable.ssl.certificate.verification", "true")
     if verification not in ("true", "false"):
         problems.append(f"enable.ssl.certificate.verification: {verification!r} is neither true nor false")
-    return problems
-
-
-def _oauth_problems(given: Mapping[str, str]) -> list[str]:
-    method = given.get("sasl.oauthbearer.method", "default").lower()
-    problems = [
-        f"{name}: has no effect with sasl.mechanism: OAUTHBEARER; remove it"
-        for name in ("sasl.username", "sasl.password")
-        if name in given
-    ]
-    if method not in ("default", "oidc"):
-        return [*problems, f"sasl.oauthbearer.method: {method!r} is neither oidc nor default"]
-    if method == "oidc":
-        needed = ("token.endpoint.url", "client.id", "client.secret")
-        problems += [
-            f"sasl.oauthbearer.{name}: is missing for sasl.oauthbearer.method: oidc"
-            for name in needed
-            if f"sasl.oauthbearer.{name}" not in given
-        ]
-        if "oauth_cb" in given:
-            problems.append("oauth_cb: is given beside sasl.oauthbearer.method: oidc: keep one of them")
-        if "https.ca.location" in given and "https.ca.pem" in given:
-            problems.append("https.ca.pem: is given beside https.ca.location: keep one of them")
-    elif "oauth_cb" not in given:
-        problems.append(
-            "oauth_cb: is missing: name a callable as module:function, or set sasl.oauthbearer.method: oidc with token endpoint, "
-            "client id and client secret"
-        )
-    elif not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", given["oauth_cb"]):
-        problems.append("oauth_cb: is not module:function")
     return problems

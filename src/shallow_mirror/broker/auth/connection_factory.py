@@ -20,6 +20,9 @@ from shallow_mirror.broker.net.transport import Transport
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 
+REREAD_AFTER_S = (0.1, 0.4)
+"""Pauses before files of TLS that do not fit together are read again: they may be replaced at this moment."""
+
 
 class ConnectionOpener:
     """Opens connections of one client in one process.
@@ -27,9 +30,16 @@ class ConnectionOpener:
     Files and references are read again for every connection: secrets may rotate.
     """
 
-    def __init__(self, config: ClientConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._config = config
         self._clock = clock
+        self._sleep = sleep
         self._tls: tuple[TlsSettings, ssl.SSLContext] | None = None
         self._tokens: TokenSource | None = token_source(config) if config.sasl_mechanism == "OAUTHBEARER" else None
 
@@ -57,6 +67,15 @@ class ConnectionOpener:
         return TlsTransport(*address, self._context(), deadline)
 
     def _context(self) -> ssl.SSLContext:
+        for pause_s in REREAD_AFTER_S:
+            try:
+                return self._read_context()
+            except ConfigError:
+                # Certificate and key are two files: between their replacements they do not fit.
+                self._sleep(pause_s)
+        return self._read_context()
+
+    def _read_context(self) -> ssl.SSLContext:
         settings = TlsSettings.of(self._config)
         if self._tls is None or self._tls[0] != settings:
             self._tls = settings, settings.context()

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Generator
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.auth.oauth import Token, TokenSource
+from shallow_mirror.broker.auth.oauth import TokenSource, refusal_remedy
+from shallow_mirror.broker.auth.tokens.token import Token
 from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import call
@@ -46,7 +47,7 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
         response = call(connection, "SaslAuthenticate", deadline, auth_bytes=message)
         if response.error_code == SASL_AUTHENTICATION_FAILED:
             raise ConfigError(
-                f"broker {peer} refused {_who(config)}: {response.error_message or 'no reason given'}: {_remedy(mechanism)}"
+                f"broker {peer} refused {_who(config)}: {response.error_message or 'no reason given'}: {_remedy(config)}"
             )
         if response.error_code:
             raise RetriableError(error_name(response.error_code), f"authentication at {peer}: {response.error_message or ''}")
@@ -91,7 +92,7 @@ def _who(config: ClientConfig) -> str:
     return "the token (OAUTHBEARER)" if mechanism == "OAUTHBEARER" else f"user {config.value('sasl.username')} ({mechanism})"
 
 
-def _remedy(mechanism: str) -> str:
-    if mechanism == "OAUTHBEARER":
-        return "check scope and audience of the token, and sasl.oauthbearer.expected.* of the broker"
+def _remedy(config: ClientConfig) -> str:
+    if config.sasl_mechanism == "OAUTHBEARER":
+        return refusal_remedy(config)
     return "correct sasl.username and sasl.password"

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shallow_mirror.broker.auth import key_stores
 from shallow_mirror.broker.auth.client_config import ClientConfig, pem_text
 from shallow_mirror.errors import ConfigError
+
+_KEY_STORE, _TRUST_STORE = "ssl.keystore", "ssl.truststore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class TlsSettings:
                 pems[part] = _read_pem(config, f"ssl.{part}")
             except ConfigError as error:
                 problems += error.problems
+        try:
+            pems |= _read_stores(config)
+        except ConfigError as error:
+            problems += error.problems
         if problems:
             raise ConfigError(problems)
         return cls(
@@ -107,6 +114,25 @@ def _read_file(setting: str, location: str) -> _Pem:
         raise ConfigError(
             f"{setting}: {location} is not PEM, which is text (convert by `openssl x509 -inform der` or `openssl pkcs12`)"
         ) from None
+
+
+def trust_store_pem(config: ClientConfig) -> str:
+    """Return the certificates of `ssl.truststore.location` as PEM; empty without it. Raises ConfigError."""
+    path = config.value(f"{_TRUST_STORE}.location")
+    return key_stores.read_certificates(_TRUST_STORE, path, config.value(f"{_TRUST_STORE}.password")) if path else ""
+
+
+def _read_stores(config: ClientConfig) -> dict[str, _Pem | None]:
+    pems: dict[str, _Pem | None] = {}
+    trusted = trust_store_pem(config)
+    if trusted:
+        pems["ca"] = _Pem(f"{_TRUST_STORE}.location: {config.value(f'{_TRUST_STORE}.location')}", trusted)
+    path = config.value(f"{_KEY_STORE}.location")
+    if path:
+        identity = key_stores.read_identity(_KEY_STORE, path, config.value(f"{_KEY_STORE}.password"))
+        origin = f"{_KEY_STORE}.location: {path}"
+        pems |= {"certificate": _Pem(origin, identity.certificates), "key": _Pem(origin, identity.key)}
+    return pems
 
 
 class _PasswordRequiredError(Exception):

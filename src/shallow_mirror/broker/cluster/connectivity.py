@@ -15,6 +15,7 @@ REACH_MS = 10_000
 _BROKERS = "check its bootstrap.servers and security.protocol, and whether its brokers run and can be reached from here"
 _WITHOUT_TOKEN = {
     "TOKEN_ENDPOINT_UNREACHABLE": "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs and is reachable",
+    "TOKEN_PROVIDER_UNREACHABLE": "check whether the token and metadata services of the cloud can be reached from here",
     "OAUTH_CB_FAILED": "check the service that oauth_cb requests tokens from, and whether it can be reached from here",
 }
 

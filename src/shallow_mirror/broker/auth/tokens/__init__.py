@@ -1,0 +1,1 @@
+"""Sources of bearer tokens: token endpoints, files, callables, and the clouds' own libraries."""
