@@ -10,6 +10,7 @@ from shallow_mirror.broker.auth import secrets
 from shallow_mirror.broker.auth.client_properties import (
     BOOTSTRAP,
     DEFAULTS,
+    KERBEROS,
     KNOWN,
     NUMBERS,
     OAUTH,
@@ -147,8 +148,16 @@ class ClientConfig:
         return self.value("sasl.mechanism").upper()
 
     def as_confluent(self) -> dict[str, Any]:
-        """Return settings for confluent_kafka's clients, resolved now: they hold secrets. Tokens come from the same source."""
-        names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - set(OAUTH)
+        """Return settings for confluent_kafka's clients, resolved now: they hold secrets. Tokens come from the same source.
+
+        Raises ConfigError for GSSAPI, which the packages of confluent-kafka for Linux are built without.
+        """
+        if self.sasl_mechanism == "GSSAPI":
+            raise ConfigError(
+                "sasl.mechanism: GSSAPI cannot be used for this operation, which goes through confluent-kafka: use "
+                "Kafka's own tools for it, or another mechanism"
+            )
+        names = {BOOTSTRAP, "client.id", PROTOCOL, *TLS, *SASL} - {*OAUTH, *KERBEROS}
         settings: dict[str, Any] = {
             name: pem_text(self.value(name)) if name.endswith(".pem") else self.value(name)
             for name, _ in self._properties
