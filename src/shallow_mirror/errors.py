@@ -273,7 +273,8 @@ class RetriableError(MirrorError):
     """A request to a cluster failed without effect, and may succeed later; the supervisor retries.
 
     `error_name` is Kafka's name of the error, or one of this package: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for
-    tokens and tickets (`TOKEN_ENDPOINT_UNREACHABLE`, `OAUTH_CB_FAILED`, `KDC_UNREACHABLE`). Remedies are chosen by it, not by the message.
+    tokens and tickets (`TOKEN_ENDPOINT_UNREACHABLE`, `OAUTH_CB_FAILED`, `KDC_UNREACHABLE`). Remedies are chosen by it, not by
+    the message.
     """
 
     error_name: str

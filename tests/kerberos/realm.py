@@ -17,20 +17,24 @@ from shallow_mirror.local_kafka.server_process import ServerProcess
 
 START_TIMEOUT_S = 20.0
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-_PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
+_PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "faketime")
 
 
 def missing_programs() -> list[str]:
-    """Return the programs of Debian's krb5-kdc, krb5-admin-server and krb5-user that are not installed."""
+    """Return the programs that are not installed, of Debian's packages krb5-kdc, krb5-admin-server, krb5-user and faketime."""
     return [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
 
 
 class Realm:
-    """Context manager. `lifetime_s`: the longest life of a ticket. `clock_offset`: of its clock, as faketime takes it ("+1h")."""
+    """Context manager. `lifetime_s`: the longest life of a ticket."""
 
-    def __init__(self, folder: Path, name: str, *, lifetime_s: int = 600, clock_offset: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, name: str, *, lifetime_s: int = 600, database: Path | None = None, clock_offset: str | None = None
+    ) -> None:
+        """`database`: folder of another KDC of this realm; None: its own. `clock_offset`: as faketime takes it, such as "+1h"."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.name = folder, name
+        self._database = database or folder
         (self.port,) = free_ports(1)
         self._lifetime_s = lifetime_s
         self._prefix = [] if clock_offset is None else [_program("faketime"), "-f", clock_offset]
@@ -41,7 +45,7 @@ class Realm:
     def __enter__(self) -> Self:
         self.config_file.write_text(client_config([self]), encoding="utf-8")
         (self.folder / "kdc.conf").write_text(self._kdc_config(), encoding="utf-8")
-        if not (self.folder / "principal").exists():
+        if self._database == self.folder:
             self._run("kdb5_util", "create", "-s", "-P", "master", "-W")
         self.start()
         return self
@@ -55,7 +59,9 @@ class Realm:
         )
         until = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
-            assert self._kdc.is_running() and time.monotonic() < until, (self.folder / "kdc.out").read_text(encoding="utf-8")
+            log = (self.folder / "kdc.out").read_text(encoding="utf-8")
+            assert self._kdc.is_running(), log
+            assert time.monotonic() < until, log
             time.sleep(0.02)
 
     def stop(self) -> None:
@@ -70,13 +76,15 @@ class Realm:
 
     def add(self, principal: str, *options: str) -> None:
         """Add a principal with a random key. `options`: of kadmin's addprinc, such as `-expire yesterday`."""
-        self.admin(f"addprinc -randkey {' '.join(options)} {principal}")
+        output = self.admin(f"addprinc -randkey {' '.join(options)} {principal}")
+        assert "created." in output, output
 
     def keytab(self, principal: str, file_name: str | None = None) -> Path:
         """Return a keytab with the current key of a principal."""
         file = self.folder / (file_name or f"{principal.replace('/', '_')}.keytab")
         file.unlink(missing_ok=True)
         self.admin(f"ktadd -norandkey -k {file} {principal}")
+        assert file.exists()
         return file
 
     def change_key(self, principal: str) -> None:
@@ -89,6 +97,18 @@ class Realm:
     def kinit(self, principal: str, keytab: Path, cache: Path, *options: str) -> None:
         self._run("kinit", *options, "-c", str(cache), "-k", "-t", str(keytab), f"{principal}@{self.name}")
 
+    def tickets_given(self, principal: str) -> int:
+        """Return how many ticket-granting tickets the KDC has issued to a principal."""
+        return self._log_lines("AS_REQ", "ISSUE", principal)
+
+    def refusals(self, principal: str) -> int:
+        """Return how often a key of a principal was wrong."""
+        return self._log_lines("AS_REQ", "PREAUTH_FAILED", principal)
+
+    def _log_lines(self, request: str, outcome: str, principal: str) -> int:
+        lines = (self.folder / "kdc.log").read_text(encoding="utf-8").splitlines()
+        return sum(f" {request} " in line and f" {outcome}: " in line and f" {principal}@" in line for line in lines)
+
     def _run(self, name: str, *arguments: str) -> str:
         done = subprocess.run(
             [*self._prefix, _program(name), *arguments],
@@ -99,7 +119,9 @@ class Realm:
             timeout=60,
         )
         # kadmin.local exits with 0 whatever its query did.
-        assert done.returncode == 0 and "while" not in done.stderr, f"{name} {arguments}: {done.stdout}{done.stderr}"
+        output = f"{name} {arguments}: {done.stdout}{done.stderr}"
+        assert done.returncode == 0, output
+        assert "while" not in done.stderr, output
         return done.stdout
 
     def _answers(self) -> bool:
@@ -119,9 +141,9 @@ class Realm:
   kdc_tcp_listen = 127.0.0.1:{self.port}
 [realms]
   {self.name} = {{
-    database_name = {self.folder}/principal
-    key_stash_file = {self.folder}/stash
-    acl_file = {self.folder}/acl
+    database_name = {self._database}/principal
+    key_stash_file = {self._database}/stash
+    acl_file = {self._database}/acl
     max_life = {self._lifetime_s}s
     max_renewable_life = {self._lifetime_s}s
     default_principal_flags = +preauth

@@ -141,9 +141,7 @@ def _without_effect(mechanism: str, names: Iterable[str], given: Mapping[str, st
 def _kerberos_problems(given: Mapping[str, str]) -> list[str]:
     problems = [f"{name}: is empty: remove it, or give it a value" for name in KERBEROS if given.get(name) == ""]
     if re.search(r"[/@\s]", given.get("sasl.kerberos.service.name", "")):
-        problems.append(
-            "sasl.kerberos.service.name: is the first part of the brokers' principal, such as kafka of kafka/HOST@REALM"
-        )
+        problems.append("sasl.kerberos.service.name: is one part of the principal of brokers: kafka of kafka/HOST@REALM")
     return problems
 
 

@@ -36,7 +36,7 @@ _CREDENTIALS_EXPIRED = 11 << 16
 """GSS_S_CREDENTIALS_EXPIRED: a ticket of the cache, for which libkrb5 sets no code of its own."""
 _KRB5_ERRORS = -1765328384
 """Codes of libkrb5 count from here; the first 128 are those of the protocol (RFC 4120, 7.5.9)."""
-_SERVICE_UNKNOWN = 7
+_SERVICE_UNKNOWN, _TICKET_EXPIRED = 7, 32
 _NO_ANSWER = {29, 156}
 """KDC_ERR_SVC_UNAVAILABLE, KRB5_KDC_UNREACH."""
 
@@ -51,7 +51,7 @@ _REMEDIES = {
     23: f"its key has expired: change it, and {_NEW_KEYTAB}",
     24: f"the keytab holds an old key: {_NEW_KEYTAB}",
     31: f"the keytab holds an old key: {_NEW_KEYTAB}",
-    32: _RENEW,
+    _TICKET_EXPIRED: _CLOCKS,
     33: _CLOCKS,
     37: _CLOCKS,
     154: "name the KDCs of the realm in krb5.conf (KRB5_CONFIG), or correct the realm of sasl.kerberos.principal",
@@ -109,8 +109,9 @@ def conversation(config: ClientConfig, peer: str, deadline: Deadline) -> Generat
     # As libkrb5 and Java do it: the names of services are in lower case.
     host = peer.rpartition(":")[0].lower()
     login = _login(os.getpid(), config.value("sasl.kerberos.principal"), config.value("sasl.kerberos.keytab"))
+    context, token = login.begin(service, host, where, deadline)
     try:
-        yield from exchange(*login.begin(service, host, where, deadline))
+        yield from exchange(context, token)
     except gssapi.exceptions.GSSError as error:
         raise _problem(error, where, f"{service}/{host}", login) from None
     except GssExchangeError as error:
@@ -128,11 +129,12 @@ class _Login:
 
     def __init__(self, principal: str, keytab: str) -> None:
         self.principal, self.keytab = principal, keytab
-        self._cache = f"MEMORY:shallow-mirror-{next(_cache_numbers)}"
+        self._cache = _new_cache()
+        self._has_ticket = False
         self._idle = threading.Lock()
 
     def begin(self, service: str, host: str, where: str, deadline: Deadline) -> tuple[Context, bytes]:
-        """Return a context with its first token. Raises GSSError, AuthenticationError, RetriableError at the deadline."""
+        """Return a context with its first token. Raises AuthenticationError, RetriableError, also at the deadline."""
         # libkrb5 has no deadline and tries every KDC several times. The thread that waits for it is left behind; it is the only
         # one of this login, because it keeps the lock.
         if not self._idle.acquire(timeout=deadline.remaining_ms() / 1000):
@@ -157,20 +159,34 @@ class _Login:
         return outcome
 
     def _first_token(self, service: str, host: str, where: str) -> tuple[Context, bytes]:
+        try:
+            begun = self._try_first_token(service, host, where)
+        except AuthenticationError:
+            if not self._has_ticket:
+                raise
+            # libkrb5 keeps a ticket that it could not renew, and reports that it has expired instead of the reason.
+            self._cache, self._has_ticket = _new_cache(), False
+            begun = self._try_first_token(service, host, where)
+        self._has_ticket = bool(self.keytab)
+        return begun
+
+    def _try_first_token(self, service: str, host: str, where: str) -> tuple[Context, bytes]:
         import gssapi
 
-        credentials = self._credentials(where)
         try:
+            credentials = self._credentials(where)
             # An empty realm: that of the client, or the one that its KDC refers to.
             return _first_token(credentials, gssapi.Name(f"{service}/{host}@", gssapi.NameType.kerberos_principal))
-        except gssapi.exceptions.GSSError as unknown:
-            if _code(unknown) != _SERVICE_UNKNOWN:
-                raise
-            try:
-                # As krb5.conf says: another realm by its [domain_realm], another name by DNS.
-                return _first_token(credentials, gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service))
-            except gssapi.exceptions.GSSError:
-                raise unknown from None
+        except gssapi.exceptions.GSSError as error:
+            # At once, and in the thread of the call: libkrb5 keeps the text with its names there until the next error.
+            problem = _problem(error, where, f"{service}/{host}", self)
+            if _code(error) != _SERVICE_UNKNOWN:
+                raise problem from None
+        try:
+            # As krb5.conf says: another realm by its [domain_realm], another name by DNS.
+            return _first_token(credentials, gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service))
+        except gssapi.exceptions.GSSError:
+            raise problem from None
 
     def _credentials(self, where: str) -> Any:
         import gssapi
@@ -203,8 +219,7 @@ class _Login:
         wanted = self.principal or (held[0] if len(held) == 1 else "")
         if not wanted:
             raise AuthenticationError(
-                f"{where}: {self.keytab} holds keys of {', '.join(held) or 'no principal'}: set sasl.kerberos.principal to one of "
-                "them"
+                f"{where}: {self.keytab} holds keys of {', '.join(held) or 'no principal'}: set sasl.kerberos.principal to one"
             )
         # Without a realm it is in the default realm of krb5.conf, which libkrb5 knows.
         if wanted not in held and wanted not in {name.rpartition("@")[0] for name in held}:
@@ -214,9 +229,18 @@ class _Login:
             )
         return wanted
 
-    def __str__(self) -> str:
-        """Name the principal in messages."""
-        return self.principal or (f"the principal of {self.keytab}" if self.keytab else "the principal of the ticket cache")
+
+def _new_cache() -> str:
+    return f"MEMORY:shallow-mirror-{next(_cache_numbers)}"
+
+
+def principal_name(config: ClientConfig) -> str:
+    """Name the principal in messages."""
+    return _name(config.value("sasl.kerberos.principal"), config.value("sasl.kerberos.keytab"))
+
+
+def _name(principal: str, keytab: str) -> str:
+    return principal or (f"the principal of {keytab}" if keytab else "the principal of the ticket cache")
 
 
 @functools.lru_cache(maxsize=_MOST_LOGINS)
@@ -234,10 +258,9 @@ def _first_token(credentials: Any, service: Any) -> tuple[Context, bytes]:
 
 
 def _problem(error: Any, where: str, service: str, login: _Login) -> MirrorError:
-    code = _code(error)
-    is_of_cache = not login.keytab
-    if error.maj_code & 0xFFFF0000 == _CREDENTIALS_EXPIRED:
-        return AuthenticationError(f"{where}: the ticket of {login} has expired: {_RENEW}")
+    code, principal = _code(error), _name(login.principal, login.keytab)
+    if not login.keytab and (error.maj_code & 0xFFFF0000 == _CREDENTIALS_EXPIRED or code == _TICKET_EXPIRED):
+        return AuthenticationError(f"{where}: the ticket of {principal} has expired: {_RENEW}")
     reason = " ".join(error.get_all_statuses(error.min_code, False)).strip()
     if code in _NO_ANSWER:
         return RetriableError(KDC_UNREACHABLE, f"{where}: {reason}")
@@ -246,11 +269,8 @@ def _problem(error: Any, where: str, service: str, login: _Login) -> MirrorError
             f"{where}: the KDC knows no service {service} ({reason}): correct sasl.kerberos.service.name, or add that principal; "
             "its host is the one in advertised.listeners or bootstrap.servers"
         )
-    if code in _REMEDIES:
-        remedy = _REMEDIES[code]
-    else:
-        remedy = f"{_RENEW}; the ticket cache is KRB5CCNAME of this process" if is_of_cache else _OTHERS
-    return AuthenticationError(f"{where}: no ticket of {login}: {reason}: {remedy}")
+    others = _OTHERS if login.keytab else f"{_RENEW}; the ticket cache is KRB5CCNAME of this process"
+    return AuthenticationError(f"{where}: no ticket of {principal}: {reason}: {_REMEDIES.get(code, others)}")
 
 
 def _no_answer(where: str) -> RetriableError:

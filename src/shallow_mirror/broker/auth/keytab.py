@@ -17,7 +17,7 @@ def keytab_principals(data: bytes) -> tuple[str, ...]:
             (size,) = struct.unpack_from(">i", data, pos)
             pos += 4
             if size > 0:
-                principals.append(_principal(data[pos : pos + size]))
+                principals.append(_principal(struct.unpack_from(f"{size}s", data, pos)[0]))
             # A negative size is that of a deleted entry; zero ends the file.
             elif size == 0:
                 break

@@ -44,7 +44,14 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
     exchange = _conversation(config, tokens, peer, deadline)
     message = next(exchange)
     while True:
-        response = call(connection, "SaslAuthenticate", deadline, auth_bytes=message)
+        try:
+            response = call(connection, "SaslAuthenticate", deadline, auth_bytes=message)
+        except RetriableError as error:
+            if mechanism != "GSSAPI" or error.error_name != "NETWORK_EXCEPTION":
+                raise
+            # Java's brokers do so if they have no key of the service, or a ticket is not valid yet or was seen before.
+            hint = "during GSSAPI: if the broker runs, its keytab lacks the principal of this listener, or its clock differs"
+            raise RetriableError(error.error_name, f"{error.detail} {hint}") from error.__cause__
         if response.error_code == SASL_AUTHENTICATION_FAILED:
             raise AuthenticationError(
                 f"broker {peer} refused {_who(config)}: {response.error_message or 'no reason given'}: {_remedy(mechanism)}"
@@ -91,10 +98,17 @@ def _bearing(token: Token) -> _Conversation:
 
 def _who(config: ClientConfig) -> str:
     mechanism = config.sasl_mechanism
+    if mechanism == "GSSAPI":
+        return f"{kerberos.principal_name(config)} (GSSAPI)"
     return "the token (OAUTHBEARER)" if mechanism == "OAUTHBEARER" else f"user {config.value('sasl.username')} ({mechanism})"
 
 
 def _remedy(mechanism: str) -> str:
     if mechanism == "OAUTHBEARER":
         return "check scope and audience of the token, and sasl.oauthbearer.expected.* of the broker"
+    if mechanism == "GSSAPI":
+        return (
+            "check that sasl.kerberos.service.name is that of the broker, its keytab has the current key of that principal, and "
+            "all clocks agree (NTP); its log has the reason"
+        )
     return "correct sasl.username and sasl.password"
