@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,13 +22,12 @@ from tests.support.mirror_runs import (
     log_text,
     read_partitions,
     read_values,
-    wait_for_run,
     write,
 )
 
 from shallow_mirror.commands.options import EXIT_CONFIG
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark]
+pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(600)]
 
 MEGABYTES = int(os.environ.get("KERBEROS_MB", "20"))
 SECONDS = int(os.environ.get("KERBEROS_S", "75"))
@@ -44,6 +44,15 @@ def mirror_file(folder: Path, realms: TwoRealms, topic: str, listener: str, **of
     target = {"alias": "west", "client": realms.target.properties(listener)}
     topics = {"target_name": "{topic}"}
     return conf_file(folder, "", "", [topic], source=source, target=target, topics=topics, write={"slots": 2})
+
+
+def wait_until_copied(process: subprocess.Popen[str], realms: TwoRealms, topic: str, values: list[str]) -> None:
+    """Twice as patient as other waits: Spark starts, beside three JVMs of the tests."""
+    give_up_at = time.monotonic() + 2 * PATIENCE_S
+    while read_values(realms.target.node.bootstrap, topic) != values:
+        assert process.poll() is None, f"the mirror ended with {process.returncode}"
+        assert time.monotonic() < give_up_at, "nothing was copied"
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize("listener", ["SHORT", pytest.param("TLS", marks=pytest.mark.long)])
@@ -66,7 +75,7 @@ def test_a_mirror_whose_key_was_changed_ends_with_one_line_and_tries_it_a_few_ti
     conf = mirror_file(tmp_path, realms, topic_name, "SHORT", **of_source)
     write(realms.source.node.bootstrap, topic_name, ["a"])
     with command(tmp_path, conf) as process:
-        wait_for_run(process, "the copy", lambda: read_values(realms.target.node.bootstrap, topic_name) == ["a"])
+        wait_until_copied(process, realms, topic_name, ["a"])
         realms.source.realm.change_key("replaced")
         assert process.wait(PATIENCE_S) == EXIT_CONFIG, log_text(tmp_path)
     last = log_text(tmp_path).splitlines()[-1]
@@ -121,7 +130,7 @@ def longest_gap_s(broker: KerberizedBroker, topic: str, records: int, is_running
 
 
 @pytest.mark.long
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(SECONDS + 600)
 def test_a_mirror_runs_on_beyond_the_lives_of_its_tickets_without_a_difference(
     realms: TwoRealms, tmp_path: Path, topic_name: str
 ) -> None:
@@ -130,7 +139,7 @@ def test_a_mirror_runs_on_beyond_the_lives_of_its_tickets_without_a_difference(
     total = MEGABYTES * 1_000_000 // _RECORD_BYTES
     tickets = [broker.realm.tickets_given("mirror") for broker in (realms.source, realms.target)]
     with command(tmp_path, conf) as process:
-        wait_for_run(process, "the first copy", lambda: read_values(realms.target.node.bootstrap, topic_name) == ["warm"])
+        wait_until_copied(process, realms, topic_name, ["warm"])
         with written_meanwhile(realms.source, topic_name) as writer:
             longest = longest_gap_s(realms.target, topic_name, total + 1, writer)
         assert process.poll() is None, log_text(tmp_path)
