@@ -119,8 +119,9 @@ def longest_gap_s(broker: KerberizedBroker, topic: str, records: int, is_running
         give_up_at = time.monotonic() + SECONDS + PATIENCE_S
         while seen < records:
             assert time.monotonic() < give_up_at, f"{seen} of {records} records after {SECONDS} s"
-            if messages := consumer.consume(500, 1.0):
-                seen += len(messages)
+            message = consumer.poll(1.0)
+            if message is not None and message.error() is None:
+                seen += 1
                 if last is not None and is_running.is_alive():
                     longest = max(longest, time.monotonic() - last)
                 last = time.monotonic()
