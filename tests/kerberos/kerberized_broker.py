@@ -50,7 +50,7 @@ class KerberizedBroker:
         realm.change_key(f"stale/{HOST}")
         self.client_keytab = new_client(realm, CLIENT)
 
-    def properties(self, listener: str = "GSSAPI", **others: Any) -> dict[str, Any]:
+    def properties(self, listener: str = "GSSAPI", /, **others: Any) -> dict[str, Any]:
         """Return properties of CLIENT, which is let in by its keytab. `others` win; None leaves one out."""
         properties = {
             "bootstrap.servers": self.node.address_of(listener),

@@ -1,9 +1,8 @@
-"""Whole mirrors between clusters of two realms: driver, planner and executors get their tickets by themselves."""
+"""Mirrors between clusters of two realms that run on: new tickets, and a key that is replaced. A short one: test_on_brokers.py."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,14 +13,12 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from tests.kerberos.conftest import TwoRealms
 from tests.kerberos.kerberized_broker import KerberizedBroker, new_client
+from tests.kerberos.mirrors import PARTITIONS, mirror_file, wait_until_copied
 from tests.support.mirror_runs import (
     PATIENCE_S,
     command,
-    conf_file,
-    create_topic,
     log_text,
     read_partitions,
-    read_values,
     write,
 )
 
@@ -33,37 +30,6 @@ MEGABYTES = int(os.environ.get("KERBEROS_MB", "20"))
 SECONDS = int(os.environ.get("KERBEROS_S", "75"))
 """What the long mirror copies, and in which time; more than the life of a ticket."""
 _RECORD_BYTES = 10_000
-_PARTITIONS = 4
-
-
-def mirror_file(folder: Path, realms: TwoRealms, topic: str, listener: str, **of_source: str) -> Path:
-    """Return the file of a mirror whose target topic exists: it is created without security."""
-    create_topic(realms.source.node.bootstrap, topic, _PARTITIONS)
-    create_topic(realms.target.node.bootstrap, topic, _PARTITIONS)
-    source = {"alias": "east", "client": realms.source.properties(listener, **of_source)}
-    target = {"alias": "west", "client": realms.target.properties(listener)}
-    topics = {"target_name": "{topic}"}
-    return conf_file(folder, "", "", [topic], source=source, target=target, topics=topics, write={"slots": 2})
-
-
-def wait_until_copied(process: subprocess.Popen[str], realms: TwoRealms, topic: str, values: list[str]) -> None:
-    """Twice as patient as other waits: Spark starts, beside three JVMs of the tests."""
-    give_up_at = time.monotonic() + 2 * PATIENCE_S
-    while read_values(realms.target.node.bootstrap, topic) != values:
-        assert process.poll() is None, f"the mirror ended with {process.returncode}"
-        assert time.monotonic() < give_up_at, "nothing was copied"
-        time.sleep(0.2)
-
-
-@pytest.mark.parametrize("listener", ["SHORT", pytest.param("TLS", marks=pytest.mark.long)])
-def test_a_mirror_between_two_realms_copies_everything(realms: TwoRealms, tmp_path: Path, topic_name: str, listener: str) -> None:
-    conf = mirror_file(tmp_path, realms, topic_name, listener)
-    write(realms.source.node.bootstrap, topic_name, ["a", "b"])
-    with command(tmp_path, conf, "--available-now") as process:
-        assert process.wait(2 * PATIENCE_S) == 0, log_text(tmp_path)
-    assert read_values(realms.target.node.bootstrap, topic_name) == ["a", "b"]
-    # Tickets are in memory only, and the file of the mirror and its tables name the keytab.
-    assert not (tmp_path / "ccache").exists()
 
 
 @pytest.mark.long
@@ -97,7 +63,7 @@ def written_meanwhile(broker: KerberizedBroker, topic: str) -> Iterator[threadin
         began = time.monotonic()
         for number in range(total):
             value = number.to_bytes(8, "big") + os.urandom(_RECORD_BYTES - 8)
-            producer.produce(topic, value, key=str(number), partition=number % _PARTITIONS)
+            producer.produce(topic, value, key=str(number), partition=number % PARTITIONS)
             producer.poll(0)
             time.sleep(max(0.0, began + SECONDS * number / total - time.monotonic()))
         assert producer.flush(60) == 0
@@ -144,7 +110,7 @@ def test_a_mirror_runs_on_beyond_the_lives_of_its_tickets_without_a_difference(
         with written_meanwhile(realms.source, topic_name) as writer:
             longest = longest_gap_s(realms.target, topic_name, total + 1, writer)
         assert process.poll() is None, log_text(tmp_path)
-    partitions = [(topic_name, partition) for partition in range(_PARTITIONS)]
+    partitions = [(topic_name, partition) for partition in range(PARTITIONS)]
     source, target = (read_partitions(broker.node.bootstrap, partitions) for broker in (realms.source, realms.target))
     differences = sum([record[1:] for record in source[key]] != [record[1:] for record in target[key]] for key in partitions)
     assert differences == 0

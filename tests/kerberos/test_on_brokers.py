@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from tests.kerberos.conftest import TwoRealms
 from tests.kerberos.kerberized_broker import CLIENT, SESSION_MS, new_client
+from tests.kerberos.mirrors import mirror_file
 from tests.kerberos.realm import Realm, client_config
 from tests.support.deadlines import deadline
+from tests.support.mirror_runs import PATIENCE_S, command, log_text, read_values, write
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.cluster.cluster import Cluster
@@ -291,3 +293,16 @@ def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline(realms: Two
     finally:
         realm.resume()
     assert cluster_id(properties) == realms.target.node.cluster_id
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("listener", ["SHORT", pytest.param("TLS", marks=pytest.mark.long)])
+def test_a_mirror_between_two_realms_copies_everything(realms: TwoRealms, tmp_path: Path, topic_name: str, listener: str) -> None:
+    conf = mirror_file(tmp_path, realms, topic_name, listener)
+    write(realms.source.node.bootstrap, topic_name, ["a", "b"])
+    with command(tmp_path, conf, "--available-now") as process:
+        assert process.wait(2 * PATIENCE_S) == 0, log_text(tmp_path)
+    assert read_values(realms.target.node.bootstrap, topic_name) == ["a", "b"]
+    # Tickets are in memory only, and the file of the mirror and its tables name the keytab.
+    assert not (tmp_path / "ccache").exists()

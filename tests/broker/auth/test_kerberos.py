@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.fakes.gss_acceptor import FakeAcceptor, FakeContext, RefusedError, protect
 from tests.support.deadlines import deadline
 
