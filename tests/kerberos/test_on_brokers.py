@@ -50,9 +50,10 @@ def test_a_client_with_a_keytab_is_let_in(realms: TwoRealms, listener: str) -> N
         assert cluster_id(broker.properties(listener)) == broker.node.cluster_id
 
 
-def test_the_principal_is_the_one_of_the_keytab_and_in_the_default_realm(realms: TwoRealms) -> None:
-    for principal in (None, CLIENT):
-        assert cluster_id(realms.source.properties(**{"sasl.kerberos.principal": principal})) == realms.source.node.cluster_id
+def test_the_principal_is_the_one_of_the_keytab_and_in_its_realm(realms: TwoRealms) -> None:
+    for broker in (realms.source, realms.target):
+        for principal in (None, CLIENT):
+            assert cluster_id(broker.properties(**{"sasl.kerberos.principal": principal})) == broker.node.cluster_id
 
 
 def test_a_client_with_a_ticket_in_the_cache_of_its_environment_is_let_in(realms: TwoRealms, tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_clocks_that_differ_are_said(realms: TwoRealms, monkeypatch: pytest.Monk
     monkeypatch.setenv("KRB5_CONFIG", str(config))
     # The client follows the clock of its KDC, and the broker does not.
     for realm, message in (
-        (realms.late, "Ticket expired: synchronise the clocks of this machine, the KDC and the brokers"),
+        (realms.late, "has expired: synchronise the clocks of this machine, the KDC and the brokers"),
         (realms.early, "all clocks agree (NTP)"),
     ):
         config.write_text(client_config([realm]), encoding="utf-8")
@@ -293,6 +294,29 @@ def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline(realms: Two
     finally:
         realm.resume()
     assert cluster_id(properties) == realms.target.node.cluster_id
+
+
+def test_a_kdc_whose_name_cannot_be_resolved_is_waited_for(
+    realms: TwoRealms, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = tmp_path / "nowhere.conf"
+    text = client_config([realms.source.realm]).replace(f"127.0.0.1:{realms.source.realm.port}", "kdc.invalid")
+    config.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("KRB5_CONFIG", str(config))
+    keytab = new_client(realms.source.realm, "unresolved")
+    problem = unreached(realms.source.properties(**OF_KEYTAB | {"sasl.kerberos.keytab": str(keytab)}), 5_000)
+    assert "check the KDCs of its realm in krb5.conf" in problem
+
+
+def test_a_krb5_conf_without_a_default_realm_is_said(realms: TwoRealms, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "realmless.conf"
+    config.write_text("[libdefaults]\n  dns_lookup_realm = false\n", encoding="utf-8")
+    monkeypatch.setenv("KRB5_CONFIG", str(config))
+    realms.source.realm.admin(f"ktadd -norandkey -k {tmp_path / 'two.keytab'} {CLIENT}")
+    realms.target.realm.admin(f"ktadd -norandkey -k {tmp_path / 'two.keytab'} {CLIENT}")
+    of_both = {"sasl.kerberos.principal": CLIENT, "sasl.kerberos.keytab": str(tmp_path / "two.keytab")}
+    problem = refusal(realms.source.properties(**of_both))
+    assert "set default_realm in krb5.conf, or write the realm in sasl.kerberos.principal" in problem
 
 
 @pytest.mark.spark

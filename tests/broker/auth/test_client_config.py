@@ -38,7 +38,7 @@ def test_bootstrap_servers_are_hosts_and_ports() -> None:
         ("ssl.truststore.password", "x", "use PEM files"),
         ("sasl.jaas.config", "x", "use sasl.username and sasl.password"),
         ("sasl.kerberos.service.name", "kafka", "has no effect with security.protocol: plaintext"),
-        ("sasl.kerberos.kinit.cmd", "kinit", "is renewed at half its life without kinit"),
+        ("sasl.kerberos.kinit.cmd", "kinit", "is renewed before it ends, without kinit"),
         ("sasl.kerberos.min.time.before.relogin", 60000, "has no effect: a ticket of sasl.kerberos.keytab is renewed"),
         ("sasl.kerberos.ticket.renew.jitter", 0.05, "has no effect: a ticket of sasl.kerberos.keytab is renewed"),
         ("sasl.kerberos.principle", "x", "did you mean sasl.kerberos.principal?"),

@@ -74,7 +74,7 @@ _FOREIGN_SECURITY = (
     ),
     (
         re.compile(r"sasl\.kerberos\.(kinit\.cmd|min\.time\.before\.relogin|ticket\.renew\.)"),
-        "has no effect: a ticket of sasl.kerberos.keytab is renewed at half its life without kinit, one of the ticket cache by "
+        "has no effect: a ticket of sasl.kerberos.keytab is renewed before it ends, without kinit, one of the ticket cache by "
         "what put it there: remove it",
     ),
     (re.compile(r"enable\.sasl\.oauthbearer\."), "is not supported; sasl.mechanism is one of {mechanisms}"),

@@ -11,6 +11,7 @@ import itertools
 import os
 import queue
 import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,19 +27,23 @@ KDC_UNREACHABLE = "KDC_UNREACHABLE"
 _MOST_LOGINS = 64
 """So many client configurations of one process keep their tickets."""
 _MAX_KEYTAB_BYTES = 1 << 20
+_USED_FOR = 0.6
+"""Share of a ticket's life. libkrb5 does not renew one before half of it has passed."""
+_RETRY_RENEWAL_S = 30.0
 _cache_numbers = itertools.count()
 
 _NO_LAYER = 1
 _MUTUAL_AUTHENTICATION = 2
 """Flags of RFC 4752 and RFC 2744."""
 
+_ROUTINE_ERRORS = 0xFF << 16
 _CREDENTIALS_EXPIRED = 11 << 16
-"""GSS_S_CREDENTIALS_EXPIRED: a ticket of the cache, for which libkrb5 sets no code of its own."""
+"""Of RFC 2744. libkrb5 sets no code of its own then."""
 _KRB5_ERRORS = -1765328384
 """Codes of libkrb5 count from here; the first 128 are those of the protocol (RFC 4120, 7.5.9)."""
 _SERVICE_UNKNOWN, _TICKET_EXPIRED = 7, 32
-_NO_ANSWER = {29, 156}
-"""KDC_ERR_SVC_UNAVAILABLE, KRB5_KDC_UNREACH."""
+_NO_ANSWER = {29, 156, 220}
+"""KDC_ERR_SVC_UNAVAILABLE, KRB5_KDC_UNREACH, KRB5_REALM_CANT_RESOLVE."""
 
 _RENEW = "run kinit, or set sasl.kerberos.keytab"
 _CLOCKS = "synchronise the clocks of this machine, the KDC and the brokers (NTP)"
@@ -51,11 +56,10 @@ _REMEDIES = {
     23: f"its key has expired: change it, and {_NEW_KEYTAB}",
     24: f"the keytab holds an old key: {_NEW_KEYTAB}",
     31: f"the keytab holds an old key: {_NEW_KEYTAB}",
-    _TICKET_EXPIRED: _CLOCKS,
     33: _CLOCKS,
     37: _CLOCKS,
     154: "name the KDCs of the realm in krb5.conf (KRB5_CONFIG), or correct the realm of sasl.kerberos.principal",
-    155: "set default_realm in krb5.conf, or write the realm in sasl.kerberos.principal",
+    224: "set default_realm in krb5.conf, or write the realm in sasl.kerberos.principal",
 }
 _OTHERS = "check krb5.conf, and the ticket with `kinit -k -t KEYTAB PRINCIPAL` and `kvno SERVICE/HOST` on this machine"
 
@@ -123,14 +127,15 @@ def conversation(config: ClientConfig, peer: str, deadline: Deadline) -> Generat
 class _Login:
     """The tickets of one principal in one process.
 
-    With a keytab they are in memory, for this process alone. libkrb5 gets the first one, and another one as soon as half the life
-    of the last one has passed, when credentials are acquired: here for every authentication. The keytab is read again then.
+    With a keytab they are in memory, for this process alone. The first authentication after `_USED_FOR` of their lives renews
+    them. Then a key is tried twice at most: a wrong one is reported at once, and a KDC that does not answer is asked again later
+    as long as the ticket is valid.
     """
 
     def __init__(self, principal: str, keytab: str) -> None:
         self.principal, self.keytab = principal, keytab
-        self._cache = _new_cache()
-        self._has_ticket = False
+        self._cache, self._spare = _new_cache(), _new_cache()
+        self._ends_at = self._renew_at = 0.0
         self._idle = threading.Lock()
 
     def begin(self, service: str, host: str, where: str, deadline: Deadline) -> tuple[Context, bytes]:
@@ -159,18 +164,6 @@ class _Login:
         return outcome
 
     def _first_token(self, service: str, host: str, where: str) -> tuple[Context, bytes]:
-        try:
-            begun = self._try_first_token(service, host, where)
-        except AuthenticationError:
-            if not self._has_ticket:
-                raise
-            # libkrb5 keeps a ticket that it could not renew, and reports that it has expired instead of the reason.
-            self._cache, self._has_ticket = _new_cache(), False
-            begun = self._try_first_token(service, host, where)
-        self._has_ticket = bool(self.keytab)
-        return begun
-
-    def _try_first_token(self, service: str, host: str, where: str) -> tuple[Context, bytes]:
         import gssapi
 
         try:
@@ -189,18 +182,45 @@ class _Login:
             raise problem from None
 
     def _credentials(self, where: str) -> Any:
-        import gssapi
-
-        principal = self._principal_of_keytab(where) if self.keytab else self.principal
-        name = gssapi.Name(principal, gssapi.NameType.kerberos_principal) if principal else None
-        store = {"client_keytab": self.keytab, "ccache": self._cache} if self.keytab else None
         try:
-            return gssapi.Credentials(name=name, usage="initiate", mechs=[gssapi.MechType.kerberos], store=store)
+            if not self.keytab:
+                return _acquire(self.principal, None)
+            principal = self._principal_of_keytab(where)
+            if time.monotonic() >= self._renew_at:
+                self._renew(principal)
+            # Without the keytab: libkrb5 would renew the ticket again and again, and hide that it cannot.
+            return _acquire(principal, {"ccache": self._cache})
         except NotImplementedError:
             raise AuthenticationError(
                 f"{where}: this Kerberos library has no credential stores: install MIT Kerberos, or get tickets with kinit and "
                 "remove sasl.kerberos.keytab"
             ) from None
+
+    def _renew(self, principal: str) -> None:
+        import gssapi
+
+        now = time.monotonic()
+        ends_at = now + self._get_ticket(principal, self._cache)
+        if ends_at <= self._ends_at + 1:
+            # libkrb5 keeps a ticket that it could not renew. In an empty cache it reports the reason.
+            try:
+                ends_at = now + self._get_ticket(principal, self._spare)
+            except gssapi.exceptions.GSSError as error:
+                if _code(error) not in _NO_ANSWER or now >= self._ends_at:
+                    raise
+                self._renew_at = now + _RETRY_RENEWAL_S
+                return
+            self._cache, self._spare = self._spare, _new_cache()
+        self._ends_at, self._renew_at = ends_at, now + (ends_at - now) * _USED_FOR
+
+    def _get_ticket(self, principal: str, cache: str) -> int:
+        """Return the remaining life in seconds of the ticket that is in the cache then, 0 of an expired one."""
+        from gssapi.exceptions import ExpiredCredentialsError
+
+        try:
+            return int(_acquire(principal, {"client_keytab": self.keytab, "ccache": cache}).lifetime)
+        except ExpiredCredentialsError:
+            return 0
 
     def _principal_of_keytab(self, where: str) -> str:
         """Return the principal that is to be used. libkrb5 reports each of these as a missing ticket cache."""
@@ -216,18 +236,26 @@ class _Login:
             raise AuthenticationError(
                 f"{where}: sasl.kerberos.keytab: {self.keytab} is no keytab, {error}: export it again (ktadd, ktutil)"
             ) from None
-        wanted = self.principal or (held[0] if len(held) == 1 else "")
-        if not wanted:
+        # A name without a realm is that of the keytab, unless several have it: then the one in the default realm of krb5.conf.
+        matching = [name for name in held if self.principal in ("", name, name.rpartition("@")[0])]
+        if len(matching) == 1:
+            return matching[0]
+        names = ", ".join(held) or "no principal"
+        if not self.principal:
+            raise AuthenticationError(f"{where}: {self.keytab} holds keys of {names}: set sasl.kerberos.principal to one")
+        if not matching:
             raise AuthenticationError(
-                f"{where}: {self.keytab} holds keys of {', '.join(held) or 'no principal'}: set sasl.kerberos.principal to one"
+                f"{where}: {self.keytab} holds no key of {self.principal}, but of {names}: correct sasl.kerberos.principal and "
+                "its realm, or export a keytab of it"
             )
-        # Without a realm it is in the default realm of krb5.conf, which libkrb5 knows.
-        if wanted not in held and wanted not in {name.rpartition("@")[0] for name in held}:
-            raise AuthenticationError(
-                f"{where}: {self.keytab} holds no key of {wanted}, but of {', '.join(held) or 'no principal'}: correct "
-                "sasl.kerberos.principal and its realm, or export a keytab of it"
-            )
-        return wanted
+        return self.principal
+
+
+def _acquire(principal: str, store: dict[str, str] | None) -> Any:
+    import gssapi
+
+    name = gssapi.Name(principal, gssapi.NameType.kerberos_principal) if principal else None
+    return gssapi.Credentials(name=name, usage="initiate", mechs=[gssapi.MechType.kerberos], store=store)
 
 
 def _new_cache() -> str:
@@ -259,8 +287,8 @@ def _first_token(credentials: Any, service: Any) -> tuple[Context, bytes]:
 
 def _problem(error: Any, where: str, service: str, login: _Login) -> MirrorError:
     code, principal = _code(error), _name(login.principal, login.keytab)
-    if not login.keytab and (error.maj_code & 0xFFFF0000 == _CREDENTIALS_EXPIRED or code == _TICKET_EXPIRED):
-        return AuthenticationError(f"{where}: the ticket of {principal} has expired: {_RENEW}")
+    if error.maj_code & _ROUTINE_ERRORS == _CREDENTIALS_EXPIRED or code == _TICKET_EXPIRED:
+        return AuthenticationError(f"{where}: the ticket of {principal} has expired: {_CLOCKS if login.keytab else _RENEW}")
     reason = " ".join(error.get_all_statuses(error.min_code, False)).strip()
     if code in _NO_ANSWER:
         return RetriableError(KDC_UNREACHABLE, f"{where}: {reason}")
