@@ -37,7 +37,7 @@ class Realm:
         self._database = database or folder
         (self.port,) = free_ports(1)
         self._lifetime_s = lifetime_s
-        self._prefix = [] if clock_offset is None else [_program("faketime"), "-f", clock_offset]
+        self._clock = {} if clock_offset is None else _clock_environment(clock_offset)
         self._kdc = ServerProcess(f"the KDC in {folder}", folder / "kdc.out")
         self.config_file = folder / "krb5.conf"
         """For programs whose own realm this is, such as its brokers."""
@@ -54,9 +54,7 @@ class Realm:
         self.stop()
 
     def start(self) -> None:
-        self._kdc.launch(
-            [*self._prefix, "env", *(f"{key}={value}" for key, value in self._environment().items()), _program("krb5kdc"), "-n"]
-        )
+        self._kdc.launch(["env", *(f"{key}={value}" for key, value in self._environment().items()), _program("krb5kdc"), "-n"])
         until = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             log = (self.folder / "kdc.out").read_text(encoding="utf-8")
@@ -111,7 +109,7 @@ class Realm:
 
     def _run(self, name: str, *arguments: str) -> str:
         done = subprocess.run(
-            [*self._prefix, _program(name), *arguments],
+            [_program(name), *arguments],
             env=os.environ | self._environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -132,7 +130,7 @@ class Realm:
         return True
 
     def _environment(self) -> dict[str, str]:
-        return {"KRB5_CONFIG": str(self.config_file), "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf")}
+        return {"KRB5_CONFIG": str(self.config_file), "KRB5_KDC_PROFILE": str(self.folder / "kdc.conf"), **self._clock}
 
     def _kdc_config(self) -> str:
         return f"""\
@@ -160,6 +158,13 @@ def client_config(realms: Sequence[Realm], *lines: str) -> str:
     blocks = "".join(f"  {realm.name} = {{\n    kdc = 127.0.0.1:{realm.port}\n  }}\n" for realm in realms)
     defaults = "".join(f"  {line}\n" for line in (f"default_realm = {realms[0].name}", "dns_lookup_kdc = false", *lines))
     return f"[libdefaults]\n{defaults}[realms]\n{blocks}"
+
+
+def _clock_environment(offset: str) -> dict[str, str]:
+    """Return what faketime sets. Under faketime itself a KDC would be its child, and outlive it."""
+    printed = subprocess.run([_program("faketime"), "-f", offset, "env"], capture_output=True, text=True, timeout=60, check=True)
+    variables = dict(line.split("=", 1) for line in printed.stdout.splitlines() if "=" in line)
+    return {name: value for name, value in variables.items() if name in ("LD_PRELOAD", "FAKETIME")}
 
 
 def _program(name: str) -> str:
