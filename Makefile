@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 UNIT := not brokers and not spark and not long
 .DEFAULT_GOAL := help
-.PHONY: help setup java links demo test sparks long unit faults model fuzz readers check quick lint types contracts docs release bench clean
+.PHONY: help setup java kdc links demo test sparks long kerberos unit faults model fuzz readers check quick lint types contracts docs release bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -26,6 +26,12 @@ sparks: setup java ## mirrors and archives on other releases of PySpark, in .ven
 long: setup java ## tests of many variants on brokers and Spark that `make test` omits, and `sparks` with CROSS=1
 	$(BIN)/pytest -m long $(PYTEST_ARGS) $(NONE_CHOSEN)
 	$(if $(PYTEST_ARGS),,$(MAKE) --no-print-directory sparks CROSS=1)
+
+kdc: setup ## what the Kerberos tests need, on Debian as root: krb5-kdc, faketime, gssapi; they are skipped without
+	@.ci/kdc
+
+kerberos: setup java kdc ## Kerberos on real KDCs and brokers, with the long tests; KERBEROS_MB=200 KERBEROS_S=180 for a longer mirror
+	$(BIN)/pytest tests/kerberos $(PYTEST_ARGS)
 
 unit: setup ## tests without Java, in three processes; COVERAGE=1 measures line coverage of all but the thorough tests
 	$(BIN)/pytest -n 3 -m "$(UNIT)$(if $(COVERAGE), and not thorough)" $(if $(COVERAGE),--cov --cov-report=term) $(PYTEST_ARGS) $(NONE_CHOSEN)

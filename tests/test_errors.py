@@ -22,6 +22,7 @@ _ERRORS: tuple[MirrorError, ...] = (
     errors.TopicAccessError("denied", ["a", "b"]),
     errors.TopicSettingsError(["changed"], ["a"]),
     errors.TopicGoneError(["gone"], ["a"]),
+    errors.AuthenticationError("refused"),
     errors.BrokerTooOldError("old"),
     errors.NotABrokerError("controller"),
     errors.CorruptBatchError(_PARTITION, 5, 7, "crc"),

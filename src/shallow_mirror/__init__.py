@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
     from shallow_mirror.errors import (
         ArchiveFormatError,
+        AuthenticationError,
         BatchRefusedError,
         BrokerTooOldError,
         ConfigError,
@@ -90,6 +91,7 @@ __all__ = [
     "ArchiveFormatError",
     "ArchiveReader",
     "ArchivedRecord",
+    "AuthenticationError",
     "BatchConsumer",
     "BatchProducer",
     "BatchRefusedError",

@@ -90,6 +90,10 @@ class TopicGoneError(ConfigError):
         super().__init__(problems)
 
 
+class AuthenticationError(ConfigError):
+    """A broker refuses the credentials of the client, the client those of the broker, or there are none."""
+
+
 class BrokerTooOldError(ConfigError):
     """A broker is older than the oldest supported release, or does not offer a request that only some operations need."""
 
@@ -269,8 +273,8 @@ class RetriableError(MirrorError):
     """A request to a cluster failed without effect, and may succeed later; the supervisor retries.
 
     `error_name` is Kafka's name of the error, or one of this package: for the network (`NETWORK_EXCEPTION`, `DEADLINE`), for
-    tokens (`TOKEN_ENDPOINT_UNREACHABLE`, `TOKEN_PROVIDER_UNREACHABLE`, `OAUTH_CB_FAILED`). Remedies are chosen by it, not by
-    the message.
+    tokens and tickets (`TOKEN_ENDPOINT_UNREACHABLE`, `TOKEN_PROVIDER_UNREACHABLE`, `OAUTH_CB_FAILED`, `KDC_UNREACHABLE`).
+    Remedies are chosen by it, not by the message.
     """
 
     error_name: str

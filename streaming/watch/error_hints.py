@@ -35,6 +35,7 @@ _RETRIABLE = {
     "TOKEN_ENDPOINT_UNREACHABLE": "check that the token endpoint runs and is reachable: sasl.oauthbearer.token.endpoint.url",
     "TOKEN_PROVIDER_UNREACHABLE": "check that this machine reaches the token service of its cloud, and its metadata service",
     "OAUTH_CB_FAILED": "check that this machine reaches what oauth_cb requests tokens from",
+    "KDC_UNREACHABLE": "check that the KDCs of the realm run and are reachable: [realms] of krb5.conf",
     "DEADLINE": "the cluster answers too slowly: check its load, or raise request.timeout.ms or write.transaction_timeout_ms",
     "REQUEST_TIMED_OUT": "the cluster answers too slowly: check its load and its replicas that are not in sync",
     "TIMED_OUT": "the cluster answers too slowly: check its load",

@@ -39,7 +39,11 @@ def test_bootstrap_servers_are_hosts_and_ports() -> None:
         ("ssl.keystore.certificate.chain", "x", "use ssl.ca.pem, ssl.certificate.pem and ssl.key.pem"),
         ("ssl.crl.location", "/crl.pem", "revocation (CRL, OCSP) is not checked"),
         ("sasl.jaas.config", "x", "use sasl.username and sasl.password"),
-        ("sasl.kerberos.service.name", "kafka", "sasl.mechanism is one of PLAIN"),
+        ("sasl.kerberos.service.name", "kafka", "has no effect with security.protocol: plaintext"),
+        ("sasl.kerberos.kinit.cmd", "kinit", "is renewed before it ends, without kinit"),
+        ("sasl.kerberos.min.time.before.relogin", 60000, "has no effect: a ticket of sasl.kerberos.keytab is renewed"),
+        ("sasl.kerberos.ticket.renew.jitter", 0.05, "has no effect: a ticket of sasl.kerberos.keytab is renewed"),
+        ("sasl.kerberos.principle", "x", "did you mean sasl.kerberos.principal?"),
         ("ssl.cipher.suites", "x", "is not supported; known are ssl.ca.location"),
         ("sasl.pasword", "x", "did you mean sasl.password?"),
         ("request.timeout.ms", "soon", "is not a whole number"),
@@ -58,6 +62,7 @@ def test_what_is_wrong_with_a_property_is_said(name: str, value: object, message
 
 TLS = {"security.protocol": "ssl"}
 SCRAM = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "u"}
+GSSAPI = {"security.protocol": "SASL_SSL", "sasl.mechanism": "gssapi"}
 OAUTH = {"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}
 OIDC = OAUTH | {
     "sasl.oauthbearer.method": "oidc",
@@ -78,7 +83,19 @@ OIDC = OAUTH | {
             SCRAM | {"sasl.password": "${env:HOME}", "oauth_cb": "m:f"},
             ["oauth_cb: has no effect with sasl.mechanism: SCRAM-SHA-256"],
         ),
-        (SCRAM | {"sasl.mechanism": "GSSAPI"}, ["sasl.mechanism: 'GSSAPI' is not one of PLAIN, SCRAM"]),
+        (SCRAM | {"sasl.mechanism": "NTLM"}, ["sasl.mechanism: 'NTLM' is not one of PLAIN, SCRAM"]),
+        (GSSAPI | {"sasl.username": "u"}, ["sasl.username: has no effect with sasl.mechanism: GSSAPI; remove it"]),
+        (GSSAPI | {"oauth_cb": "m:f"}, ["oauth_cb: has no effect with sasl.mechanism: GSSAPI; remove it"]),
+        (GSSAPI | {"sasl.kerberos.keytab": ""}, ["sasl.kerberos.keytab: is empty: remove it, or give it a value"]),
+        (GSSAPI | {"sasl.kerberos.service.name": "kafka/host"}, ["sasl.kerberos.service.name: is one part of the principal"]),
+        (
+            SCRAM | {"sasl.password": "${env:HOME}", "sasl.kerberos.keytab": "k"},
+            ["sasl.kerberos.keytab: has no effect with sasl.mechanism: SCRAM-SHA-256; remove it"],
+        ),
+        (
+            OAUTH | {"oauth_cb": "m:f", "sasl.kerberos.principal": "k"},
+            ["sasl.kerberos.principal: has no effect with sasl.mechanism: OAUTHBEARER; remove it"],
+        ),
         (OAUTH, ["oauth_cb: is missing: name a callable as module:function, or set sasl.oauthbearer.method: oidc"]),
         (OAUTH | {"oauth_cb": "module.function"}, ["oauth_cb: is not module:function"]),
         (
@@ -163,3 +180,12 @@ def test_a_config_is_a_key_and_travels() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
     assert {config: 1}[config] == 1
     assert config.request_timeout_ms == 1234
+
+
+def test_kerberos_travels_as_the_path_of_its_keytab(tmp_path: Path) -> None:
+    keytab = tmp_path / "k.keytab"
+    keytab.write_bytes(b"the key itself")
+    config = ClientConfig.from_properties({**SERVERS, **GSSAPI, "sasl.kerberos.keytab": str(keytab)})
+    pickled = pickle.dumps(config)
+    assert str(keytab).encode() in pickled
+    assert b"the key itself" not in pickled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shallow_mirror.broker.auth.oauth_properties import OAUTH, OAUTH_ALIASES, OAUTH_SECRET, oauth_problems
 
@@ -36,7 +36,8 @@ TLS = (
     "ssl.endpoint.identification.algorithm",
     "enable.ssl.certificate.verification",
 )
-SASL = ("sasl.mechanism", "sasl.username", "sasl.password", *OAUTH)
+KERBEROS = ("sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.keytab")
+SASL = ("sasl.mechanism", "sasl.username", "sasl.password", *OAUTH, *KERBEROS)
 KNOWN = (*DEFAULTS, *TLS, *SASL)
 SECRET = frozenset(
     {
@@ -71,14 +72,19 @@ _FOREIGN_SECURITY = (
     (re.compile(r"ssl\.key$"), "is a property of Java clients: use ssl.key.pem or ssl.key.location"),
     (
         re.compile(r"sasl\.jaas\.config"),
-        "is a property of Java clients: use sasl.username and sasl.password, or sasl.oauthbearer.client.id and "
-        "sasl.oauthbearer.client.secret",
+        "is a property of Java clients: use sasl.username and sasl.password, sasl.oauthbearer.client.id and "
+        "sasl.oauthbearer.client.secret, or sasl.kerberos.principal and sasl.kerberos.keytab",
     ),
-    (re.compile(r"sasl\.kerberos\.|enable\.sasl\.oauthbearer\."), "is not supported; sasl.mechanism is one of {mechanisms}"),
+    (
+        re.compile(r"sasl\.kerberos\.(kinit\.cmd|min\.time\.before\.relogin|ticket\.renew\.)"),
+        "has no effect: a ticket of sasl.kerberos.keytab is renewed before it ends, without kinit, one of the ticket cache by "
+        "what put it there: remove it",
+    ),
+    (re.compile(r"enable\.sasl\.oauthbearer\."), "is not supported; sasl.mechanism is one of {mechanisms}"),
 )
 _SECURITY = re.compile(r"(sasl|ssl|https)\.")
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
 
@@ -123,14 +129,25 @@ def security_problems(given: Mapping[str, str]) -> list[str]:
         problems.append(f"sasl.mechanism: {problem} {', '.join(MECHANISMS)}")
     elif mechanism == "OAUTHBEARER":
         problems += [
-            f"{name}: has no effect with sasl.mechanism: OAUTHBEARER; remove it"
-            for name in ("sasl.username", "sasl.password")
-            if name in given
+            *_without_effect(mechanism, ("sasl.username", "sasl.password", *KERBEROS), given),
+            *oauth_problems(given, given.get(BOOTSTRAP, "")),
         ]
-        problems += oauth_problems(given, given.get(BOOTSTRAP, ""))
+    elif mechanism == "GSSAPI":
+        problems += [*_without_effect(mechanism, ("sasl.username", "sasl.password", *OAUTH), given), *_kerberos_problems(given)]
     else:
         problems += [f"{name}: is missing for {mechanism}" for name in ("sasl.username", "sasl.password") if name not in given]
-        problems += [f"{name}: has no effect with sasl.mechanism: {mechanism}; remove it" for name in OAUTH if name in given]
+        problems += _without_effect(mechanism, (*OAUTH, *KERBEROS), given)
+    return problems
+
+
+def _without_effect(mechanism: str, names: Iterable[str], given: Mapping[str, str]) -> list[str]:
+    return [f"{name}: has no effect with sasl.mechanism: {mechanism}; remove it" for name in names if name in given]
+
+
+def _kerberos_problems(given: Mapping[str, str]) -> list[str]:
+    problems = [f"{name}: is empty: remove it, or give it a value" for name in KERBEROS if given.get(name) == ""]
+    if re.search(r"[/@\s]", given.get("sasl.kerberos.service.name", "")):
+        problems.append("sasl.kerberos.service.name: is one part of the principal of brokers: kafka of kafka/HOST@REALM")
     return problems
 
 

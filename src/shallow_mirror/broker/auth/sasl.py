@@ -1,10 +1,11 @@
-"""Everywhere: SASL on a connection: PLAIN, SCRAM and OAUTHBEARER."""
+"""Everywhere: SASL on a connection: PLAIN, SCRAM, OAUTHBEARER and GSSAPI."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Generator
 
+from shallow_mirror.broker.auth import kerberos
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.oauth import TokenSource, refusal_remedy
 from shallow_mirror.broker.auth.tokens.token import Token
@@ -12,7 +13,7 @@ from shallow_mirror.broker.net.connection import Connection
 from shallow_mirror.broker.net.error_codes import error_name
 from shallow_mirror.broker.net.requests import call
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.errors import AuthenticationError, ConfigError, RetriableError
 from shallow_mirror.wire.protocol import ScramClient, ScramError
 
 UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED = 33, 34, 58
@@ -24,29 +25,36 @@ _Conversation = Generator[bytes, bytes, None]
 def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSource | None, deadline: Deadline) -> int:
     """Authenticate a connection, also again while it is in use. Return the session's lifetime in ms; 0: no limit (KIP-368).
 
-    Credentials are resolved now. Raises ConfigError where the broker refuses them, RetriableError.
+    Credentials are resolved now. Raises AuthenticationError where one side refuses the other's, RetriableError.
     """
     mechanism, peer = config.sasl_mechanism, connection.transport.peer
     response = call(connection, "SaslHandshake", deadline, mechanism=mechanism)
     if response.error_code == UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(sorted(response.mechanisms)) or "none"
-        raise ConfigError(
+        raise AuthenticationError(
             f"broker {peer} does not offer {mechanism} at this listener; it offers {offered}: set sasl.mechanism, or "
             "bootstrap.servers to another listener"
         )
     if response.error_code == ILLEGAL_SASL_STATE:
-        raise ConfigError(
+        raise AuthenticationError(
             f"broker {peer} uses no SASL at this listener: set security.protocol: {config.protocol.removeprefix('sasl_')}, "
             "or bootstrap.servers to another listener"
         )
     if response.error_code:
         raise RetriableError(error_name(response.error_code), f"opening SASL with {peer}")
-    exchange = _conversation(config, tokens, deadline)
+    exchange = _conversation(config, tokens, peer, deadline)
     message = next(exchange)
     while True:
-        response = call(connection, "SaslAuthenticate", deadline, auth_bytes=message)
+        try:
+            response = call(connection, "SaslAuthenticate", deadline, auth_bytes=message)
+        except RetriableError as error:
+            if mechanism != "GSSAPI" or error.error_name != "NETWORK_EXCEPTION":
+                raise
+            # Java's brokers do so if they have no key of the service, or a ticket is not valid yet or was seen before.
+            hint = "during GSSAPI: if the broker runs, its keytab lacks the principal of this listener, or its clock differs"
+            raise RetriableError(error.error_name, f"{error.detail} {hint}") from error.__cause__
         if response.error_code == SASL_AUTHENTICATION_FAILED:
-            raise ConfigError(
+            raise AuthenticationError(
                 f"broker {peer} refused {_who(config)}: {response.error_message or 'no reason given'}: {_remedy(config)}"
             )
         if response.error_code:
@@ -56,14 +64,20 @@ def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSour
         except StopIteration:
             return int(response.session_lifetime_ms)
         except ScramError as error:
-            raise ConfigError(f"broker {peer}, {mechanism}: {error}") from None
+            raise AuthenticationError(f"broker {peer}, {mechanism}: {error}") from None
 
 
-def _conversation(config: ClientConfig, tokens: TokenSource | None, deadline: Deadline) -> _Conversation:
+def _conversation(config: ClientConfig, tokens: TokenSource | None, peer: str, deadline: Deadline) -> _Conversation:
     mechanism = config.sasl_mechanism
+    if mechanism == "GSSAPI":
+        return kerberos.conversation(config, peer, deadline)
     if mechanism == "OAUTHBEARER":
         assert tokens is not None
-        return _bearing(tokens.token(deadline))
+        try:
+            return _bearing(tokens.token(deadline))
+        except ConfigError as error:
+            # Of this kind, the caller names the cluster: several clusters may have the same source of tokens.
+            raise AuthenticationError(error.problems) from error
     username, password = config.value("sasl.username"), config.value("sasl.password")
     return _plain(username, password) if mechanism == "PLAIN" else _scram(mechanism, username, password)
 
@@ -89,10 +103,17 @@ def _bearing(token: Token) -> _Conversation:
 
 def _who(config: ClientConfig) -> str:
     mechanism = config.sasl_mechanism
+    if mechanism == "GSSAPI":
+        return f"{kerberos.principal_name(config)} (GSSAPI)"
     return "the token (OAUTHBEARER)" if mechanism == "OAUTHBEARER" else f"user {config.value('sasl.username')} ({mechanism})"
 
 
 def _remedy(config: ClientConfig) -> str:
     if config.sasl_mechanism == "OAUTHBEARER":
         return refusal_remedy(config)
+    if config.sasl_mechanism == "GSSAPI":
+        return (
+            "check that sasl.kerberos.service.name is that of the broker, its keytab has the current key of that principal, and "
+            "all clocks agree (NTP); its log has the reason"
+        )
     return "correct sasl.username and sasl.password"

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shallow_mirror.broker.auth.kerberos import KDC_UNREACHABLE
 from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import ClusterMetadata
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import BrokerTooOldError, NotABrokerError, RetriableError
+from shallow_mirror.errors import AuthenticationError, BrokerTooOldError, NotABrokerError, RetriableError
 
 REACH_MS = 10_000
 
 _BROKERS = "check its bootstrap.servers and security.protocol, and whether its brokers run and can be reached from here"
+_KDC = "check the KDCs of its realm in krb5.conf, and whether they run and can be reached from here"
 _WITHOUT_TOKEN = {
     "TOKEN_ENDPOINT_UNREACHABLE": "check sasl.oauthbearer.token.endpoint.url, and whether that endpoint runs and is reachable",
     "TOKEN_PROVIDER_UNREACHABLE": "check whether the token and metadata services of the cloud can be reached from here",
@@ -38,12 +40,14 @@ def named_cluster(where: str) -> Iterator[None]:
     """Name the cluster in the error of a broker or controller, which knows its own address only."""
     try:
         yield
-    except (BrokerTooOldError, NotABrokerError) as error:
+    except (AuthenticationError, BrokerTooOldError, NotABrokerError) as error:
         raise type(error)([f"{where}: {problem}" for problem in error.problems]) from error
 
 
 def _problem_and_remedy(error_name: str) -> tuple[str, str]:
     """Return the problem, and what to check."""
+    if error_name == KDC_UNREACHABLE:
+        return "requires a Kerberos ticket, and none could be obtained", _KDC
     if error_name in _WITHOUT_TOKEN:
         return "requires a token, and none could be obtained", _WITHOUT_TOKEN[error_name]
     return "does not answer", _BROKERS
