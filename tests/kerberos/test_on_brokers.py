@@ -17,9 +17,9 @@ from tests.kerberos.realm import Realm, client_config
 from tests.support.deadlines import deadline
 from tests.support.mirror_runs import PATIENCE_S, command, log_text, read_values, write
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
-from shallow_mirror.broker.cluster.cluster import Cluster
-from shallow_mirror.broker.cluster.connectivity import reach
+from shallow_mirror.broker import Cluster
+from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.cluster import reach
 from shallow_mirror.errors import AuthenticationError, RetriableError
 
 pytestmark = pytest.mark.brokers

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from shallow_mirror.broker.auth import ClientConfig
+from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.secrets import handed_over_name
 from shallow_mirror.errors import ConfigError
 

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from tests.fakes.gss_acceptor import FakeAcceptor, FakeContext, RefusedError, protect
 from tests.support.deadlines import deadline
 
-from shallow_mirror.broker.auth.client_config import ClientConfig
+from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.auth.kerberos import GssExchangeError, conversation, exchange
 from shallow_mirror.broker.auth.keytab import keytab_principals
 from shallow_mirror.errors import AuthenticationError
