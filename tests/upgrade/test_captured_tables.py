@@ -28,8 +28,7 @@ from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
 from shallow_mirror.checkpoints.ledger import OffsetMapOwner
 from shallow_mirror.checkpoints.logs import Quarantine, positions_as_of
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.rows.table_layout import TableLayout
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, MirrorStorage
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, MirrorStorage, TableLayout
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.streaming.planning.offset_planning import parse_stream_offset
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition
