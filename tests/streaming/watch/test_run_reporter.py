@@ -329,7 +329,7 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     def run(*_: Any) -> None:
         raise damage
 
-    monkeypatch.setattr("shallow_mirror.streaming.runs.mirror._Run.start_and_supervise", run)
+    monkeypatch.setattr("shallow_mirror.streaming.runs.mirror._MirrorRun.connect", run)
     with pytest.raises(CorruptBatchError) as ended:
         Mirror(settings).run()
     output = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"
