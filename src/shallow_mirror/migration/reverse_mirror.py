@@ -66,7 +66,7 @@ def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int
 def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "migrate", deadline, spark=None) as session:
-        session.recover(config.mirror, deadline)
+        session.recover(deadline)
         assert session.source is not None, "a mirror reads a cluster"
         listed = session.source.metadata(sorted({name.topic for name in starts}), deadline).topics
         ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
@@ -84,4 +84,4 @@ def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> Non
         )
         if rows:
             session.register(rows, deadline)
-        session.outcome = "migrate: positions registered"
+        session.end.outcome = "migrate: positions registered"
