@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from shallow_mirror.checkpoints.ledger import OffsetMapOwner
@@ -25,9 +24,7 @@ from shallow_mirror.streaming.watch.reported_run import ReportedRun
 class Archive(Runnable[ArchiveConfig]):
     """One archive in one process. `run` returns on a clean end and raises the error that ended it otherwise."""
 
-    @classmethod
-    def from_file(cls, path: str | Path) -> Archive:
-        return cls(ArchiveConfig.load(path))
+    _load = ArchiveConfig.load
 
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
         """Archive until stopped, until `for_seconds` are over, or with `available_now` up to the log ends of the start.
@@ -50,8 +47,15 @@ class _ArchiveRun(Run[ArchiveConfig]):
     ) -> None:
         self.objects = ObjectStore.open(config.objects, config.storage_options)
         secrets_of = (config.source.client, self.objects)
-        super().__init__(config, ReportedRun.of_archive(config), observer, stop, for_seconds, secrets_of=secrets_of)
-        self.available_now = available_now
+        super().__init__(
+            config,
+            ReportedRun.of_archive(config),
+            observer,
+            stop,
+            available_now=available_now,
+            for_seconds=for_seconds,
+            secrets_of=secrets_of,
+        )
         self.source = self.connected(config.source.client)
 
     def connect(self) -> None:
@@ -77,15 +81,7 @@ class _ArchiveRun(Run[ArchiveConfig]):
 
     def copy(self, spark: Any) -> bool:
         with self._group_noting() as noting, self._position_committing() as committing:
-            query = ArchiveQuery(
-                self,
-                self.source,
-                self.archive,
-                self.objects,
-                source_cluster_id=self.source_cluster_id,
-                committing=committing,
-                available_now=self.available_now,
-            )
+            query = ArchiveQuery(self, self.source, self.source_cluster_id, self.archive, self.objects, committing)
             is_done = self.repeat("query", lambda: query.attempt(spark))
             for thread in (noting, committing):
                 if thread is not None:

@@ -43,17 +43,14 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         self,
         run: Run[ArchiveConfig],
         source: Cluster,
+        source_cluster_id: str,
         archive: ArchiveOwner,
         objects: ObjectStore,
-        *,
-        source_cluster_id: str,
         committing: PositionCommitting | None,
-        available_now: bool,
     ) -> None:
-        super().__init__(run, source, slots=run.config.read.slots, topic_rates={}, available_now=available_now)
+        super().__init__(run, source, source_cluster_id, slots=run.config.read.slots, topic_rates={})
         self._archive = archive
         self._objects = objects
-        self._source_cluster_id = source_cluster_id
         self._committing = committing
         self._topic_objects = TopicObjects(objects, self.owner.map_id)
         self._owner_check_at = 0.0
@@ -86,7 +83,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         self._expire_if_due()  # behind the first reading of positions, which counts the rows
         registrar = self.registrar(registration, self._first_rows)
         job = ArchiveSlotJob.of_archive(
-            self.config, archive_id=self.owner.map_id, source_cluster_id=self._source_cluster_id, observer=self.observer
+            self.config, archive_id=self.owner.map_id, source_cluster_id=self.source_cluster_id, observer=self.observer
         )
         sink = MicroBatchSink(
             ArchiveSink(
@@ -152,7 +149,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
                 group_notes=GroupNoteExpiry(self.storage.background_tables(), table, config.groups.keep_s, _now_ms),
                 deleted_topics=DeletedTopics(
                     self.source,
-                    self._source_cluster_id,
+                    self.source_cluster_id,
                     DeletedTopicsTable.of_archive(self.storage),
                     config.deleted_topics.keep_s,
                     run_epoch=self.owner.run_epoch,
@@ -177,7 +174,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         if listing.starts:
             self.reporter.start_step("registering new partitions", f": {len(listing.starts):,}")
             decide_first_rows(self.owner, first_rows_at(listing.starts, archived_partition))
-        self.on_registered()
+        self.has_begun = True
         return listing.topic_ids
 
     def _first_rows(self, starts: Mapping[SourcePartition, int], deadline: Deadline) -> tuple[DecidedSegment, ...]:

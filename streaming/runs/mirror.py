@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from shallow_mirror.access import acl_sync, quota_sync
@@ -28,9 +27,7 @@ from shallow_mirror.streaming.watch.reported_run import ReportedRun
 class Mirror(Runnable[MirrorConfig]):
     """One mirror. `run` returns on a clean end and raises the error that ended it otherwise."""
 
-    @classmethod
-    def from_file(cls, path: str | Path) -> Mirror:
-        return cls(MirrorConfig.load(path))
+    _load = MirrorConfig.load
 
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
         """Mirror until stopped, until `for_seconds` are over, or with `available_now` until the offsets of the start are reached.
@@ -49,8 +46,15 @@ class _MirrorRun(Run[MirrorConfig]):
         self, config: MirrorConfig, observer: Observer, stop: threading.Event, available_now: bool, for_seconds: float | None
     ) -> None:
         secrets_of = (config.source.client, config.target.client)
-        super().__init__(config, ReportedRun.of_mirror(config), observer, stop, for_seconds, secrets_of=secrets_of)
-        self.available_now = available_now
+        super().__init__(
+            config,
+            ReportedRun.of_mirror(config),
+            observer,
+            stop,
+            available_now=available_now,
+            for_seconds=for_seconds,
+            secrets_of=secrets_of,
+        )
         self.source = self.connected(config.source.client)
         self.target = self.connected(config.target.client)
 
@@ -76,14 +80,7 @@ class _MirrorRun(Run[MirrorConfig]):
         )
 
     def copy(self, spark: Any) -> bool:
-        query = MirrorQuery(
-            self,
-            self.source,
-            self.target,
-            self.cycles,
-            source_cluster_id=self.cluster_ids.source,
-            available_now=self.available_now,
-        )
+        query = MirrorQuery(self, self.source, self.cluster_ids.source, self.target, self.cycles)
         with self._group_sync() as groups, self._acl_sync(), self._quota_sync():
             is_done = self.repeat("query", lambda: query.attempt(spark))
             if groups is not None:

@@ -65,17 +65,14 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         self,
         run: Run[MirrorConfig],
         source: Cluster,
+        source_cluster_id: str,
         target: Cluster,
         cycles: CycleDetector,
-        *,
-        source_cluster_id: str,
-        available_now: bool,
     ) -> None:
         slots, topic_rates = run.config.write.slots, run.config.topics.bytes_per_second
-        super().__init__(run, source, slots=slots, topic_rates=topic_rates, available_now=available_now)
+        super().__init__(run, source, source_cluster_id, slots=slots, topic_rates=topic_rates)
         self.target = target
         self.cycles = cycles
-        self.source_cluster_id = source_cluster_id
         self.stamping = LogAppendTimeTopics(self.reporter.record_problem)
         self.guard_times: GuardTimes | None = None
         self.held = HeldSettings(self.config, source, self.storage, self.owner.run_epoch)
@@ -276,7 +273,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         if rows:
             self.reporter.start_step("registering new partitions", f": {len({row.segment.source for row in rows}):,}")
             decide_first_rows(self.owner, rows)
-        self.on_registered()
+        self.has_begun = True
         return topic_ids
 
     def _check(self, steps: StallDetector) -> None:

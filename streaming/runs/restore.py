@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from shallow_mirror.checkpoints import OffsetMap, Position
@@ -60,9 +59,7 @@ _LEFT_OUT_PAUSE_S = 5.0
 class Restore(Runnable[RestoreConfig]):
     """One restore in one process. `run` returns when all is restored, or at a stop; else it raises what ended it."""
 
-    @classmethod
-    def from_file(cls, path: str | Path) -> Restore:
-        return cls(RestoreConfig.load(path))
+    _load = RestoreConfig.load
 
     def run(self, spark: Any = None) -> tuple[str, ...]:
         """Restore up to the cut. A later call continues where this one ended.

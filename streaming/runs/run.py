@@ -7,7 +7,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
-from typing import Any, ClassVar, Generic, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
@@ -32,10 +33,16 @@ Config = TypeVar("Config", bound=MirrorConfig | ArchiveConfig | RestoreConfig)
 class Runnable(Generic[Config]):
     """Public face of a mirror, an archive or a restore: its file, its stop, and `run`, which the subclass has."""
 
+    _load: ClassVar[Callable[[str | Path], Any]]
+
     def __init__(self, config: Config, *, observer: Observer = observe_nothing) -> None:
         self.config = config
         self._observer = observer
         self._stop = threading.Event()
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        return cls(cls._load(path))
 
     def stop(self) -> None:
         """Request an end at the next micro-batch boundary. Safe in a signal handler."""
@@ -72,14 +79,19 @@ class Run(ABC, Generic[Config]):
         reported: ReportedRun,
         observer: Observer,
         stop: threading.Event,
-        for_seconds: float | None = None,
         *,
+        available_now: bool = False,
+        for_seconds: float | None = None,
         secrets_of: Iterable[WithReferences],
         reads: MirrorStorage | None = None,
     ) -> None:
-        """`secrets_of`: settings whose secrets tasks need. `reads`: tables of an archive that the run reads."""
+        """`available_now`: a query ends at the log ends of its start. `for_seconds`: the run ends then; None: never by itself.
+
+        `secrets_of`: settings whose secrets tasks need. `reads`: tables of an archive that the run reads.
+        """
         self.config = config
         self.observer = observer
+        self.available_now = available_now
         self.identity = RunIdentity.of_this_process()
         self.reporter = RunReporter(reported, self.identity)
         self.supervisor = Supervisor(stop, for_seconds, self.reporter)

@@ -59,7 +59,13 @@ class SourceQuery(ABC, Generic[SourceConfig]):
     """What happens to records, for messages: "mirrored"."""
 
     def __init__(
-        self, run: Run[SourceConfig], source: Cluster, *, slots: int, topic_rates: Mapping[str, int], available_now: bool
+        self,
+        run: Run[SourceConfig],
+        source: Cluster,
+        source_cluster_id: str,
+        *,
+        slots: int,
+        topic_rates: Mapping[str, int],
     ) -> None:
         self.config = run.config
         self.identity = run.identity
@@ -69,11 +75,13 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         self.supervisor = run.supervisor
         self.observer = run.observer
         self.source = source
-        self.available_now = available_now
+        self.source_cluster_id = source_cluster_id
+        self.available_now = run.available_now
         self.slot_time = SlotTime(slots)
         self._slots = slots
         self._copied_bytes = CopiedBytes(topic_rates)
-        self._has_begun = False
+        self.has_begun = False
+        """From the first registration on a partition without a position is one that appeared while the run runs."""
 
     def attempt(self, spark: Any) -> bool:
         """Do one attempt, until the query ends and everything is settled. Return False where it ended at a stop."""
@@ -98,7 +106,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         count = counted(len(positions), "partition")
         self.reporter.start_step("looking for new topics and partitions", f", {count} registered so far")
         offsets = SourceOffsets(planner_config, self.source)
-        starts = offsets.start_offsets(positions, deadline, is_start=not self._has_begun)
+        starts = offsets.start_offsets(positions, deadline, is_start=not self.has_begun)
         names = {source.topic for source in (*starts, *positions) if topics_of.is_included(source.topic)}
         metadata = self.source.metadata(sorted(names), deadline).topics
         topics = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
@@ -107,10 +115,6 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         recreated = recreated_topics(positions, topic_ids) if self.config.isolates_recreated else {}
         return SourceListing(topics=topics, topic_ids=topic_ids, starts=starts, with_position=with_position, recreated=recreated)
-
-    def on_registered(self) -> None:
-        """From now on a partition without a position is one that appeared while the run runs."""
-        self._has_begun = True
 
     def registrar(self, files: RegistrationFiles, first_rows: FirstRows) -> PartitionRegistrar:
         return PartitionRegistrar(

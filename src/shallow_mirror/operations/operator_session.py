@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,11 @@ def open_operator_session(
     storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
     run = RunIdentity.of_this_process()
     storage.require_conditional_writes()
-    with _source_of(config) as source, closing(Cluster(config.target.client)) as target:
+    with ExitStack() as connections:
+        target = connections.enter_context(closing(Cluster(config.target.client)))
+        source = None
+        if config.source_client is not None:
+            source = connections.enter_context(closing(Cluster(config.source_client)))
         ids = ClusterIds(
             source=_source_cluster_id(config, source, deadline, spark),
             target=reach(target, config.target_cluster_name, deadline).cluster_id,
@@ -74,15 +78,6 @@ def open_operator_session(
             yield OperatorSession(
                 config=config, identity=run, owner=owner, source=source, target=target, observer=observer, end=end
             )
-
-
-@contextmanager
-def _source_of(config: MirrorConfig | RestoreConfig) -> Iterator[Cluster | None]:
-    if config.source_client is None:
-        yield None
-        return
-    with closing(Cluster(config.source_client)) as source:
-        yield source
 
 
 def _source_cluster_id(config: MirrorConfig | RestoreConfig, source: Cluster | None, deadline: Deadline, spark: Any) -> str:
