@@ -24,7 +24,7 @@ from shallow_mirror.streaming.watch.reported_run import ReportedRun
 class Archive(Runnable[ArchiveConfig]):
     """One archive in one process. `run` returns on a clean end and raises the error that ended it otherwise."""
 
-    _load = ArchiveConfig.load
+    _config_class = ArchiveConfig
 
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
         """Archive until stopped, until `for_seconds` are over, or with `available_now` up to the log ends of the start.

@@ -66,16 +66,16 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
             observer=self.observer,
         )
 
-    def recover_and_run(self, spark: Any, registration: RegistrationFiles) -> None:
-        """Do an attempt. The start has tested the store; from then on its refusals are waited for."""
+    def attempt(self, spark: Any) -> bool:
+        """Do one attempt. The start has tested the store; from then on its refusals are waited for."""
         try:
-            self._recover_and_run(spark, registration)
+            return super().attempt(spark)
         except StoreRefusedError as refused:
             raise StoreUnreachableError(
                 refused.operation, refused.store, refused.reason, refused.remedy, is_refused=True
             ) from refused
 
-    def _recover_and_run(self, spark: Any, registration: RegistrationFiles) -> None:
+    def recover_and_run(self, spark: Any, registration: RegistrationFiles) -> None:
         self._archive.check()
         self.owner.settle()  # a decision that the last attempt made holds: its objects were complete before it
         self._archive.complete_copies(self._open_table())

@@ -27,7 +27,7 @@ from shallow_mirror.streaming.watch.reported_run import ReportedRun
 class Mirror(Runnable[MirrorConfig]):
     """One mirror. `run` returns on a clean end and raises the error that ended it otherwise."""
 
-    _load = MirrorConfig.load
+    _config_class = MirrorConfig
 
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
         """Mirror until stopped, until `for_seconds` are over, or with `available_now` until the offsets of the start are reached.

@@ -59,7 +59,7 @@ _LEFT_OUT_PAUSE_S = 5.0
 class Restore(Runnable[RestoreConfig]):
     """One restore in one process. `run` returns when all is restored, or at a stop; else it raises what ended it."""
 
-    _load = RestoreConfig.load
+    _config_class = RestoreConfig
 
     def run(self, spark: Any = None) -> tuple[str, ...]:
         """Restore up to the cut. A later call continues where this one ended.

@@ -33,7 +33,7 @@ Config = TypeVar("Config", bound=MirrorConfig | ArchiveConfig | RestoreConfig)
 class Runnable(Generic[Config]):
     """Public face of a mirror, an archive or a restore: its file, its stop, and `run`, which the subclass has."""
 
-    _load: ClassVar[Callable[[str | Path], Any]]
+    _config_class: ClassVar[Any]
 
     def __init__(self, config: Config, *, observer: Observer = observe_nothing) -> None:
         self.config = config
@@ -42,7 +42,7 @@ class Runnable(Generic[Config]):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        return cls(cls._load(path))
+        return cls(cls._config_class.load(path))
 
     def stop(self) -> None:
         """Request an end at the next micro-batch boundary. Safe in a signal handler."""
