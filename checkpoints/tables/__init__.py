@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         BestEffortTables as BestEffortTables,
         RepeatedWarnings as RepeatedWarnings,
     )
-    from shallow_mirror.checkpoints.tables.storage import MirrorStorage as MirrorStorage, choose_writer as choose_writer
+    from shallow_mirror.checkpoints.tables.storage import TableStorage as TableStorage, choose_writer as choose_writer
     from shallow_mirror.checkpoints.tables.table_location import TableLocation as TableLocation, Tables as Tables
     from shallow_mirror.checkpoints.tables.table_protocol import (
         Comparison as Comparison,

@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import LogTruncatedError
@@ -68,7 +68,7 @@ class _ArchiveRun(Run[ArchiveConfig]):
             retry("objects", lambda: check_before_take_over(self.storage.to_read(), self.objects, archive))
         retry("objects", self.objects.probe)
 
-    def take_over(self) -> OffsetMapOwner:
+    def take_over(self) -> LedgerOwner:
         self.archive = take_over_archive(
             self.storage,
             self.objects,

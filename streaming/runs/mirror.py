@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from shallow_mirror.access import acl_sync, quota_sync
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.errors import CorruptBatchError, DataLossError
@@ -70,7 +70,7 @@ class _MirrorRun(Run[MirrorConfig]):
             "permissions", lambda: require_acls(self.config, self.source, self.target, self.supervisor.deadline())
         )
 
-    def take_over(self) -> OffsetMapOwner:
+    def take_over(self) -> LedgerOwner:
         return take_over_offset_map(
             self.config,
             self.storage,

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shallow_mirror.checkpoints import OffsetMap, Position
-from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, RestoreRanges, RestoreRangesTable, TopicDescription
+from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, RestoreRanges, RestoreRangesTable, TopicDescription
 from shallow_mirror.checkpoints.logs import QuarantineTable, undescribed_entries
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError
@@ -91,7 +91,7 @@ class _RestoreRun(Run[RestoreConfig]):
 
     def __init__(self, config: RestoreConfig, observer: Observer, stop: threading.Event) -> None:
         self.store = ObjectStore.open(config.archive.objects, config.storage_options)
-        self.archive = MirrorStorage(config.archive_table_location)
+        self.archive = TableStorage(config.archive_table_location)
         secrets_of = (config.target.client, self.store)
         super().__init__(config, ReportedRun.of_restore(config), observer, stop, secrets_of=secrets_of, reads=self.archive)
         self.target = self.connected(config.target.client)
@@ -114,7 +114,7 @@ class _RestoreRun(Run[RestoreConfig]):
         self.table = self.supervisor.retry_forever("archive", lambda: ArchiveTable.open(self.archive))
         self.supervisor.retry_forever("objects", lambda: require_objects(self.table, self.store))
 
-    def take_over(self) -> OffsetMapOwner:
+    def take_over(self) -> LedgerOwner:
         return take_over_offset_map(
             self.config,
             self.storage,

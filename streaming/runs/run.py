@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import named_cluster
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
-from shallow_mirror.checkpoints.tables import OFFSET_MAP_LAYOUT, BestEffortTables, MirrorStorage, TableLayout
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
+from shallow_mirror.checkpoints.tables import OFFSET_MAP_LAYOUT, BestEffortTables, TableLayout, TableStorage
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import StoppedError
 from shallow_mirror.sinks import Observer, observe_nothing
@@ -66,9 +66,9 @@ class Run(ABC, Generic[Config]):
     owned: ClassVar[str] = "the offset map"
     """What the log says was taken over."""
 
-    storage: MirrorStorage
+    storage: TableStorage
     """From `check` on; from the take-over on with the session."""
-    owner: OffsetMapOwner
+    owner: LedgerOwner
     """From the take-over on. The ownership lasts as long as this object."""
     tables: BestEffortTables
     """What the run records besides. One object, whose rows are on disk when the end is recorded."""
@@ -83,7 +83,7 @@ class Run(ABC, Generic[Config]):
         available_now: bool = False,
         for_seconds: float | None = None,
         secrets_of: Iterable[WithReferences],
-        reads: MirrorStorage | None = None,
+        reads: TableStorage | None = None,
     ) -> None:
         """`available_now`: a query ends at the log ends of its start. `for_seconds`: the run ends then; None: never by itself.
 
@@ -113,7 +113,7 @@ class Run(ABC, Generic[Config]):
         config, retry = self.config, self.supervisor.retry_forever
         self.connect()
         self.storage = retry(
-            "tables", lambda: MirrorStorage.to_write(config.table_location, config.tables_writer, layout=self.layout)
+            "tables", lambda: TableStorage.to_write(config.table_location, config.tables_writer, layout=self.layout)
         )
         retry("conditional writes", self.storage.require_conditional_writes)
         self.check()
@@ -149,7 +149,7 @@ class Run(ABC, Generic[Config]):
         """Open with the session what could not be opened without it."""
 
     @abstractmethod
-    def take_over(self) -> OffsetMapOwner:
+    def take_over(self) -> LedgerOwner:
         """Fence every older run. Called again with the same `identity` after an error that may pass."""
 
     @abstractmethod

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks import Observer
@@ -27,20 +27,20 @@ class ClusterIds:
 
 def take_over_offset_map(
     config: MirrorConfig | RestoreConfig,
-    storage: MirrorStorage,
+    storage: TableStorage,
     ids: ClusterIds,
     run: RunIdentity,
     *,
     before_creation: Callable[[], None] = lambda: None,
     accepted_version: int = 0,
-) -> OffsetMapOwner:
+) -> LedgerOwner:
     """Create the map if there is none, unless `before_creation` raises, and fence every older run.
 
-    Arguments and errors are those of `OffsetMapOwner.take_over`.
+    Arguments and errors are those of `LedgerOwner.take_over`.
     """
-    return OffsetMapOwner.take_over(
+    return LedgerOwner.take_over(
         storage,
-        mirror=config.mirror,
+        name=config.mirror,
         source_cluster_id=ids.source,
         target_cluster_id=ids.target,
         run=run,
@@ -66,7 +66,7 @@ class KafkaAttempt:
 
     config: MirrorConfig | RestoreConfig
     identity: RunIdentity
-    owner: OffsetMapOwner
+    owner: LedgerOwner
     source: Cluster | None
     """None for a restore, which reads no cluster."""
     target: Cluster

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shallow_mirror.access import AccessPass
 from shallow_mirror.checkpoints import Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, ProblemLog, RunEnd, RunHistory, log_problem
 from shallow_mirror.checkpoints.rows import decided_fillers, preserved_topics
 from shallow_mirror.checkpoints.tables import BestEffortTables
@@ -106,7 +106,7 @@ class RunReporter:
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 
-    def on_takeover(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
+    def on_takeover(self, owner: LedgerOwner, tables: BestEffortTables) -> None:
         """Record the start of the run, and from now on problems."""
         self._run_epoch = owner.run_epoch
         self.health.on_take_over()
@@ -219,7 +219,7 @@ class RunReporter:
         else:
             self.health.on_wait(state.waiting_for)
 
-    def on_micro_batch(self, report: MicroBatchReport, owner: OffsetMapOwner) -> None:
+    def on_micro_batch(self, report: MicroBatchReport, owner: LedgerOwner) -> None:
         """Report a micro-batch that is decided and visible: one log line, one row, problems, metrics."""
         self.health.on_progress()
         positions = owner.positions()

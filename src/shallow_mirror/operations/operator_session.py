@@ -12,7 +12,7 @@ from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import ArchiveTable, RunIdentity
 from shallow_mirror.checkpoints.logs.runs import RunEnd, recorded_run
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks import Observer, observe_nothing
@@ -57,11 +57,11 @@ def open_operator_session(
 ) -> Iterator[OperatorSession]:
     """Take over the offset map for the block.
 
-    `spark`: the session of `session_for_tables`. `accepted_version`: as in `OffsetMapOwner.take_over`.
+    `spark`: the session of `session_for_tables`. `accepted_version`: as in `LedgerOwner.take_over`.
 
     Raises ConfigError, OffsetMapConflictError, OutcomeUnknownError, RetriableError.
     """
-    storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+    storage = TableStorage.to_write(config.table_location, config.tables_writer, spark)
     run = RunIdentity.of_this_process()
     storage.require_conditional_writes()
     with ExitStack() as connections:

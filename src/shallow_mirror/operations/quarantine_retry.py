@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from shallow_mirror.checkpoints.logs import Quarantine, QuarantinedBatch, QuarantineEntry
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
@@ -49,7 +49,7 @@ def retry(
     Raises ConfigError (such a run, nothing at that offset, a target topic that was recreated), RecoverNeededError, FencedError,
     OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch), RetriableError.
     """
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     quarantine = Quarantine.open(storage, mirror=config.mirror)
     if not in_quarantine(selection.entries(quarantine), storage):
         return ReleaseResult()
@@ -77,7 +77,7 @@ def _require_stopped(config: MirrorConfig | RestoreConfig, spark: Any) -> None:
         )
 
 
-def _release_all(releaser: Releaser, storage: MirrorStorage, mirror: str, selection: Selection) -> None:
+def _release_all(releaser: Releaser, storage: TableStorage, mirror: str, selection: Selection) -> None:
     quarantine = Quarantine.open(storage, mirror=mirror)
     for entries in _rounds(in_quarantine(selection.entries(quarantine), storage)):
         batches = [quarantine.batch(entry) for entry in entries]

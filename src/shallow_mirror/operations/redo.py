@@ -20,9 +20,9 @@ from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap, Position, rows_from_arrow, schema_of
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
@@ -150,7 +150,7 @@ def _is_copied(config: MirrorConfig, topic: str) -> bool:
         return False
     if config.table_location.is_read_by_spark:
         return True  # there is no session yet: the name of another topic is always possible
-    return listed.topic_id not in Controls.open(MirrorStorage(config.table_location)).read().forgotten.topic_ids
+    return listed.topic_id not in Controls.open(TableStorage(config.table_location)).read().forgotten.topic_ids
 
 
 class _Copy:
@@ -189,7 +189,7 @@ class _Copy:
             _log.info("redo: %s up to offset %d", self._request.topic_partition, owner.positions()[source].offset)
         return True
 
-    def _position(self, owner: OffsetMapOwner) -> tuple[SourcePartition, Position] | None:
+    def _position(self, owner: LedgerOwner) -> tuple[SourcePartition, Position] | None:
         name = self._request.topic_partition
         return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
 
@@ -210,7 +210,7 @@ class _Copy:
             )
         return source
 
-    def _targets(self, owner: OffsetMapOwner, deadline: Deadline) -> TargetTopics:
+    def _targets(self, owner: LedgerOwner, deadline: Deadline) -> TargetTopics:
         source, target, topic = self._source_cluster, self._session.target, self._request.topic_partition.topic
         targets = TargetTopics(
             self._config, source, target, positions=owner.positions(), route=lambda _: self._request.target_topic
