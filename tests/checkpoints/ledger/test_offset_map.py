@@ -648,7 +648,7 @@ def test_a_fenced_run_does_not_compact(tmp_path: Path, monkeypatch: pytest.Monke
 # --- other tables
 
 
-@pytest.mark.parametrize("change", [{"mirror": "n"}, {"source_cluster_id": "X"}, {"target_cluster_id": "X"}])
+@pytest.mark.parametrize("change", [{"name": "n"}, {"source_cluster_id": "X"}, {"target_cluster_id": "X"}])
 def test_a_map_of_another_mirror_or_cluster_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
     take(tmp_path, "one")
     with pytest.raises(ConfigError, match=f"shallow_mirror.{next(iter(change))}"):
