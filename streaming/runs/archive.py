@@ -54,6 +54,7 @@ class _ArchiveRun(Run[ArchiveConfig]):
             stop,
             available_now=available_now,
             for_seconds=for_seconds,
+            may_stream=config.micro_batches != "loop",
             secrets_of=secrets_of,
         )
         self.source = self.connected(config.source.client)

@@ -53,6 +53,7 @@ class _MirrorRun(Run[MirrorConfig]):
             stop,
             available_now=available_now,
             for_seconds=for_seconds,
+            may_stream=config.micro_batches != "loop",
             secrets_of=secrets_of,
         )
         self.source = self.connected(config.source.client)

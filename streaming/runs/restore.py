@@ -93,7 +93,15 @@ class _RestoreRun(Run[RestoreConfig]):
         self.store = ObjectStore.open(config.archive.objects, config.storage_options)
         self.archive = TableStorage(config.archive_table_location)
         secrets_of = (config.target.client, self.store)
-        super().__init__(config, ReportedRun.of_restore(config), observer, stop, secrets_of=secrets_of, reads=self.archive)
+        super().__init__(
+            config,
+            ReportedRun.of_restore(config),
+            observer,
+            stop,
+            may_stream=False,
+            secrets_of=secrets_of,
+            reads=self.archive,
+        )
         self.target = self.connected(config.target.client)
         self._slot_time = SlotTime(config.write.slots)
         self._preserved = PreservedRestore(config, self.target)

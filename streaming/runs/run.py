@@ -82,12 +82,14 @@ class Run(ABC, Generic[Config]):
         *,
         available_now: bool = False,
         for_seconds: float | None = None,
+        may_stream: bool,
         secrets_of: Iterable[WithReferences],
         reads: TableStorage | None = None,
     ) -> None:
         """`available_now`: a query ends at the log ends of its start. `for_seconds`: the run ends then; None: never by itself.
 
-        `secrets_of`: settings whose secrets tasks need. `reads`: tables of an archive that the run reads.
+        `may_stream`: False where the micro-batches come from a loop. `secrets_of`: settings whose secrets tasks need. `reads`:
+        tables of an archive that the run reads.
         """
         self.config = config
         self.observer = observer
@@ -96,6 +98,7 @@ class Run(ABC, Generic[Config]):
         self.reporter = RunReporter(reported, self.identity)
         self.supervisor = Supervisor(stop, for_seconds, self.reporter)
         self._name = reported.name
+        self._may_stream = may_stream
         self._secrets_of = secrets_of
         self._reads = reads
         self._connections = ExitStack()
@@ -124,6 +127,7 @@ class Run(ABC, Generic[Config]):
             log_file=config.spark_log,
             with_references=self._secrets_of,
             start_step=self.reporter.start_step,
+            may_stream=self._may_stream,
             reads=self._reads,
         ) as session:
             self.storage = session.storage

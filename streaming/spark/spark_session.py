@@ -95,6 +95,7 @@ def session_of_run(
     log_file: Path,
     with_references: Iterable[WithReferences],
     start_step: Callable[[str, str], None],
+    may_stream: bool,
     reads: TableStorage | None = None,
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.

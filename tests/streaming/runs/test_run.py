@@ -29,7 +29,7 @@ class _Run(Run[MirrorConfig]):
 
     def __init__(self, settings: MirrorConfig, *, failing: str = "", error: Exception | None = None) -> None:
         self.stop = threading.Event()
-        super().__init__(settings, ReportedRun.of_mirror(settings), observe_nothing, self.stop, secrets_of=())
+        super().__init__(settings, ReportedRun.of_mirror(settings), observe_nothing, self.stop, may_stream=False, secrets_of=())
         self.steps: list[str] = []
         self.failures = [error] if error is not None else []
         self.failing = failing
