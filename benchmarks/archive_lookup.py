@@ -25,7 +25,7 @@ from deltalake import write_deltalake
 
 from benchmarks.interrupts import end_on_sigterm
 from shallow_mirror.archive_format import ObjectName
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, ARCHIVE_SEGMENTS_TABLE, SegmentState
 from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT
 from shallow_mirror.object_store import ObjectStore
@@ -143,10 +143,10 @@ def pieces(archive_id: str, rows: int, partitions: int, wanted: dict[int, bytes]
 
 def make_archive(folder: Path, rows: int, partitions: int, wanted: Sequence[tuple[int, int]]) -> None:
     """Make the table, and objects for the `wanted` (decision, partition)."""
-    owner = OffsetMapOwner.take_over(
+    owner = LedgerOwner.take_over(
         str(folder / "tables"),
         layout=ARCHIVE_LAYOUT,
-        mirror="lookup",
+        name="lookup",
         source_cluster_id="source",
         target_cluster_id="archive",
         run=RunIdentity.of_this_process(),

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.object_store.servers import BUCKET, SECRET_KEY, StoreProxy, StoreServer, options_for
 
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.checkpoints.tables.backends.conditional_put_probe import require_conditional_puts
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
@@ -51,10 +51,10 @@ def rows_of(decision: int) -> list[DecidedSegment]:
     ]
 
 
-def taken_over(storage: TableLocation) -> OffsetMapOwner:
-    owner = OffsetMapOwner.take_over(
+def taken_over(storage: TableLocation) -> LedgerOwner:
+    owner = LedgerOwner.take_over(
         storage,
-        mirror="m",
+        name="m",
         source_cluster_id="S",
         target_cluster_id="T",
         run=RunIdentity.of_this_process(),

@@ -16,11 +16,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.ledger.commits import COMPACT_EVERY_DECISIONS
 from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, rows_to_arrow, table_uri
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.checkpoints.tables.table_protocol import TOMBSTONE_RETENTION
 from shallow_mirror.config import parse_duration
@@ -85,16 +85,16 @@ def observed(number: int) -> MicroBatchObservation:
     )
 
 
-def owner_of(folder: Path) -> OffsetMapOwner:
-    owner = OffsetMapOwner.take_over(
-        str(folder), mirror="scale", source_cluster_id="east", target_cluster_id="west",
+def owner_of(folder: Path) -> LedgerOwner:
+    owner = LedgerOwner.take_over(
+        str(folder), name="scale", source_cluster_id="east", target_cluster_id="west",
         run=RunIdentity.of_this_process(), now_ms=lambda: int(time.time() * 1000),
     )  # fmt: skip
     owner.settle()
     return owner
 
 
-def with_tombstones_of(folder: Path, seconds: float) -> OffsetMapOwner:
+def with_tombstones_of(folder: Path, seconds: float) -> LedgerOwner:
     """Of a new map that forgets replaced files after that long. Tables beside it keep their hours."""
     owner_of(folder)
     DeltaTable(table_uri(str(folder))).alter.set_table_properties({TOMBSTONES: f"interval {round(seconds)} seconds"})
@@ -107,7 +107,7 @@ def measure_growth(folder: Path, decisions: int, pace_s: float) -> Iterator[dict
     `pace_s` stands for DECISION_EVERY_S: tombstones are forgotten in that proportion. What is late is made up for.
     """
     owner = with_tombstones_of(folder, TOMBSTONES_KEPT_S * pace_s / DECISION_EVERY_S)
-    observations = RunHistory(MirrorStorage(str(folder)).best_effort_tables())
+    observations = RunHistory(TableStorage(str(folder)).best_effort_tables())
     decide, observe = list[float](), list[float]()
     first = time.monotonic()
     for number in range(decisions):

@@ -18,10 +18,10 @@ from tests.support.exit_codes import exit_code
 
 from shallow_mirror import __version__
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.rows.paused_intervals import CONTROLS
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OutcomeUnknownError, RecoverNeededError
 from shallow_mirror.operations import status
@@ -254,8 +254,8 @@ def _let_clusters_be_given_up_soon(conf: Path) -> None:
 def _make_map(conf: Path) -> None:
     """One of which a reading command finds 90 records of orders-0, shifted by 10."""
     run = RunIdentity(run_id="r", host="elsewhere", pid=7, started_at_ms=1_000)
-    owner = OffsetMapOwner.take_over(
-        MirrorConfig.load(conf).tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: 1_000
+    owner = LedgerOwner.take_over(
+        MirrorConfig.load(conf).tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: 1_000
     )
     owner.settle()
     owner.next_decision()
@@ -315,7 +315,7 @@ def test_a_report_names_the_topics_that_are_paused_and_those_that_were(conf: Pat
     _make_map(conf)
     moments_ms = iter([60_000, 120_000])
     controls = Controls(
-        MirrorStorage(MirrorConfig.load(conf).table_location).durable_table("controls", CONTROLS), lambda: next(moments_ms)
+        TableStorage(MirrorConfig.load(conf).table_location).durable_table("controls", CONTROLS), lambda: next(moments_ms)
     )
     controls.add("pause", ["orders", "logs"])
     controls.add("resume", ["logs"])

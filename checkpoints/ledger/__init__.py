@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         version_of as version_of,
     )
     from shallow_mirror.checkpoints.ledger.commits import read_snapshot as read_snapshot
-    from shallow_mirror.checkpoints.ledger.offset_map_writer import OffsetMapOwner as OffsetMapOwner
+    from shallow_mirror.checkpoints.ledger.offset_map_writer import LedgerOwner as LedgerOwner
     from shallow_mirror.checkpoints.ledger.restore_ranges import (
         RestoredTopic as RestoredTopic,
         RestoreRanges as RestoreRanges,

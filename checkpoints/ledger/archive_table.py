@@ -22,7 +22,7 @@ from shallow_mirror.checkpoints.rows.schema import (
     PROPERTY_TARGET_CLUSTER_ID,
 )
 from shallow_mirror.checkpoints.rows.table_layout import ARCHIVE_LAYOUT
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition, TableWriter
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
@@ -51,7 +51,7 @@ class ArchiveTable:
 
     @classmethod
     def open(
-        cls, tables: MirrorStorage | Tables, spark: SparkSession | None = None, *, archive: str | None = None
+        cls, tables: TableStorage | Tables, spark: SparkSession | None = None, *, archive: str | None = None
     ) -> ArchiveTable:
         """Open without taking over. `tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session.
 
@@ -59,7 +59,7 @@ class ArchiveTable:
         OffsetMapConflictError (damaged), StoreUnreachableError.
         """
         try:
-            return cls(MirrorStorage.of(tables, spark).to_read().decisions(ARCHIVE_LAYOUT), archive=archive)
+            return cls(TableStorage.of(tables, spark).to_read().decisions(ARCHIVE_LAYOUT), archive=archive)
         except StoreUnreachableError as error:
             if error.is_refused:  # nothing is gained by waiting for other credentials
                 raise ConfigError(str(error)) from error

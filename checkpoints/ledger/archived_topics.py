@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shallow_mirror.checkpoints.rows.codec import Column, Inline, Int32, TimeMs, row_codec
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables, location_of
 from shallow_mirror.errors import ConfigError
 
@@ -45,7 +45,7 @@ class ArchivedTopics:
         self._table = table
 
     @classmethod
-    def of(cls, storage: MirrorStorage) -> ArchivedTopics:
+    def of(cls, storage: TableStorage) -> ArchivedTopics:
         return cls(storage.durable_table(ARCHIVE_TOPICS_TABLE, ARCHIVE_TOPICS))
 
     def record(self, topics: Iterable[TopicDescription], *, run_epoch: int, micro_batch: int, at_ms: int) -> None:
@@ -94,4 +94,4 @@ def seen_topics(tables: Tables) -> list[SeenTopic]:
     location = location_of(tables)
     if location.single_table is not None or location.is_read_by_spark:
         return []
-    return ArchivedTopics.of(MirrorStorage(location)).seen()
+    return ArchivedTopics.of(TableStorage(location)).seen()

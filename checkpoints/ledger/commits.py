@@ -88,7 +88,7 @@ def claim(
 ) -> tuple[Recorded, str]:
     """Return what the table records of this run, and the id of the map or archive. `expected`: the properties of the table.
 
-    Arguments and errors are those of `OffsetMapOwner.take_over`.
+    Arguments and errors are those of `LedgerOwner.take_over`.
     """
     writer.repair_log()
     for _ in range(ATTEMPTS):

@@ -20,7 +20,7 @@ from shallow_mirror.checkpoints.rows.schema import (
     rows_from_arrow,
 )
 from shallow_mirror.checkpoints.rows.translation import TRANSLATION_COLUMNS, Translation, Translator
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition, TableWriter
 from shallow_mirror.errors import ConfigError
@@ -42,12 +42,12 @@ class OffsetMap:
         self.refresh()
 
     @classmethod
-    def open(cls, tables: MirrorStorage | Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
+    def open(cls, tables: TableStorage | Tables, spark: SparkSession | None = None, *, mirror: str | None = None) -> OffsetMap:
         """`tables` is a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session that has the catalog.
 
         Raises ConfigError when there is no map yet or it is not that of `mirror`, OffsetMapConflictError when it is damaged.
         """
-        return cls(MirrorStorage.of(tables, spark).offset_map, mirror=mirror)
+        return cls(TableStorage.of(tables, spark).offset_map, mirror=mirror)
 
     def refresh(self) -> None:
         snapshot = self._writer.snapshot()

@@ -1,4 +1,4 @@
-"""Driver: the writer of the offset map: take-over, decisions, removals, settling, compaction.
+"""Driver: the owner of a table of decisions (`TableLayout`): take-over, decisions, removals, settling, compaction.
 
 After each commit, and after each commit error, version and run_id are read back: nothing else says what happened.
 """
@@ -30,7 +30,7 @@ from shallow_mirror.checkpoints.rows.schema import (
     table_properties,
 )
 from shallow_mirror.checkpoints.rows.table_layout import OFFSET_MAP_LAYOUT, TableLayout
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 from shallow_mirror.checkpoints.tables.table_protocol import (
     Comparison,
@@ -46,7 +46,7 @@ from shallow_mirror.types import SlotTxn, SourcePartition
 _log = logging.getLogger(__name__)
 
 
-class OffsetMapOwner:
+class LedgerOwner:
     """The only writer, until another run takes over. One thread at a time.
 
     It begins unresolved: `unsettled` says what the last run decided; after `settle` decisions and positions are allowed.
@@ -79,10 +79,10 @@ class OffsetMapOwner:
     @classmethod
     def take_over(
         cls,
-        storage: MirrorStorage | Tables,
+        storage: TableStorage | Tables,
         *,
         layout: TableLayout = OFFSET_MAP_LAYOUT,
-        mirror: str,
+        name: str,
         source_cluster_id: str,
         target_cluster_id: str,
         run: RunIdentity,
@@ -91,17 +91,18 @@ class OffsetMapOwner:
         before_creation: Callable[[], None] = lambda: None,
         slots: int = 0,
         accepted_version: int = 0,
-    ) -> OffsetMapOwner:
-        """Create the map if there is none, unless `before_creation` raises, and fence every older run.
+    ) -> LedgerOwner:
+        """Create the table if there is none, unless `before_creation` raises, and fence every older run.
 
-        `slots` is how many this run may use: the next one fences them also if this one decides nothing. `writer` takes the place
-        of that of `storage`. `accepted_version`: of a decision that these tables do not have, and that the operator does without.
+        `name`: of the mirror, archive or restore. `slots` is how many this run may use: the next one fences them also if this one
+        decides nothing. `writer` takes the place of that of `storage`. `accepted_version`: of a decision that these tables do not
+        have, and that the operator does without.
 
         Raises FencedError (another run took over at the same time and won), OutcomeUnknownError (call again with the same `run`:
-        a take-over that was written is recognised), ConfigError and OffsetMapConflictError (the table is not this mirror's).
+        a take-over that was written is recognised), ConfigError and OffsetMapConflictError (the table is another one's).
         """
-        writer = MirrorStorage.of(storage).decisions(layout) if writer is None else writer
-        expected = table_properties(mirror, source_cluster_id, target_cluster_id, writer.name)
+        writer = TableStorage.of(storage).decisions(layout) if writer is None else writer
+        expected = table_properties(name, source_cluster_id, target_cluster_id, writer.name)
         recorded, map_id = claim(writer, layout, expected, run, slots, before_creation, accepted_version)
         return cls(writer, recorded, map_id, now_ms, layout)
 

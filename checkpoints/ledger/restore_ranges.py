@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from shallow_mirror.checkpoints.rows.codec import Int32, row_codec
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import OffsetRange, SourcePartition
 
@@ -119,7 +119,7 @@ class RestoreRangesTable:
         self._table = table
 
     @classmethod
-    def of(cls, storage: MirrorStorage) -> RestoreRangesTable:
+    def of(cls, storage: TableStorage) -> RestoreRangesTable:
         return cls(storage.durable_table(RESTORE_RANGES_TABLE, RESTORE_RANGES))
 
     def read(self) -> RestoreRanges | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shallow_mirror.checkpoints.rows.codec import Column, Inline, Int32, TimeMs, row_codec
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 
 RESTORED_TOPICS_TABLE = "restored_topics"
 
@@ -40,7 +40,7 @@ class RestoredTopicsTable:
         self._table = table
 
     @classmethod
-    def of(cls, storage: MirrorStorage) -> RestoredTopicsTable:
+    def of(cls, storage: TableStorage) -> RestoredTopicsTable:
         return cls(storage.durable_table(RESTORED_TOPICS_TABLE, RESTORED_TOPICS))
 
     def record(self, topics: Iterable[PausedTopic], *, run_epoch: int, at_ms: int) -> None:

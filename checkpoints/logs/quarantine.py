@@ -26,7 +26,7 @@ from shallow_mirror.checkpoints.logs.quarantined_batches import (
     row_of,
 )
 from shallow_mirror.checkpoints.rows.schema import row_to_segment
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison, Condition
 from shallow_mirror.errors import OffsetMapConflictError
@@ -43,8 +43,8 @@ class QuarantineTable:
         self._rows, self._now_ms = rows, now_ms
 
     @classmethod
-    def open(cls, storage: MirrorStorage | Tables) -> Self:
-        return cls(MirrorStorage.of(storage).durable_table(QUARANTINE_TABLE, QUARANTINE))
+    def open(cls, storage: TableStorage | Tables) -> Self:
+        return cls(TableStorage.of(storage).durable_table(QUARANTINE_TABLE, QUARANTINE))
 
     def add(self, batches: Sequence[QuarantinedBatch], decision: int) -> None:
         """Add batches; on the disk when it returns.
@@ -95,9 +95,9 @@ class Quarantine:
         self._map, self._table = offset_map, table
 
     @classmethod
-    def open(cls, storage: MirrorStorage | Tables, *, mirror: str | None = None) -> Self:
+    def open(cls, storage: TableStorage | Tables, *, mirror: str | None = None) -> Self:
         """Open map and table. Raises as `OffsetMap.open`."""
-        storage = MirrorStorage.of(storage)
+        storage = TableStorage.of(storage)
         return cls(OffsetMap.open(storage, mirror=mirror), QuarantineTable.open(storage))
 
     def entries(self, condition: Condition = ()) -> tuple[QuarantineEntry, ...]:

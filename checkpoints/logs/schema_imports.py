@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from shallow_mirror.checkpoints.rows.codec import TimeMs, row_codec
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 
 SCHEMA_IMPORTS_TABLE = "schema_imports"
@@ -62,9 +62,9 @@ class SchemaImports:
         self._rows, self._registry, self._now_ms = rows, registry, now_ms
 
     @classmethod
-    def open(cls, storage: MirrorStorage | Tables, registry: str) -> Self:
+    def open(cls, storage: TableStorage | Tables, registry: str) -> Self:
         """Open the table. `registry`: the URL of the target's registry."""
-        return cls(MirrorStorage.of(storage).durable_table(SCHEMA_IMPORTS_TABLE, SCHEMA_IMPORTS), registry)
+        return cls(TableStorage.of(storage).durable_table(SCHEMA_IMPORTS_TABLE, SCHEMA_IMPORTS), registry)
 
     def unfinished(self) -> list[UnfinishedImport]:
         """Return the subjects that this mirror has set to IMPORT and not back, sorted."""

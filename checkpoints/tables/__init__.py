@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.rows.table_layout import (
         ARCHIVE_LAYOUT as ARCHIVE_LAYOUT,
         OFFSET_MAP_LAYOUT as OFFSET_MAP_LAYOUT,
+        TableLayout as TableLayout,
     )
     from shallow_mirror.checkpoints.tables.best_effort_tables import (
         BestEffortTables as BestEffortTables,
         RepeatedWarnings as RepeatedWarnings,
     )
-    from shallow_mirror.checkpoints.tables.storage import MirrorStorage as MirrorStorage, choose_writer as choose_writer
+    from shallow_mirror.checkpoints.tables.storage import TableStorage as TableStorage, choose_writer as choose_writer
     from shallow_mirror.checkpoints.tables.table_location import TableLocation as TableLocation, Tables as Tables
     from shallow_mirror.checkpoints.tables.table_protocol import (
         Comparison as Comparison,

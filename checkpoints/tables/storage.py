@@ -1,4 +1,4 @@
-"""Driver and commands: the tables of a mirror as one object: where they are, which library opens them, and its Spark session."""
+"""Driver and commands: tables as one object: where they are, which library opens them, and its Spark session."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _OF_DATABRICKS = ("dbfs:", "/Volumes/", "/dbfs/")
 
 
-class MirrorStorage:
-    """The tables of one mirror, opened through one library. Nothing is opened, and no session needed, before a table is.
+class TableStorage:
+    """The tables of one location, opened through one library. Nothing is opened, and no session needed, before a table is.
 
     By default tables are opened through the library that reads them without a JVM wherever that can be, whoever wrote them.
     Whoever writes takes the library of `choose_writer`: `to_write`.
@@ -37,22 +37,22 @@ class MirrorStorage:
         self._spark = spark
 
     @classmethod
-    def of(cls, tables: MirrorStorage | Tables, spark: SparkSession | None = None) -> MirrorStorage:
+    def of(cls, tables: TableStorage | Tables, spark: SparkSession | None = None) -> TableStorage:
         """Return `tables` if it is one already, else the storage that reads them."""
-        return tables if isinstance(tables, MirrorStorage) else cls(tables, spark)
+        return tables if isinstance(tables, TableStorage) else cls(tables, spark)
 
     @classmethod
     def to_write(
         cls, tables: Tables, setting: str, spark: SparkSession | None = None, *, layout: TableLayout = OFFSET_MAP_LAYOUT
-    ) -> MirrorStorage:
+    ) -> TableStorage:
         """Choose the library by `setting`, which is `tables_writer`. Raises as `choose_writer`."""
         return cls(tables, spark, writer=choose_writer(tables, setting, layout))
 
-    def to_read(self) -> MirrorStorage:
-        return MirrorStorage(self.location, self._spark)
+    def to_read(self) -> TableStorage:
+        return TableStorage(self.location, self._spark)
 
-    def with_session(self, spark: SparkSession) -> MirrorStorage:
-        return MirrorStorage(self.location, spark, writer=self.writer)
+    def with_session(self, spark: SparkSession) -> TableStorage:
+        return TableStorage(self.location, spark, writer=self.writer)
 
     def require_conditional_writes(self) -> None:
         """Raise as `require_conditional_puts` where deltalake writes to an object store. Spark has log stores of its own."""

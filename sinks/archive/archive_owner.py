@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, Recorded, RunIdentity, read_snapshot
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, Recorded, RunIdentity, read_snapshot
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, TableStorage
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks.archive.object_owner import ObjectOwner, ObjectOwners, require_objects
 from shallow_mirror.sinks.archive.row_copies import RowCopies
@@ -19,7 +19,7 @@ NO_TARGET_CLUSTER = "archive"
 class ArchiveOwner:
     """`table` writes decisions, and copies their rows that have no object. Not for several threads."""
 
-    table: OffsetMapOwner
+    table: LedgerOwner
     copies: RowCopies
     _owners: ObjectOwners
     _entry: ObjectOwner
@@ -35,7 +35,7 @@ class ArchiveOwner:
 
 
 def take_over_archive(
-    storage: MirrorStorage,
+    storage: TableStorage,
     store: ObjectStore,
     *,
     archive: str,
@@ -43,15 +43,15 @@ def take_over_archive(
     run: RunIdentity,
     now_ms: Callable[[], int],
 ) -> ArchiveOwner:
-    """Raise as `OffsetMapOwner.take_over`, and ConfigError if the objects are not there, or belong to another table.
+    """Raise as `LedgerOwner.take_over`, and ConfigError if the objects are not there, or belong to another table.
 
     Repeat it with the same `run` after any error: it recognises its own entries.
     """
     before = check_before_take_over(storage, store, archive)
-    owner = OffsetMapOwner.take_over(
+    owner = LedgerOwner.take_over(
         storage,
         layout=ARCHIVE_LAYOUT,
-        mirror=archive,
+        name=archive,
         source_cluster_id=source_cluster_id,
         target_cluster_id=NO_TARGET_CLUSTER,
         run=run,
@@ -68,7 +68,7 @@ def take_over_archive(
     return ArchiveOwner(owner, copies, owners, entry, _needs_all_copies=not is_known)
 
 
-def check_before_take_over(storage: MirrorStorage, store: ObjectStore, archive: str) -> Recorded | None:
+def check_before_take_over(storage: TableStorage, store: ObjectStore, archive: str) -> Recorded | None:
     """Raise ConfigError if the objects are not there, or belong to another table. Writes nothing.
 
     Return the last commit of the run before; None without a table.

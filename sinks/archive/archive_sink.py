@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from shallow_mirror.checkpoints import DecidedSegment, Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.config.archive_config import ROUND_TIMEOUT_MS
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
@@ -34,7 +34,7 @@ class ArchiveSink:
         self,
         *,
         job: ArchiveSlotJob,
-        owner: OffsetMapOwner,
+        owner: LedgerOwner,
         observer: Observer,
         read_outcomes: Callable[[], TxnOutcomes],
         expire: Callable[[], None] = lambda: None,

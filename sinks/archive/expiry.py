@@ -168,7 +168,7 @@ class Expiry:
     def run(self) -> Expired:
         """Finish interrupted deletions, then delete expired objects. Safe to repeat after any error.
 
-        Raises DeletionFailedError, FencedError, and errors of `OffsetMapOwner.mark`.
+        Raises DeletionFailedError, FencedError, and errors of `LedgerOwner.mark`.
         """
         expired = Expired()
         self._table.refresh()

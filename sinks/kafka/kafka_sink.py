@@ -37,7 +37,7 @@ from shallow_mirror.broker import KnownCluster, PathSpeeds
 from shallow_mirror.broker.admin import delete_records
 from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.checkpoints import DecidedSegment, Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, RunSlots, SlotRound, TaskFunction
@@ -105,7 +105,7 @@ class KafkaSink:
         *,
         job: KafkaSlotJob,
         slots: int,
-        owner: OffsetMapOwner,
+        owner: LedgerOwner,
         performer: TxnPerformer,
         targets: TargetTopics,
         observer: Observer,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 from shallow_mirror.sinks.base import Observer, observe_nothing
@@ -29,7 +29,7 @@ class SingleSlot:
 
     def __init__(
         self,
-        owner: OffsetMapOwner,
+        owner: LedgerOwner,
         performer: TxnPerformer,
         guard: RunGuard | None,
         *,

@@ -31,7 +31,7 @@ from shallow_mirror.checkpoints.ledger import (
     of_partition,
 )
 from shallow_mirror.checkpoints.rows import ArchiveRow
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config.restore_changes import restored_topics, settings_of
 from shallow_mirror.config.restore_config import Cut, RestoreConfig
 from shallow_mirror.errors import ConfigError
@@ -81,7 +81,7 @@ def unmatched_sentence(pattern: str) -> str:
     return f"topics.include: the archive has no topic that matches {pattern}: correct or remove the pattern"
 
 
-def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:
+def described_topics(storage: TableStorage, decided: RestoreRanges) -> dict[str, TopicDescription]:
     """Return the description of each topic that is restored, as it was at the cut. Raise ConfigError if there is none.
 
     `storage`: of the archive.
@@ -91,7 +91,7 @@ def described_topics(storage: MirrorStorage, decided: RestoreRanges) -> dict[str
 
 
 def group_times(
-    table: ArchiveTable, storage: MirrorStorage, decided: RestoreRanges, until: Cut, now: datetime
+    table: ArchiveTable, storage: TableStorage, decided: RestoreRanges, until: Cut, now: datetime
 ) -> dict[str, datetime]:
     """Return for each restored topic up to which time positions of groups belong to the cut. `storage`: of the archive."""
     topic_ids = {source.topic: source.topic_id for source in decided.ranges}
@@ -128,7 +128,7 @@ class RestorePlanner:
     """
 
     def __init__(
-        self, config: RestoreConfig, table: ArchiveTable, store: ObjectStore, storage: MirrorStorage | None = None
+        self, config: RestoreConfig, table: ArchiveTable, store: ObjectStore, storage: TableStorage | None = None
     ) -> None:
         self._config = config
         self._table = table

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from shallow_mirror.streaming.runs.preserved_restore import changed_offsets_problems as changed_offsets_problems
     from shallow_mirror.streaming.runs.restore import Restore as Restore
     from shallow_mirror.streaming.runs.restore_decision import decide_restore as decide_restore
-    from shallow_mirror.streaming.runs.take_over import ClusterIds as ClusterIds, take_over_offset_map as take_over_offset_map
+    from shallow_mirror.streaming.runs.take_over import (
+        ClusterIds as ClusterIds,
+        KafkaAttempt as KafkaAttempt,
+        take_over_offset_map as take_over_offset_map,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

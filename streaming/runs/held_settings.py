@@ -16,7 +16,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import TopicSpec, set_topic_configs
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import CreatedTopic, CreatedTopicsTable
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class HeldSettings:
     """Of one run. For the thread of the query (`hold`) and the topic monitor (`release`)."""
 
-    def __init__(self, config: MirrorConfig, source: Cluster, storage: MirrorStorage, run_epoch: int) -> None:
+    def __init__(self, config: MirrorConfig, source: Cluster, storage: TableStorage, run_epoch: int) -> None:
         """Read no table yet: the first call does."""
         self._config, self._source, self._run_epoch = config, source, run_epoch
         self._storage = storage

@@ -1,54 +1,33 @@
-"""Driver: the running mirror: start-up, the take-over, the attempts of its query, the clean stop."""
+"""Driver: a mirror, from its start to its end. Its query is in `mirror_query.py`."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from shallow_mirror.access import acl_sync, quota_sync
-from shallow_mirror.broker import Cluster
-from shallow_mirror.broker.cluster import named_cluster
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
-from shallow_mirror.errors import CorruptBatchError, DataLossError, StoppedError
+from shallow_mirror.errors import CorruptBatchError, DataLossError
 from shallow_mirror.groups.sync import GroupSync
-from shallow_mirror.sinks import Observer, observe_nothing
-from shallow_mirror.sinks.micro_batches import raising_lost_jvm
+from shallow_mirror.sinks import Observer
 from shallow_mirror.streaming.planning import planner_state
 from shallow_mirror.streaming.runs.cycle_detection import CycleDetector
 from shallow_mirror.streaming.runs.mirror_query import MirrorQuery
 from shallow_mirror.streaming.runs.permissions import require_acls
-from shallow_mirror.streaming.runs.supervisor import CONNECT_ATTEMPT_MS, Supervisor
+from shallow_mirror.streaming.runs.run import Run, Runnable
 from shallow_mirror.streaming.runs.take_over import ClusterIds, refuse_ids_of_another, take_over_offset_map
-from shallow_mirror.streaming.spark.spark_session import RunSession, session_of_run
 from shallow_mirror.streaming.watch.error_hints import with_remedy
 from shallow_mirror.streaming.watch.reported_run import ReportedRun
-from shallow_mirror.streaming.watch.run_reporter import RunReporter
-
-_log = logging.getLogger(__name__)
 
 
-class Mirror:
+class Mirror(Runnable[MirrorConfig]):
     """One mirror. `run` returns on a clean end and raises the error that ended it otherwise."""
 
-    def __init__(self, config: MirrorConfig, *, observer: Observer = observe_nothing) -> None:
-        self.config = config
-        self._observer = observer
-        self._stop = threading.Event()
-
-    @classmethod
-    def from_file(cls, path: str | Path) -> Mirror:
-        return cls(MirrorConfig.load(path))
-
-    def stop(self) -> None:
-        """Request an end at the next micro-batch boundary. Safe in a signal handler."""
-        self._stop.set()
+    _config_class = MirrorConfig
 
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> None:
         """Mirror until stopped, until `for_seconds` are over, or with `available_now` until the offsets of the start are reached.
@@ -57,102 +36,70 @@ class Mirror:
         ConfigError, BatchRefusedError, DataLossError, CorruptBatchError, RecoverNeededError, SparkLostError.
         """
         try:
-            with raising_lost_jvm(self.config.spark_log if spark is None else None):
-                _Run(self.config, self._observer, self._stop, available_now, for_seconds).start_and_supervise(spark)
-        except StoppedError as stopped:
-            _log.warning("stopped while waiting: %s", stopped)
+            _MirrorRun(self.config, self._observer, self._stop, available_now, for_seconds).run(spark)
         except (DataLossError, CorruptBatchError) as error:
             raise with_remedy(error, is_quarantining=self.config.write.on_refused == "quarantine") from error
 
 
-class _Run:
-    """State of one `Mirror.run`: the ownership of the offset map lasts as long as this object."""
-
+class _MirrorRun(Run[MirrorConfig]):
     def __init__(
         self, config: MirrorConfig, observer: Observer, stop: threading.Event, available_now: bool, for_seconds: float | None
     ) -> None:
-        self.config = config
-        self.observer = observer
-        self.available_now = available_now
-        self.identity = RunIdentity.of_this_process()
-        self.source = Cluster(config.source.client)
-        self.target = Cluster(config.target.client)
-        self.owner: OffsetMapOwner | None = None
-        self.reporter = RunReporter(ReportedRun.of_mirror(config), self.identity)
-        self.supervisor = Supervisor(stop, for_seconds, self.reporter)
+        secrets_of = (config.source.client, config.target.client)
+        super().__init__(
+            config,
+            ReportedRun.of_mirror(config),
+            observer,
+            stop,
+            available_now=available_now,
+            for_seconds=for_seconds,
+            may_stream=config.micro_batches != "loop",
+            secrets_of=secrets_of,
+        )
+        self.source = self.connected(config.source.client)
+        self.target = self.connected(config.target.client)
 
-    def start_and_supervise(self, spark: Any) -> None:
-        with self.reporter.serve_metrics():
-            self._start_and_supervise(spark)
+    def connect(self) -> None:
+        source_id = self.cluster_id(self.source, self.config.source_cluster_name)
+        target_id = self.cluster_id(self.target, self.config.target_cluster_name)
+        self.cluster_ids = ClusterIds(source=source_id, target=target_id)
+        self.config = exclude_own_targets(self.config, is_same_cluster=source_id == target_id)
+        self.cycles = CycleDetector(self.config, source_cluster_id=source_id, target_cluster_id=target_id)
 
-    def _start_and_supervise(self, spark: Any) -> None:
-        try:
-            self.source_cluster_id: str = self.supervisor.retry_forever(
-                self.config.source_cluster_name, lambda: self._id_of(self.source, self.config.source_cluster_name)
-            )
-            self.target_cluster_id: str = self.supervisor.retry_forever(
-                self.config.target_cluster_name, lambda: self._id_of(self.target, self.config.target_cluster_name)
-            )
-            self.config = exclude_own_targets(self.config, is_same_cluster=self.source_cluster_id == self.target_cluster_id)
-            self.cycles = CycleDetector(
-                self.config, source_cluster_id=self.source_cluster_id, target_cluster_id=self.target_cluster_id
-            )
-            location, setting = self.config.table_location, self.config.tables_writer
-            self.storage = self.supervisor.retry_forever("tables", lambda: MirrorStorage.to_write(location, setting))
-            self.supervisor.retry_forever("conditional writes", self.storage.require_conditional_writes)
-            self.supervisor.retry_forever("permissions", self._require_acls)
-            with session_of_run(
-                spark,
-                self.storage,
-                name=self.config.mirror,
-                log_file=self.config.spark_log,
-                with_references=(self.config.source.client, self.config.target.client),
-                start_step=self.reporter.start_step,
-                may_stream=self.config.micro_batches != "loop",
-            ) as session:
-                self.storage = session.storage
-                self._supervise(session)
-        finally:
-            self.source.close()
-            self.target.close()
-
-    def _supervise(self, session: RunSession) -> None:
-        with self.reporter.recording_end() as end:
-            owner = self.supervisor.retry_forever("take-over", self._take_over)
-            tables = self.storage.background_tables()
-            self.reporter.on_takeover(owner, tables)
-            with raising_lost_jvm(session.log_file), self._group_sync(tables) as groups, self._acl_sync(), self._quota_sync():
-                query = self._query(owner)
-                self.supervisor.retry_forever("query", lambda: query.recover_and_run(session.spark))
-                end.outcome = "stopped" if self.supervisor.is_over() else "done"
-                if groups is not None:
-                    groups.is_last_wanted = end.outcome == "done"
-                if self.available_now and end.outcome == "done":
-                    mirrored = {source.topic for source in owner.positions()}
-                    not_copied = Controls.open(self.storage.to_read()).read().not_copied & mirrored
-                    self.reporter.on_caught_up(owner.positions(), not_copied)
-
-    def _query(self, owner: OffsetMapOwner) -> MirrorQuery:
-        return MirrorQuery(
-            config=self.config,
-            identity=self.identity,
-            source=self.source,
-            target=self.target,
-            storage=self.storage,
-            owner=owner,
-            cycles=self.cycles,
-            reporter=self.reporter,
-            supervisor=self.supervisor,
-            observer=self.observer,
-            available_now=self.available_now,
-            source_cluster_id=self.source_cluster_id,
+    def check(self) -> None:
+        self.supervisor.retry_forever(
+            "permissions", lambda: require_acls(self.config, self.source, self.target, self.supervisor.deadline())
         )
 
-    def _group_sync(self, tables: BestEffortTables) -> AbstractContextManager[GroupSync | None]:
+    def take_over(self) -> LedgerOwner:
+        return take_over_offset_map(
+            self.config,
+            self.storage,
+            self.cluster_ids,
+            self.identity,
+            before_creation=lambda: refuse_ids_of_another(self.config, self.target, self.supervisor.deadline()),
+        )
+
+    def copy(self, spark: Any) -> bool:
+        query = MirrorQuery(self, self.source, self.cluster_ids.source, self.target, self.cycles)
+        with self._group_sync() as groups, self._acl_sync(), self._quota_sync():
+            is_done = self.repeat("query", lambda: query.attempt(spark))
+            if groups is not None:
+                groups.is_last_wanted = is_done
+        return is_done
+
+    def on_done(self) -> str:
+        if self.available_now:
+            mirrored = {source.topic for source in self.owner.positions()}
+            not_copied = Controls.open(self.storage.to_read()).read().not_copied & mirrored
+            self.reporter.on_caught_up(self.owner.positions(), not_copied)
+        return "done"
+
+    def _group_sync(self) -> AbstractContextManager[GroupSync | None]:
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        return GroupSync(self.config, interval_s, self.storage.to_read(), tables, report=self.reporter.record_problem)
+        return GroupSync(self.config, interval_s, self.storage.to_read(), self.tables, report=self.reporter.record_problem)
 
     def _acl_sync(self) -> AbstractContextManager[object]:
         interval_s = self.config.acls.sync_s
@@ -169,22 +116,3 @@ class _Run:
         path = planner_state.quotas_state_path(self.config.checkpoint)
         on_pass = partial(self.reporter.on_access_pass, "quotas", path)
         return quota_sync(self.config, interval_s, report=self.reporter.record_problem, on_pass=on_pass)
-
-    def _id_of(self, cluster: Cluster, where: str) -> str:
-        with named_cluster(where):
-            return self.supervisor.retry_forever(where, lambda: cluster.cluster_id(self.supervisor.deadline(CONNECT_ATTEMPT_MS)))
-
-    def _require_acls(self) -> None:
-        require_acls(self.config, self.source, self.target, self.supervisor.deadline())
-
-    def _take_over(self) -> OffsetMapOwner:
-        if self.owner is None:
-            self.owner = take_over_offset_map(
-                self.config,
-                self.storage,
-                ClusterIds(source=self.source_cluster_id, target=self.target_cluster_id),
-                self.identity,
-                before_creation=lambda: refuse_ids_of_another(self.config, self.target, self.supervisor.deadline()),
-            )
-            _log.info("run epoch %d took over the offset map in %s", self.owner.run_epoch, self.config.tables)
-        return self.owner

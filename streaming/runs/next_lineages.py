@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.fetch import topic_storage
 from shallow_mirror.checkpoints import DecidedSegment, Position
-from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, of_partition
+from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, of_partition
 from shallow_mirror.checkpoints.logs.runs import Problem
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import LogTruncatedError, RetriableError, TxnOutcomeChangedError
@@ -55,7 +55,7 @@ class NextLineages:
 
     def __init__(
         self,
-        owner: OffsetMapOwner,
+        owner: LedgerOwner,
         open_table: Callable[[], ArchiveTable],
         source: Cluster,
         *,
@@ -79,7 +79,7 @@ class NextLineages:
     def begin(self, loss: LogTruncatedError) -> bool:
         """Begin the next lineage of the partition of `loss`, and of all others whose log was truncated. Return whether one began.
 
-        Raises RetriableError, StoreUnreachableError, and as `OffsetMapOwner.decide`.
+        Raises RetriableError, StoreUnreachableError, and as `LedgerOwner.decide`.
         """
         deadline = self._deadline()
         searches = self._search(self._suspects(loss, deadline), deadline)

@@ -1,4 +1,4 @@
-"""Driver: the registration of partitions that appear while the mirror runs: their first rows, before anything of them is planned.
+"""Driver: the registration of partitions that appear during a run: their first rows, before anything of them is planned.
 
 Spark writes a plan into its checkpoint before a micro-batch runs. If a new partition were planned before the offset map has its
 first row, and the mirror ended in between, only Spark's plan would contain the partition. The next start would treat it as new,
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment, Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks import Observer, observe_nothing
@@ -35,7 +35,7 @@ class PartitionRegistrar:
     def __init__(
         self,
         files: RegistrationFiles,
-        owner: OffsetMapOwner,
+        owner: LedgerOwner,
         source: Cluster,
         first_rows: FirstRows,
         *,
@@ -59,7 +59,7 @@ class PartitionRegistrar:
         """Write the first rows of the partitions that the planner listed, then the positions of all it requested.
 
         What was deleted or recreated since is left out: the planner no longer requests it after its next listing. Raise
-        ConfigError where a target topic cannot be used, RetriableError, and as `OffsetMapOwner.decide`.
+        ConfigError where a target topic cannot be used, RetriableError, and as `LedgerOwner.decide`.
         """
         seen = self._files.read_seen()
         if not seen:
@@ -95,10 +95,10 @@ class PartitionRegistrar:
         return {partition: start for partition, start in starts.items() if ids.get(partition.topic) == partition.topic_id}
 
 
-def decide_first_rows(owner: OffsetMapOwner, rows: Sequence[DecidedSegment], observer: Observer = observe_nothing) -> None:
+def decide_first_rows(owner: LedgerOwner, rows: Sequence[DecidedSegment], observer: Observer = observe_nothing) -> None:
     """Add zero-length rows as a decision of their own, which is settled at once: it has no transaction.
 
-    Raises as `OffsetMapOwner.decide`.
+    Raises as `LedgerOwner.decide`.
     """
     owner.next_decision()
     owner.decide(rows, highest_slot=-1)

@@ -20,7 +20,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import delete_records
 from shallow_mirror.broker.cluster import listed_partitions
 from shallow_mirror.checkpoints import DecidedSegment, Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, PreservedLogDamagedError, RetriableError, TargetDataLossError
@@ -44,7 +44,7 @@ class LogFilling:
 
     def __init__(
         self,
-        owner: OffsetMapOwner,
+        owner: LedgerOwner,
         target: Cluster,
         job: KafkaSlotJob,
         routes: Callable[[], Mapping[str, RoutedTopic]],
@@ -72,7 +72,7 @@ class LogFilling:
     def fill(self) -> None:
         """Fill what is short of the logs that were not looked at yet. Cheap where there is none.
 
-        Raises OutcomeUnknownError, FencedError and OffsetMapConflictError, as `OffsetMapOwner.positions`.
+        Raises OutcomeUnknownError, FencedError and OffsetMapConflictError, as `LedgerOwner.positions`.
         """
         if self._again_at is None:
             if self._owner.micro_batch == self._checked_micro_batch:

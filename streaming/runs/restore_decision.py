@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shallow_mirror.checkpoints import Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RestoreRanges, RestoreRangesTable
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RestoreRanges, RestoreRangesTable
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_changes import accepted_changes, require_same_restore
 from shallow_mirror.plurals import listed
@@ -50,7 +50,7 @@ class RestoreDecision:
         for others in self.other_lineages:
             _log.warning("%s", others.sentence())
 
-    def write(self, table: RestoreRangesTable, owner: OffsetMapOwner) -> None:
+    def write(self, table: RestoreRangesTable, owner: LedgerOwner) -> None:
         """Record what is not recorded yet. Raises FencedError where another run owns the map, and as `DurableTable`."""
         unwritten = self.ranges if self.is_first else self.added
         if unwritten is not None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import TopicSpec
-from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, PausedTopic, RestoredTopicsTable, RestoreRanges
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, PausedTopic, RestoredTopicsTable, RestoreRanges
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_changes import unfinished_partitions
 from shallow_mirror.deadline import Deadline
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class RestoredRetention:
     """Of one run, which owns the offset map."""
 
-    def __init__(self, config: RestoreConfig, target: Cluster, storage: MirrorStorage, owner: OffsetMapOwner) -> None:
+    def __init__(self, config: RestoreConfig, target: Cluster, storage: TableStorage, owner: LedgerOwner) -> None:
         self._config = config
         self._target = target
         self._table = RestoredTopicsTable.of(storage)

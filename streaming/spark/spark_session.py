@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shallow_mirror.checkpoints import schema_of
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, MirrorStorage, choose_writer
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, TableStorage, choose_writer
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka import delta_jars
@@ -82,21 +82,21 @@ class RunSession:
     """The session of a run, and its tables opened with it. `log_file`: None for a session that the run was given."""
 
     spark: Any
-    storage: MirrorStorage
+    storage: TableStorage
     log_file: Path | None
 
 
 @contextlib.contextmanager
 def session_of_run(
     spark: Any,
-    storage: MirrorStorage,
+    storage: TableStorage,
     *,
     name: str,
     log_file: Path,
     with_references: Iterable[WithReferences],
     start_step: Callable[[str, str], None],
     may_stream: bool,
-    reads: MirrorStorage | None = None,
+    reads: TableStorage | None = None,
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
 
@@ -130,7 +130,7 @@ def session_of_run(
             own_session.stop()
 
 
-def _require_tables_without_spark(through_spark: Sequence[MirrorStorage]) -> None:
+def _require_tables_without_spark(through_spark: Sequence[TableStorage]) -> None:
     """Raise ConfigError where a session of Spark Connect would have to write tables."""
     if through_spark:
         raise ConfigError(

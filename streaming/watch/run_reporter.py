@@ -6,14 +6,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shallow_mirror.access import AccessPass
 from shallow_mirror.checkpoints import Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
-from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, ProblemLog, RunHistory, log_problem
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
+from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, ProblemLog, RunEnd, RunHistory, log_problem
 from shallow_mirror.checkpoints.rows import decided_fillers, preserved_topics
 from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import LagMetricsSettings
@@ -50,13 +50,6 @@ _READ_STATE_EVERY_S = 2.0
 
 REPEATED_EARLY_ENDS = 2
 """Rounds in a row before a warning: the first plan of a run is made without a measured rate."""
-
-
-@dataclass(slots=True)
-class RunEnd:
-    """How a run ended, as `runs` has it."""
-
-    outcome: str = "failed"
 
 
 class RunReporter:
@@ -113,7 +106,7 @@ class RunReporter:
             _log.info("metrics are at http://%s:%d/metrics", settings.host, settings.port)
             yield
 
-    def on_takeover(self, owner: OffsetMapOwner, tables: BestEffortTables) -> None:
+    def on_takeover(self, owner: LedgerOwner, tables: BestEffortTables) -> None:
         """Record the start of the run, and from now on problems."""
         self._run_epoch = owner.run_epoch
         self.health.on_take_over()
@@ -226,7 +219,7 @@ class RunReporter:
         else:
             self.health.on_wait(state.waiting_for)
 
-    def on_micro_batch(self, report: MicroBatchReport, owner: OffsetMapOwner) -> None:
+    def on_micro_batch(self, report: MicroBatchReport, owner: LedgerOwner) -> None:
         """Report a micro-batch that is decided and visible: one log line, one row, problems, metrics."""
         self.health.on_progress()
         positions = owner.positions()

@@ -10,8 +10,8 @@ import pytest
 from tests.checkpoints.map_rows import run_of
 
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.ledger import LedgerOwner
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 
 pytestmark = pytest.mark.spark
@@ -26,10 +26,10 @@ def tables(spark: Any, tmp_path: Path) -> Iterator[str]:
     spark.sql(f"DROP SCHEMA {schema} CASCADE")
 
 
-def take(tables: str, spark: Any) -> OffsetMapOwner:
-    return OffsetMapOwner.take_over(
-        MirrorStorage(tables, spark),
-        mirror="m",
+def take(tables: str, spark: Any) -> LedgerOwner:
+    return LedgerOwner.take_over(
+        TableStorage(tables, spark),
+        name="m",
         source_cluster_id="S",
         target_cluster_id="T",
         run=run_of("one"),

@@ -12,12 +12,12 @@ from tests.checkpoints.map_rows import NEWER, SOURCE, TARGET, TXN, data, run_of
 from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints import DecidedSegment, Removal
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineTable
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE, batch_of, is_whole
 from shallow_mirror.checkpoints.rows.schema import table_uri
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.errors import OffsetMapConflictError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn
 
@@ -44,9 +44,9 @@ def row(kind: SegmentKind, start: int, end: int, target_start: int | None = None
 class Storage:
     tables: str
 
-    def owner(self, run: str = "one") -> OffsetMapOwner:
-        owner = OffsetMapOwner.take_over(
-            self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of(run), now_ms=lambda: 5_000
+    def owner(self, run: str = "one") -> LedgerOwner:
+        owner = LedgerOwner.take_over(
+            self.tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run_of(run), now_ms=lambda: 5_000
         )
         owner.settle()
         return owner
@@ -64,7 +64,7 @@ def storage(tmp_path: Path) -> Storage:
     return Storage(str(tmp_path))
 
 
-def decide(owner: OffsetMapOwner, *rows: DecidedSegment) -> None:
+def decide(owner: LedgerOwner, *rows: DecidedSegment) -> None:
     owner.next_decision()
     owner.decide(rows, highest_slot=0)
 
@@ -151,7 +151,7 @@ def test_a_table_that_has_lost_a_batch_or_holds_other_bytes_is_named(storage: St
 def test_in_a_catalog_the_table_is_made_by_the_first_batch_and_holds_its_bytes(spark: Any, tmp_path: Path) -> None:
     schema = "spark_catalog.kept"
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{tmp_path}/schema'")
-    table = QuarantineTable.open(MirrorStorage(f"catalog:{schema}", spark))
+    table = QuarantineTable.open(TableStorage(f"catalog:{schema}", spark))
     storage = (Comparison("source_topic", "=", SOURCE.topic), Comparison("source_start", "=", 3))
     assert table.described(storage) == []
     table.add([kept(0, 3), kept(3, 6, b"\xff" * 70)], decision=2)

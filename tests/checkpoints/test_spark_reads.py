@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 from tests.conftest import _stop_spark
 
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity, commits
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity, commits
 from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
 from shallow_mirror.checkpoints.logs.runs.run_history import MICRO_BATCHES, RUNS
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog
 from shallow_mirror.local_kafka import delta_jars
 from shallow_mirror.streaming import local_session
@@ -53,8 +53,8 @@ class Mirrored:
     def __init__(self, tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(commits, "COMPACT_EVERY_DECISIONS", 5)
         self.tables, self.clock_ms = str(tables), 1_700_000_000_123
-        self.owner = OffsetMapOwner.take_over(
-            self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=RUN, now_ms=lambda: self.clock_ms
+        self.owner = LedgerOwner.take_over(
+            self.tables, name="m", source_cluster_id="S", target_cluster_id="T", run=RUN, now_ms=lambda: self.clock_ms
         )
         self.owner.settle()
         self.reached = {source: (120_000 if source.partition == 3 else 0) for source in SOURCES}
@@ -185,7 +185,7 @@ def test_spark_reads_the_properties_that_say_whose_map_it_is(spark: Any, mirrore
 
 
 def test_spark_sees_the_rows_and_types_of_the_observations(spark: Any, tmp_path: Path) -> None:
-    observations = RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables())
+    observations = RunHistory(TableStorage(str(tmp_path)).best_effort_tables())
     for number, lag_offsets in ((1, None), (2, 7)):
         observations.micro_batch(
             MicroBatchObservation(

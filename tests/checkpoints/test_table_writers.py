@@ -19,10 +19,10 @@ from tests.archive_format.archived_rows import data as archived_data
 from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, once, run_of
 
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal, table_properties
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, commits, version_of
+from shallow_mirror.checkpoints.ledger import LedgerOwner, commits, version_of
 from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, Comparison, MirrorStorage, TableWriter, choose_writer
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, Comparison, TableStorage, TableWriter, choose_writer
 from shallow_mirror.checkpoints.tables.backends import deltalake_writer, spark_writer
 from shallow_mirror.checkpoints.tables.table_protocol import TABLE_SETTINGS, DeltaCommitError, TableSnapshot, Update, WriterName
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OutcomeUnknownError
@@ -41,20 +41,20 @@ class Location:
 
     def writer(self) -> TableWriter:
         """Of its own, as another process would have it."""
-        return MirrorStorage(self.tables, self.spark, writer=self.name).offset_map
+        return TableStorage(self.tables, self.spark, writer=self.name).offset_map
 
     def created(self) -> TableWriter:
         made = self.writer()
         made.create(properties_of_new_map(table_properties("m", "S", "T", self.name)))
         return made
 
-    def take(self, run: str, writer: TableWriter | None = None) -> OffsetMapOwner:
-        return OffsetMapOwner.take_over(
-            self.tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of(run),
+    def take(self, run: str, writer: TableWriter | None = None) -> LedgerOwner:
+        return LedgerOwner.take_over(
+            self.tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run_of(run),
             now_ms=lambda: 1_700_000_000_000, writer=writer or self.writer(),
         )  # fmt: skip
 
-    def settled(self, run: str) -> OffsetMapOwner:
+    def settled(self, run: str) -> LedgerOwner:
         owner = self.take(run)
         owner.settle()
         return owner
@@ -95,7 +95,7 @@ def die() -> None:
     raise KeyboardInterrupt
 
 
-def decide(owner: OffsetMapOwner, *segments: DecidedSegment) -> None:
+def decide(owner: LedgerOwner, *segments: DecidedSegment) -> None:
     owner.next_decision()
     owner.decide(segments, 0)
 
@@ -133,7 +133,7 @@ def test_an_append_adds_the_columns_that_an_older_release_did_not_have(location:
     """They are null in the rows that were there, and in what is read before the append."""
     (column,) = ARCHIVE_LAYOUT.added_columns
     older = replace(ARCHIVE_LAYOUT, schema=ARCHIVE_SEGMENTS.remove(ARCHIVE_SEGMENTS.get_field_index(column)))
-    storage = MirrorStorage(location.tables, location.spark, writer=location.name)
+    storage = TableStorage(location.tables, location.spark, writer=location.name)
     archived = archived_data(5, 20)
     appended = archive_rows_to_arrow([DecidedSegment(archived.segment, None, archived.stored)], 1, 7, 0)
     writer = storage.decisions(older)
@@ -292,7 +292,7 @@ def test_of_two_that_take_over_at_once_one_wins_and_the_other_says_who(location:
         thread.start()
     for thread in threads:
         thread.join(120)
-    (winner,) = (result for result in results if isinstance(result, OffsetMapOwner))
+    (winner,) = (result for result in results if isinstance(result, LedgerOwner))
     (loser,) = (result for result in results if isinstance(result, FencedError))
     assert (winner.run_epoch, str(winner.recorded().run) in str(loser)) == (2, True)
     winner.check_ownership()

@@ -15,9 +15,9 @@ from tests.support.record_batches import batch
 
 from shallow_mirror.broker import CommittedOffset, ListedGroup
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
-from shallow_mirror.checkpoints.ledger import ArchiveTable, OffsetMapOwner, RestoreRanges, RunIdentity
+from shallow_mirror.checkpoints.ledger import ArchiveTable, LedgerOwner, RestoreRanges, RunIdentity
 from shallow_mirror.checkpoints.logs import GroupPosition, positions_as_of
-from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
+from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
 from shallow_mirror.config.restore_config import Cut
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.groups import archived_groups
@@ -82,7 +82,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Groups:
 
 @pytest.fixture
 def tables(tmp_path: Path) -> BestEffortTables:
-    return MirrorStorage(str(tmp_path / "tables")).best_effort_tables()
+    return TableStorage(str(tmp_path / "tables")).best_effort_tables()
 
 
 def recorded(tables: BestEffortTables, minutes: float) -> dict[str, int | None]:
@@ -141,9 +141,9 @@ def test_a_source_that_does_not_answer_is_reported_once_and_noted_again_later(
 
 def restored_map(folder: Path, target_start: int = 0, shared_producer_id: int | None = None) -> OffsetMap:
     """Return a settled map: offsets 100 to 200 of ORDERS are the 100 from `target_start` on of the target; 30 hold nothing."""
-    owner = OffsetMapOwner.take_over(
+    owner = LedgerOwner.take_over(
         str(folder / "restore"),
-        mirror="r",
+        name="r",
         source_cluster_id="source-cluster",
         target_cluster_id="west-id",
         run=RunIdentity.of_this_process(),

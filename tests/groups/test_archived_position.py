@@ -17,7 +17,7 @@ from tests.support.archives import ORDERS, OTHER, RECREATED, archive_config
 from tests.support.mirror_runs import create_topic, write
 
 from shallow_mirror.broker.auth import ClientConfig
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups import archived_groups, archived_position
 from shallow_mirror.groups.archived_groups import GroupNotes
@@ -103,7 +103,7 @@ def test_a_refused_commit_is_a_warning_and_is_repeated(
 def test_the_archive_does_not_note_its_own_group(source: Groups, tmp_path: Path) -> None:
     source.have(GROUP, ("orders", 0, 5))
     source.have("other.archived", ("orders", 0, 5))
-    notes = GroupNotes(archive_config(tmp_path), MirrorStorage(str(tmp_path / "tables")).best_effort_tables())
+    notes = GroupNotes(archive_config(tmp_path), TableStorage(str(tmp_path / "tables")).best_effort_tables())
     assert notes.run_pass(T0) == 1
 
 

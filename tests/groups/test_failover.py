@@ -12,7 +12,7 @@ from tests.groups.group_runs import consume, write_transactions
 from tests.support.mirror_runs import catch_up, config, create_topic
 
 from shallow_mirror.checkpoints.logs import last_pass
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.report import GroupPartition, GroupsReport, Outcome, Step
 from shallow_mirror.groups.sync_once import sync_groups
@@ -60,7 +60,7 @@ def test_three_groups_go_over_to_the_target_and_back_and_read_every_record_once(
 
     synced = settings(tmp_path, two_clusters, topic_name, "1 second")
     catch_up(synced, spark)
-    last = last_pass(MirrorStorage(synced.tables).best_effort_tables(), datetime.now(UTC))
+    last = last_pass(TableStorage(synced.tables).best_effort_tables(), datetime.now(UTC))
     assert last is not None
     assert (last.problem, last.group_count, last.waiting_count, last.left_count) == (None, 3, 0, 0)
     then = sync_groups(synced)

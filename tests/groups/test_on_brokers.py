@@ -17,10 +17,10 @@ from tests.support.exit_codes import exit_code
 from tests.support.mirror_runs import conf_file, create_topic, delete_records, wait_for
 
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs import last_pass
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.group_client import GroupClient
@@ -57,9 +57,9 @@ class Mirrored:
             assert producer.flush(PATIENCE_S) == 0
         self.source, self.target = GroupClient(self.config.source.client, "east"), GroupClient(self.config.target.client, "west")
         self.ids = [bootstrap.topic_ids([self.topic])[self.topic] for bootstrap in (self.source, self.target)]
-        self.owner = OffsetMapOwner.take_over(
+        self.owner = LedgerOwner.take_over(
             self.config.tables,
-            mirror=self.config.mirror,
+            name=self.config.mirror,
             source_cluster_id=self.source.cluster_id(),
             target_cluster_id=self.target.cluster_id(),
             run=RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000),
@@ -249,7 +249,7 @@ def test_an_offset_that_the_source_has_deleted_continues_where_the_target_still_
 
 def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored) -> None:
     m = mirrored
-    storage, topic_partition = MirrorStorage(m.config.tables), TopicPartition(m.topic, 1)
+    storage, topic_partition = TableStorage(m.config.tables), TopicPartition(m.topic, 1)
     m.commit(m.source, "kept", {1: 3})
     looks = GroupSyncer(m.config, storage, storage.best_effort_tables())
     try:
@@ -290,7 +290,7 @@ def test_looks_keep_groups_in_step_and_answer_where_they_were(mirrored: Mirrored
 
 def test_a_sync_that_fails_is_reported_and_continues(mirrored: Mirrored, caplog: pytest.LogCaptureFixture) -> None:
     m = mirrored
-    storage = MirrorStorage(m.config.tables)
+    storage = TableStorage(m.config.tables)
     store = storage.best_effort_tables()
     later = T0 + timedelta(days=2)
     with GroupSync(without_source(m), 0.05, storage, store, now=lambda: later):

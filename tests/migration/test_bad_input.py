@@ -19,13 +19,13 @@ from tests.support.console_entry import console
 
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 
 pytestmark = [pytest.mark.brokers, pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def rows(made: Scene) -> int:
-    return len(MigrationLog.open(MirrorStorage(made.files().config.table_location), "drill").rows())
+    return len(MigrationLog.open(TableStorage(made.files().config.table_location), "drill").rows())
 
 
 def change(path: Path, **changes: Any) -> None:
@@ -97,7 +97,7 @@ def test_everything_in_the_way_is_named_before_anything_is_written(two_clusters:
         assert plan["downtime_s"] > 0
         assert all(step["seconds"] > 0 for step in plan["steps"] if step["step"] == "verify")
 
-        log = MigrationLog.open(MirrorStorage(made.files().config.table_location), "drill")
+        log = MigrationLog.open(TableStorage(made.files().config.table_location), "drill")
         log.take_over(RunIdentity.of_this_process(), "f", lambda: 0)
         done = console("migrate", "run", str(made.file))
         assert done.code == 2

@@ -10,7 +10,7 @@ import yaml
 
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationConfig, MigrationFiles
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -65,7 +65,7 @@ def files(tmp_path: Path) -> MigrationFiles:
     migration = {"migration": "m", "mirror": "mirror.yaml", "waves": [wave], "tables": "migration"}
     (tmp_path / "migration.yaml").write_text(yaml.safe_dump(migration), encoding="utf-8")
     files = MigrationFiles(MigrationConfig.load(tmp_path / "migration.yaml"))
-    log = MigrationLog.open(MirrorStorage(files.config.table_location), "m")
+    log = MigrationLog.open(TableStorage(files.config.table_location), "m")
     owner = log.take_over(RunIdentity.of_this_process(), files.fingerprint, lambda: 0)
     owner.append(event=BEGUN, wave="all", detail={"direction": "move"})
     ends = {"origin_ends": {"orders": {"0": 20}}, "other_ends": {"orders": {"0": 22}}}

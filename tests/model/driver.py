@@ -27,7 +27,7 @@ from shallow_mirror.broker import PathSpeeds
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster.cluster_metadata import SendSpeed
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs import QuarantinedBatch, undescribed_entries
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError, RetriableError
@@ -71,9 +71,9 @@ class Ended:
 
 
 class OwnerState:
-    """An `OffsetMapOwner` between two phases; equal where every field is."""
+    """An `LedgerOwner` between two phases; equal where every field is."""
 
-    def __init__(self, owner: OffsetMapOwner) -> None:
+    def __init__(self, owner: LedgerOwner) -> None:
         self._owner = copy.copy(owner)
         fields = {name: value for name, value in vars(owner).items() if name not in ("_writer", "_now_ms")}
         self._key = tuple(
@@ -86,7 +86,7 @@ class OwnerState:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OwnerState) and self._key == other._key
 
-    def thaw(self) -> OffsetMapOwner:
+    def thaw(self) -> LedgerOwner:
         return copy.copy(self._owner)
 
 
@@ -119,10 +119,10 @@ class TakeOver:
 
     def play(self, port: Port) -> Program | Ended:
         try:
-            owner = OffsetMapOwner.take_over(
+            owner = LedgerOwner.take_over(
                 "in memory",
                 layout=MODEL_LAYOUT,
-                mirror=MIRROR,
+                name=MIRROR,
                 source_cluster_id="S",
                 target_cluster_id="T",
                 run=self.run.identity,
@@ -137,7 +137,7 @@ class TakeOver:
         return Recover(self.run, OwnerState(owner))
 
 
-def _supervised(run: Run, owner: OffsetMapOwner, phase: Callable[[], Program | Ended]) -> Program | Ended:
+def _supervised(run: Run, owner: LedgerOwner, phase: Callable[[], Program | Ended]) -> Program | Ended:
     """Level three of the retries: resolve, and start the query again."""
     try:
         return phase()
@@ -156,7 +156,7 @@ class Recover:
         owner = self.state.thaw()
         return _supervised(self.run, owner, lambda: self._recover(owner, port))
 
-    def _recover(self, owner: OffsetMapOwner, port: Port) -> Program:
+    def _recover(self, owner: LedgerOwner, port: Port) -> Program:
         target, deadline = ModelCluster(port), _deadline(port)
         owner.check_ownership()
         scenario, availability = self.run.scenario, TargetAvailability()
@@ -184,7 +184,7 @@ class ReleaseAll:
         owner = self.state.thaw()
         return _supervised(self.run, owner, lambda: self._release(owner, port))
 
-    def _release(self, owner: OffsetMapOwner, port: Port) -> Program | Ended:
+    def _release(self, owner: LedgerOwner, port: Port) -> Program | Ended:
         target = ModelCluster(port)
         slot = SingleSlot(
             owner,
@@ -219,7 +219,7 @@ class Query:
         owner = self.state.thaw()
         return _supervised(self.run, owner, lambda: self._next(owner, self.availability.thaw(), port))
 
-    def _next(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program | Ended:
+    def _next(self, owner: LedgerOwner, availability: TargetAvailability, port: Port) -> Program | Ended:
         positions = tuple(sorted((source, position.offset) for source, position in owner.positions().items()))
         planned = port.ask(effects.Plan(self.run.number, positions))
         if isinstance(planned, MicroBatch):
@@ -244,7 +244,7 @@ class CopyMicroBatch:
         owner = self.state.thaw()
         return _supervised(self.run, owner, lambda: self._copy(owner, self.availability.thaw(), port))
 
-    def _copy(self, owner: OffsetMapOwner, availability: TargetAvailability, port: Port) -> Program:
+    def _copy(self, owner: LedgerOwner, availability: TargetAvailability, port: Port) -> Program:
         performer = _performer(owner, port, availability)
         sink = _sink(self.run, owner, performer, port, self.planned)
         if self.run.scenario.is_far:
@@ -259,7 +259,7 @@ def _deadline(port: Port) -> Deadline:
     return Deadline.after_ms(START_MS, lambda: port.now_s)
 
 
-def _performer(owner: OffsetMapOwner, port: Port, availability: TargetAvailability) -> TxnPerformer:
+def _performer(owner: LedgerOwner, port: Port, availability: TargetAvailability) -> TxnPerformer:
     target = ModelCluster(port)
     return TxnPerformer(
         owner,
@@ -271,9 +271,7 @@ def _performer(owner: OffsetMapOwner, port: Port, availability: TargetAvailabili
     )
 
 
-def _sink(
-    run: Run, owner: OffsetMapOwner, performer: TxnPerformer, port: Port, planned: MicroBatch | None = None
-) -> MicroBatchSink:
+def _sink(run: Run, owner: LedgerOwner, performer: TxnPerformer, port: Port, planned: MicroBatch | None = None) -> MicroBatchSink:
     target = ModelCluster(port)
 
     def report(_report: object) -> None:

@@ -20,7 +20,7 @@ from tests.model.target_cluster import Markers
 
 from shallow_mirror.broker.produce.txn import init_producer_id
 from shallow_mirror.checkpoints import DecidedSegment, Removal
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, offset_map_writer
+from shallow_mirror.checkpoints.ledger import LedgerOwner, offset_map_writer
 from shallow_mirror.checkpoints.logs import QuarantineEntry
 from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, positions_of
 from shallow_mirror.checkpoints.tables import Comparison
@@ -49,7 +49,7 @@ def skip_the_read_back(patch: pytest.MonkeyPatch) -> None:
         write(self._snapshot())
         self._recorded = record
 
-    patch.setattr(OffsetMapOwner, "_commit", commit)
+    patch.setattr(LedgerOwner, "_commit", commit)
 
 
 def end_before_deciding(patch: pytest.MonkeyPatch) -> None:
@@ -171,14 +171,14 @@ def remove_by_slot(patch: pytest.MonkeyPatch) -> None:
 
 
 def write_no_settled_mark(patch: pytest.MonkeyPatch) -> None:
-    settle = OffsetMapOwner.settle
+    settle = LedgerOwner.settle
 
     def without_a_mark(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         if removals:
             settle(self, removals, *others)
         self._is_resolved = True
 
-    patch.setattr(OffsetMapOwner, "settle", without_a_mark)
+    patch.setattr(LedgerOwner, "settle", without_a_mark)
 
 
 def take_the_response_to_end_txn_for_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -213,18 +213,18 @@ def take_any_receipt_of_the_slot_for_ours(patch: pytest.MonkeyPatch) -> None:
 
 
 def use_a_micro_batch_number_again(patch: pytest.MonkeyPatch) -> None:
-    decide = OffsetMapOwner.decide
+    decide = LedgerOwner.decide
 
     def after_what_is_there(self: Any, rows: Any, highest_slot: int) -> None:
         numbers = self._snapshot().read(columns=["micro_batch"]).column("micro_batch").to_pylist()
         self._highest_micro_batch = max(numbers, default=0)
         decide(self, rows, highest_slot)
 
-    patch.setattr(OffsetMapOwner, "decide", after_what_is_there)
+    patch.setattr(LedgerOwner, "decide", after_what_is_there)
 
 
 def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> None:
-    settle = OffsetMapOwner.settle
+    settle = LedgerOwner.settle
 
     def and_forget_that_they_moved(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         before = self._positions or positions_of(self._snapshot().batches(columns=POSITION_COLUMNS))
@@ -232,7 +232,7 @@ def keep_the_positions_of_before_the_resolution(patch: pytest.MonkeyPatch) -> No
         if removals:
             self._positions = before
 
-    patch.setattr(OffsetMapOwner, "settle", and_forget_that_they_moved)
+    patch.setattr(LedgerOwner, "settle", and_forget_that_they_moved)
 
 
 def forget_the_forgotten_abort_marker(patch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def take_a_repair_for_done(patch: pytest.MonkeyPatch) -> None:
 
 def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
     """Rows go in a commit of their own, which leaves the decision unsettled."""
-    settle = OffsetMapOwner.settle
+    settle = LedgerOwner.settle
 
     def in_two_commits(self: Any, removals: Sequence[Removal] = (), *others: Any) -> None:
         if removals:
@@ -290,7 +290,7 @@ def remove_before_settling(patch: pytest.MonkeyPatch) -> None:
             self._commit(removal, lambda snapshot: self._writer.delete(snapshot, conditions, removal.version, removal.metadata()))
         settle(self, (), *others)
 
-    patch.setattr(OffsetMapOwner, "settle", in_two_commits)
+    patch.setattr(LedgerOwner, "settle", in_two_commits)
 
 
 def let_a_receipt_outweigh_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -313,8 +313,8 @@ def trust_the_response_to_end_txn_at_a_start(patch: pytest.MonkeyPatch) -> None:
 
 def forget_what_is_pending(patch: pytest.MonkeyPatch) -> None:
     """Let a committed transaction count as settled while a partition has not taken its marker."""
-    settle = OffsetMapOwner.settle
-    patch.setattr(OffsetMapOwner, "settle", lambda self, removals=(), _pending=(), confirmed=(): settle(self, removals))
+    settle = LedgerOwner.settle
+    patch.setattr(LedgerOwner, "settle", lambda self, removals=(), _pending=(), confirmed=(): settle(self, removals))
 
 
 def abort_what_is_pending(patch: pytest.MonkeyPatch) -> None:

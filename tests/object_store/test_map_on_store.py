@@ -11,9 +11,9 @@ from tests.object_store.servers import Store
 from tests.object_store.store_proxy import Harm, StoreFault
 
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity, commits
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity, commits
 from shallow_mirror.checkpoints.ledger.commit_metadata import is_settled, read_recorded
-from shallow_mirror.checkpoints.tables import MirrorStorage, TableLocation
+from shallow_mirror.checkpoints.tables import TableLocation, TableStorage
 from shallow_mirror.errors import FencedError, OffsetMapConflictError, OutcomeUnknownError, StoreUnreachableError
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -35,7 +35,7 @@ class PatientRun:
     def __init__(self, storage: TableLocation, name: str, aborted_at: int | None = None) -> None:
         self.storage = storage
         self.identity = RunIdentity(run_id=name, host="host", pid=7, started_at_ms=1_700_000_000_000)
-        self.owner: OffsetMapOwner | None = None
+        self.owner: LedgerOwner | None = None
         self.aborted: SlotTxn | None = None
         self.aborted_at = aborted_at
         self.attempts = 0
@@ -60,19 +60,19 @@ class PatientRun:
             return False
         return True
 
-    def _taken_over(self) -> OffsetMapOwner:
+    def _taken_over(self) -> LedgerOwner:
         if self.owner is None:
-            self.owner = OffsetMapOwner.take_over(
-                self.storage, mirror="m", source_cluster_id="S", target_cluster_id="T", run=self.identity,
+            self.owner = LedgerOwner.take_over(
+                self.storage, name="m", source_cluster_id="S", target_cluster_id="T", run=self.identity,
                 now_ms=lambda: 1_700_000_000_000,
             )  # fmt: skip
         return self.owner
 
-    def _position(self, owner: OffsetMapOwner) -> int:
+    def _position(self, owner: LedgerOwner) -> int:
         positions = owner.positions()
         return positions[SOURCE].offset if SOURCE in positions else 0
 
-    def _decide(self, owner: OffsetMapOwner) -> None:
+    def _decide(self, owner: LedgerOwner) -> None:
         start = self._position(owner)
         version = owner.next_decision()
         txn = SlotTxn("m-0", 1000, version % 30_000)
@@ -80,7 +80,7 @@ class PatientRun:
             self.aborted = txn
         owner.decide([data(start, txn)], 0)
 
-    def _resolve(self, owner: OffsetMapOwner) -> None:
+    def _resolve(self, owner: LedgerOwner) -> None:
         """Settle; what was aborted goes in the same commit, as after a recovery by the evidence of the target."""
         is_there = self.aborted is not None and any(row.txn == self.aborted for row in owner.unsettled())
         owner.settle([Removal(self.aborted)] if is_there and self.aborted is not None else [])
@@ -201,7 +201,7 @@ def test_the_second_of_two_runs_fences_the_first_on_a_store(store: Store) -> Non
 
 
 def recorded_in(storage: TableLocation) -> object:
-    return read_recorded(MirrorStorage(storage).offset_map.snapshot())  # type: ignore[arg-type]
+    return read_recorded(TableStorage(storage).offset_map.snapshot())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("harm", NO_RESPONSES)

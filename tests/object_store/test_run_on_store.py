@@ -15,7 +15,7 @@ from tests.support.mirror_runs import conf_file, create_topic, read_values, wait
 
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import read_problems
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
@@ -83,7 +83,7 @@ def test_a_mirror_waits_for_its_store_and_continues_by_itself(
     rows = [row for row in OffsetMap.open(config.table_location).settled_rows().to_pylist() if row["record_count"]]
     assert sum(row["record_count"] for row in rows) == 5
     if harm is Harm.ANSWER_503:
-        problems = read_problems(MirrorStorage(config.table_location).best_effort_tables(), 1)
+        problems = read_problems(TableStorage(config.table_location).best_effort_tables(), 1)
         assert any("503 SlowDown" in problem.problem.text for problem in problems)
     log = conf.with_suffix(".log").read_text()
     assert "Traceback" not in log

@@ -12,7 +12,7 @@ from tests.object_store.servers import SECRET_KEY, Store, options_for
 from tests.object_store.store_proxy import Harm, StoreFault
 
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage, TableLocation, choose_writer
+from shallow_mirror.checkpoints.tables import TableLocation, TableStorage, choose_writer
 from shallow_mirror.checkpoints.tables.backends.conditional_put_probe import PROBE_FOLDER, require_conditional_puts
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
@@ -136,7 +136,7 @@ def test_a_folder_is_not_probed(tmp_path: Path) -> None:
 
 
 def test_observations_of_an_outage_are_one_plain_line_in_the_log(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    observations = MirrorStorage(store.storage(max_retries="0")).best_effort_tables()
+    observations = TableStorage(store.storage(max_retries="0")).best_effort_tables()
     with caplog.at_level(logging.WARNING), store.proxy.faulty(StoreFault(harm=Harm.ANSWER_503)):
         for number in range(5):
             observations.append("micro_batches", pa.table({"a": [number]}))
@@ -148,7 +148,7 @@ def test_observations_of_an_outage_are_one_plain_line_in_the_log(store: Store, c
 
 
 def test_observations_that_an_unreachable_store_did_not_take_are_written_later(store: Store) -> None:
-    observations = MirrorStorage(store.storage(max_retries="0")).background_tables()
+    observations = TableStorage(store.storage(max_retries="0")).background_tables()
     with store.proxy.faulty(StoreFault(harm=Harm.ANSWER_503)):
         for number in range(3):
             observations.append("problems", pa.table({"a": [number]}))

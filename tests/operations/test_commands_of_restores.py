@@ -11,10 +11,10 @@ from tests.support.record_batches import batch, record
 from tests.verify.mirrored import Mirrored
 
 from shallow_mirror import cli
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RestoreRanges, RestoreRangesTable, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RestoreRanges, RestoreRangesTable, RunIdentity
 from shallow_mirror.checkpoints.logs import Quarantine
 from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.operations import quarantine_retry, recover
 from shallow_mirror.operations.quarantine import Selection
@@ -41,10 +41,10 @@ class Restored(Mirrored):
         with self:
             self.poison = {2}
             self.mirror(*(written(n) for n in (0, 2, 4)), settles=settles)
-            archive = OffsetMapOwner.take_over(
+            archive = LedgerOwner.take_over(
                 str(folder / "archive"),
                 layout=ARCHIVE_LAYOUT,
-                mirror="backup",
+                name="backup",
                 source_cluster_id=self.source.cluster_id,
                 target_cluster_id="archive",
                 run=RunIdentity.of_this_process(),
@@ -54,7 +54,7 @@ class Restored(Mirrored):
             self.path = folder / "restore.yaml"
             self.path.write_text(yaml.safe_dump(self.restore_document()), encoding="utf-8")
             self.restore = RestoreConfig.load(self.path)
-            ranges = RestoreRangesTable.of(MirrorStorage.to_write(self.restore.table_location, "auto"))
+            ranges = RestoreRangesTable.of(TableStorage.to_write(self.restore.table_location, "auto"))
             source, _ = self.pair
             ranges.write(
                 RestoreRanges(
@@ -103,9 +103,9 @@ def test_status_counts_what_is_left_up_to_the_end_of_the_restore(restored: Resto
 
 def test_a_step_of_the_start_is_over_with_the_next_micro_batch(restored: Restored) -> None:
     config = restored.restore
-    restored.owner = OffsetMapOwner.take_over(
+    restored.owner = LedgerOwner.take_over(
         config.tables,
-        mirror="m",
+        name="m",
         source_cluster_id=restored.source.cluster_id,
         target_cluster_id=restored.target.cluster_id,
         run=RunIdentity.of_this_process(),
@@ -129,7 +129,7 @@ def test_a_step_of_the_start_is_over_with_the_next_micro_batch(restored: Restore
         lag_offsets=None,
         settled_at_ms=now_ms + 1,
     )
-    RunHistory(MirrorStorage(config.table_location).best_effort_tables()).micro_batch(settled)
+    RunHistory(TableStorage(config.table_location).best_effort_tables()).micro_batch(settled)
     assert gather_status(config).starting is None
 
 

@@ -14,12 +14,12 @@ from tests.support.record_batches import numbered_batch
 from tests.verify.mirrored import TOPIC, Mirrored, flipped
 
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine
 from shallow_mirror.checkpoints.logs.quarantined_batches import QUARANTINE_TABLE
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicIncarnation
 from shallow_mirror.checkpoints.rows.schema import table_uri
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError, RetriableError
 from shallow_mirror.operations import quarantine_retry
 from shallow_mirror.operations.quarantine import LINES_FILE, Selection, export, in_quarantine
@@ -71,7 +71,7 @@ def test_what_is_refused_again_stays_and_what_is_around_it_is_released_in_order(
 
 
 def test_batches_of_a_forgotten_topic_are_neither_listed_nor_released(mirrored: Mirrored) -> None:
-    storage = MirrorStorage.of(mirrored.config.tables)
+    storage = TableStorage.of(mirrored.config.tables)
     assert len(in_quarantine(Quarantine.open(storage).entries(), storage)) == 4
     (source,) = OffsetMap.open(storage).positions()
     Controls.open(storage).forget([TopicIncarnation(source.topic, source.topic_id)], [])
@@ -103,8 +103,8 @@ def test_a_target_that_fails_meanwhile_leaves_no_half_of_it(mirrored: Mirrored, 
 
 
 def test_a_run_that_is_alive_is_not_taken_over_by_accident(mirrored: Mirrored) -> None:
-    owner = OffsetMapOwner.take_over(
-        mirrored.config.tables, mirror="m", source_cluster_id=mirrored.source.cluster_id,
+    owner = LedgerOwner.take_over(
+        mirrored.config.tables, name="m", source_cluster_id=mirrored.source.cluster_id,
         target_cluster_id=mirrored.target.cluster_id, run=RunIdentity.of_this_process(), now_ms=lambda: 0,
     )  # fmt: skip
     owner.settle()

@@ -27,7 +27,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.produce.txn import init_producer_id
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RecoverNeededError
@@ -54,15 +54,15 @@ class Stopped:
 
     def crash_behind_spark(self) -> None:
         """Spark has recorded the micro-batch as done; its decision is not settled."""
-        settle = OffsetMapOwner.settle
+        settle = LedgerOwner.settle
 
-        def settle_or_crash(owner: OffsetMapOwner, *resolved: Any) -> None:
+        def settle_or_crash(owner: LedgerOwner, *resolved: Any) -> None:
             if owner.recorded().unsettled_micro_batch is not None:
                 raise CrashError("in front of Settle")
             settle(owner, *resolved)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(OffsetMapOwner, "settle", settle_or_crash)
+            patch.setattr(LedgerOwner, "settle", settle_or_crash)
             with pytest.raises(CrashError):
                 catch_up(self.settings, self.spark)
 
@@ -186,9 +186,9 @@ def test_slots_that_evidence_decides_are_resolved_though_another_waits_for_the_o
     conf = runs.conf_file(tmp_path, source, target, [topic_name], mirror=f"m-{uuid.uuid4()}")
     settings = MirrorConfig.load(conf)
     catch_up(settings, spark)
-    owner = OffsetMapOwner.take_over(
+    owner = LedgerOwner.take_over(
         settings.tables,
-        mirror=settings.mirror,
+        name=settings.mirror,
         source_cluster_id=two_clusters.source.cluster_id,
         target_cluster_id=two_clusters.target.cluster_id,
         run=RunIdentity(run_id=str(uuid.uuid4()), host="h", pid=1, started_at_ms=0),

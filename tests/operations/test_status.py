@@ -17,7 +17,7 @@ from tests.support.status_tables import NOW_MS, RUN, A, B, config, decide, segme
 from shallow_mirror.broker import Cluster, ListedOffset
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -163,7 +163,7 @@ def test_the_last_micro_batches_are_shown_with_the_newest_last(tmp_path: Path, m
     owner = take_over(settings.tables)
     for number in range(1, 8):
         decide(owner, segment(A, number - 1, number, 100))
-        RunHistory(MirrorStorage(settings.tables).best_effort_tables()).micro_batch(observed(number))
+        RunHistory(TableStorage(settings.tables).best_effort_tables()).micro_batch(observed(number))
     report = gather(settings, monkeypatch, SourceView())
     assert [micro_batch.micro_batch for micro_batch in report.micro_batches] == [3, 4, 5, 6, 7]
     newest = report.micro_batches[-1]
@@ -177,7 +177,7 @@ def test_damaged_observations_are_no_observations(
 ) -> None:
     settings = config(tmp_path)
     decide(take_over(settings.tables), segment(A, 0, 90, 100))
-    RunHistory(MirrorStorage(settings.tables).best_effort_tables()).micro_batch(observed(1))
+    RunHistory(TableStorage(settings.tables).best_effort_tables()).micro_batch(observed(1))
     for part in (Path(settings.tables) / "micro_batches").glob("*.parquet"):
         part.unlink()
     assert gather(settings, monkeypatch, SourceView()).micro_batches == ()
@@ -189,7 +189,7 @@ def test_a_run_that_ended_says_how_and_waits_for_nothing(tmp_path: Path, monkeyp
     owner = take_over(settings.tables)
     note = planner_state.PlannerState(at_ms=20_000, waiting_for="the source", since_ms=19_000)
     planner_state.write_state(planner_state.planner_state_path(settings.checkpoint), note)
-    observations = RunHistory(MirrorStorage(settings.tables).best_effort_tables(), now_ms=lambda: 30_000)
+    observations = RunHistory(TableStorage(settings.tables).best_effort_tables(), now_ms=lambda: 30_000)
     observations.run_started(owner.run_epoch, RUN, "0.1.0")
     running = gather(settings, monkeypatch, SourceView())
     assert running.run is not None
@@ -226,7 +226,7 @@ def test_a_start_is_shown_until_it_is_heard_to_plan_or_to_wait_or_has_ended(
 
 def test_only_the_newest_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
-    observations = RunHistory(MirrorStorage(settings.tables).best_effort_tables())
+    observations = RunHistory(TableStorage(settings.tables).best_effort_tables())
     first = take_over(settings.tables)
     observations.run_started(first.run_epoch, RUN, "0.1.0")
     second = take_over(settings.tables, replace(RUN, run_id="s", pid=8))

@@ -13,7 +13,7 @@ from tests.operators.world import World
 
 from shallow_mirror import cli
 from shallow_mirror.checkpoints.logs.topics import TopicIncarnation
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, IncompleteRunError
 from shallow_mirror.operations.forget import GoneTopic, forget
 from shallow_mirror.operations.status import gather_status
@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def _forget(world: World, *names: str, is_applied: bool = True) -> list[GoneTopic]:
-    storage = MirrorStorage.to_write(world.config.table_location, world.config.tables_writer)
+    storage = TableStorage.to_write(world.config.table_location, world.config.tables_writer)
     return forget(world.config, storage, names, is_applied=is_applied)
 
 

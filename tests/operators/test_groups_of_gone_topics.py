@@ -11,7 +11,7 @@ from tests.operators.lives import Life
 from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.groups.report import GroupPartition, Outcome
 from shallow_mirror.groups.sync import GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
@@ -47,7 +47,7 @@ def test_offsets_of_a_forgotten_topic_are_not_left(world: World) -> None:
 
 def test_the_sync_of_a_running_mirror_leaves_forgotten_topics_out(world: World) -> None:
     world.delete_target_topic("a")
-    storage = MirrorStorage.to_write(world.config.table_location, world.config.tables_writer)
+    storage = TableStorage.to_write(world.config.table_location, world.config.tables_writer)
     syncer = GroupSyncer(world.config, storage, storage.best_effort_tables())
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert syncer.run_pass(now).left_count == 1

@@ -14,7 +14,7 @@ from tests.support import archive_runs
 
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable
 from shallow_mirror.checkpoints.logs.runs import read_problems
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import IncompleteRunError, TopicRecreatedError
 from shallow_mirror.streaming.runs import Archive
@@ -40,7 +40,7 @@ def _archive(world: FakeWorld, config: ArchiveConfig) -> None:
 
 
 def _positions(config: ArchiveConfig) -> dict[tuple[str, str], int]:
-    positions = ArchiveTable.open(MirrorStorage(config.table_location)).positions()
+    positions = ArchiveTable.open(TableStorage(config.table_location)).positions()
     return {(source.topic, source.topic_id): at.offset for source, at in positions.items()}
 
 
@@ -61,7 +61,7 @@ def test_the_topic_waits_for_the_operator_and_with_isolate_the_others_are_archiv
         with pytest.raises(IncompleteRunError, match="source topic a was deleted and created again"):
             _archive(world, config)
         assert _positions(config) == {former: 1, other: 2}
-        storage = MirrorStorage(config.table_location)
+        storage = TableStorage(config.table_location)
         problems = read_problems(storage.best_effort_tables(), 2)
         assert {entry.problem.error_name for entry in problems} == {TopicRecreatedError.__name__, IncompleteRunError.__name__}
         described = ArchivedTopics.of(storage).latest()

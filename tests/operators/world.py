@@ -15,7 +15,7 @@ from tests.operators.lives import KilledError, Life
 from tests.support import mirror_runs
 
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.groups.sync_once import sync_groups
@@ -257,11 +257,11 @@ class World(ABC):
         return self.target.bounds(name, key.partition)[1]
 
     def controls(self) -> Controls:
-        return Controls.open(MirrorStorage.to_write(self.config.table_location, self.config.tables_writer))
+        return Controls.open(TableStorage.to_write(self.config.table_location, self.config.tables_writer))
 
     def forget(self, topic: str) -> None:
         """`shallow-mirror forget CONF TOPIC --apply`. Raises ConfigError where it is not gone."""
-        storage = MirrorStorage.to_write(self.config.table_location, self.config.tables_writer)
+        storage = TableStorage.to_write(self.config.table_location, self.config.tables_writer)
         forget(self.config, storage, [topic], is_applied=True)
 
     def forgotten_ids(self) -> frozenset[str]:

@@ -18,9 +18,9 @@ from tests.verify.mirrored import kafka_text
 
 from shallow_mirror.broker.admin import Operation
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, RunHistory
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BrokerTooOldError, ConfigError
 from shallow_mirror.preflight import PreflightProgress, PreflightReport, TopicReport, preflight_mirror, run as preflight_run
@@ -42,9 +42,9 @@ def sentences(report: PreflightReport, level: Level) -> list[str]:
 
 def mirrored_up_to(planned: Planned, config: MirrorConfig, topic: str, position: int, *, shift: int = 0) -> None:
     """Write an offset map as a mirror leaves it that has copied partition 0 of `topic` so far."""
-    owner = OffsetMapOwner.take_over(
+    owner = LedgerOwner.take_over(
         config.tables,
-        mirror=config.mirror,
+        name=config.mirror,
         source_cluster_id=planned.source.cluster_id,
         target_cluster_id=planned.target.cluster_id,
         run=RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000),
@@ -144,7 +144,7 @@ def test_it_begins_at_the_positions_of_the_map_and_leaves_the_tables_as_they_are
         run_epoch=1, micro_batch=1, fetched_bytes=8_000_000, size_bytes=1, batch_count=1, rebuilt_batch_count=0, record_count=5,
         dropped_batch_counts={}, duration_ms={"Total": 2_000.0}, lag_offsets=0, settled_at_ms=1,
     )  # fmt: skip
-    RunHistory(MirrorStorage(config.tables).best_effort_tables()).micro_batch(observed)
+    RunHistory(TableStorage(config.tables).best_effort_tables()).micro_batch(observed)
     before = {path: path.read_bytes() for path in Path(config.tables).rglob("*") if path.is_file()}
     report = preflight_mirror(config, sample_bytes=None)
     assert report.has_map

@@ -18,7 +18,7 @@ from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, RunIdentity, TopicDescription
 from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, record_pass
 from shallow_mirror.checkpoints.rows import SegmentBuilder
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.sinks import ReadPart, take_over_archive
@@ -76,7 +76,7 @@ class ArchiveWriter:
 
     def restart(self) -> None:
         """Take over the table, as the next run does."""
-        storage = MirrorStorage(self.config.table_location)
+        storage = TableStorage(self.config.table_location)
         owner = take_over_archive(
             storage,
             self.store,
@@ -97,7 +97,7 @@ class ArchiveWriter:
     def describe(self, topics: Sequence[TopicDescription], at_ms: int) -> None:
         """Record descriptions of topics, first beside the objects, as a running archive does."""
         TopicObjects(self.store, self.owner.map_id).record(topics, at_ms=at_ms)
-        described = ArchivedTopics.of(MirrorStorage(self.config.table_location))
+        described = ArchivedTopics.of(TableStorage(self.config.table_location))
         described.record(topics, run_epoch=self.owner.run_epoch, micro_batch=self.decision, at_ms=at_ms)
 
     def note_groups(self, committed: Mapping[tuple[str, SourcePartition], int], at_ms: int, *, is_whole: bool) -> None:
@@ -108,7 +108,7 @@ class ArchiveWriter:
         }
         changed = changed_positions(self._noted, positions, is_whole=is_whole)
         done = GroupSyncPass(observed_at=datetime.fromtimestamp(at_ms / 1000, UTC), is_whole=is_whole)
-        record_pass(MirrorStorage(self.config.table_location).best_effort_tables(), done, changed)
+        record_pass(TableStorage(self.config.table_location).best_effort_tables(), done, changed)
         self._noted = positions
 
     def register(self, starts: Mapping[SourcePartition, int]) -> None:

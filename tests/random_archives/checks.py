@@ -28,7 +28,7 @@ from shallow_mirror.archive_reading.read_bounds import ReadBounds
 from shallow_mirror.archive_reading.record_reader import open_records
 from shallow_mirror.archive_reading.segment_reader import SegmentReader
 from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.restored_groups import noted_positions
 from shallow_mirror.operations.archive.verify import verify_archive
@@ -152,7 +152,7 @@ class ArchiveChecks:
     def _planned_differences(self, cut: Cut, expected: Expected) -> Iterator[str]:
         """Read what the steps of a restore read, without a target."""
         config = self.target.config(self.folder, self.config, "planned.", cut, is_preserved=False, micro_batch_bytes=1_000)
-        storage = MirrorStorage(self.config.table_location)
+        storage = TableStorage(self.config.table_location)
         planner = RestorePlanner(config, ArchiveTable.open(self.config.tables), self.history.writer.store, storage)
         try:
             decided = planner.decide_ranges()
@@ -259,7 +259,7 @@ class ArchiveChecks:
 
     def _description_differences(self, cut: Cut, decided: RestoreRanges) -> Iterator[str]:
         """Compare partitions and settings of topics at the cut."""
-        described = described_topics(MirrorStorage(self.config.table_location), decided)
+        described = described_topics(TableStorage(self.config.table_location), decided)
         decision = self.oracle.decision_at(cut.decision).number
         for topic_id in {source.topic_id for source in decided.ranges}:
             seen = [each for each in self.history.seen_topics if each.description.topic_id == topic_id]
@@ -293,7 +293,7 @@ class ArchiveChecks:
         topics = {source.topic for source in decided.ranges}
         expected = {key: offset for key, offset in (passes[-1] if passes else {}).items() if key[1].topic in topics}
         positions = noted_positions(
-            MirrorStorage(self.config.table_location).best_effort_tables(), {source.topic: at for source in decided.ranges}
+            TableStorage(self.config.table_location).best_effort_tables(), {source.topic: at for source in decided.ranges}
         )
         found = {(position.group, position.source): position.offset for position in positions}
         if found != expected:

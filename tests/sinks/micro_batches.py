@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.sinks.kafka import KafkaSink
@@ -46,7 +46,7 @@ class NothingAhead:
 
 
 def micro_batch_sink(
-    owner: OffsetMapOwner,
+    owner: LedgerOwner,
     performer: Any,
     job: KafkaSlotJob,
     *,

@@ -14,7 +14,7 @@ from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.runs import ProblemKind
 from shallow_mirror.errors import LogTruncatedError, MirrorError, RetriableError, TopicRecreatedError
 from shallow_mirror.sinks import SlotResult
@@ -45,8 +45,8 @@ class Driver:
     """A sink that has copied offsets 0 to 9 of leader epoch 1; what slots answer is given, round by round."""
 
     def __init__(self, tables: str, clusters: Clusters, *, continues: bool = True, **settings: Any) -> None:
-        self.owner = OffsetMapOwner.take_over(
-            tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
+        self.owner = LedgerOwner.take_over(
+            tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
         )
         self.owner.settle()
         self.owner.next_decision()

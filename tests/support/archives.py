@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from shallow_mirror.archive_format import ObjectName
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, OffsetMapOwner, RunIdentity, TopicDescription
+from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, LedgerOwner, RunIdentity, TopicDescription
 from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS_TABLE, SegmentBuilder, SegmentState
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage, Tables
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, Tables, TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.sinks import ReadPart, take_over_archive
@@ -52,12 +52,12 @@ def object_files(config: ArchiveConfig) -> list[Path]:
     return sorted(Path(config.objects).rglob("*.batches"))
 
 
-def take_over(tables: Tables, archive: str, now_ms: Callable[[], int], source_cluster_id: str = CLUSTER_ID) -> OffsetMapOwner:
+def take_over(tables: Tables, archive: str, now_ms: Callable[[], int], source_cluster_id: str = CLUSTER_ID) -> LedgerOwner:
     """Return the next owner of the table, or the first one of a new table."""
-    owner = OffsetMapOwner.take_over(
+    owner = LedgerOwner.take_over(
         tables,
         layout=ARCHIVE_LAYOUT,
-        mirror=archive,
+        name=archive,
         source_cluster_id=source_cluster_id,
         target_cluster_id="archive",
         run=RunIdentity.of_this_process(),
@@ -88,7 +88,7 @@ class ArchiveOfTest:
         self.config, self.now_ms = config, now_ms
         self.source_cluster_id = source_cluster_id
         self.store = ObjectStore.open(config.objects, config.storage_options)
-        storage = MirrorStorage(config.table_location)
+        storage = TableStorage(config.table_location)
         self.archive_owner = take_over_archive(
             storage,
             self.store,
@@ -157,7 +157,7 @@ class ArchiveOfTest:
 
     def describe(self, *topics: TopicDescription) -> None:
         """Record topics beside the objects and in the table, as a run does."""
-        described = ArchivedTopics.of(MirrorStorage(self.config.table_location))
+        described = ArchivedTopics.of(TableStorage(self.config.table_location))
         TopicObjects(self.store, self.owner.map_id).record(topics, at_ms=self.now_ms, history=described.seen)
         described.record(topics, run_epoch=1, micro_batch=1, at_ms=self.now_ms)
 
@@ -205,7 +205,7 @@ class SmallArchive:
         self.objects = folder / "objects"
         self.tables = folder / "tables"
         self.rows: list[DecidedSegment] = []
-        self._owner: OffsetMapOwner | None = None
+        self._owner: LedgerOwner | None = None
         self._decision = 0
 
     @property

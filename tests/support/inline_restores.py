@@ -18,7 +18,7 @@ from tests.support.record_batches import batch, record
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.restore.dry_run import RestoreDryRun, dry_run
@@ -49,7 +49,7 @@ class InlineRestores:
         self.describe({"retention.ms": str(WEEK_MS), "retention.bytes": "-1", "cleanup.policy": "delete"})
 
     def describe(self, configs: Mapping[str, str]) -> None:
-        topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
+        topics = ArchivedTopics.of(TableStorage(self.archive.config.table_location))
         descriptions = [
             TopicDescription(topic=source.topic, topic_id=source.topic_id, partitions=count, configs=configs)
             for source, count in ((ORDERS, 2), (PAYMENTS, 1))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
 
@@ -45,15 +45,13 @@ def segment(source: SourcePartition, start: int, end: int, at_ms: int | None, ki
     return DecidedSegment(segment, SlotTxn("m-0", 1, 1))
 
 
-def take_over(tables: str, run: RunIdentity = RUN) -> OffsetMapOwner:
-    owner = OffsetMapOwner.take_over(
-        tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: NOW_MS
-    )
+def take_over(tables: str, run: RunIdentity = RUN) -> LedgerOwner:
+    owner = LedgerOwner.take_over(tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: NOW_MS)
     owner.settle()
     return owner
 
 
-def decide(owner: OffsetMapOwner, *rows: DecidedSegment) -> None:
+def decide(owner: LedgerOwner, *rows: DecidedSegment) -> None:
     owner.next_decision()
     owner.decide(rows, highest_slot=0)
     owner.settle()

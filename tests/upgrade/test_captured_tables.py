@@ -25,11 +25,10 @@ from tests.upgrade.contents import (
 
 from shallow_mirror.archive_reading.lookup import ArchiveReader
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs import Quarantine, positions_as_of
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.rows.table_layout import TableLayout
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, MirrorStorage
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, OFFSET_MAP_LAYOUT, TableLayout, TableStorage
 from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.streaming.planning.offset_planning import parse_stream_offset
 from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition
@@ -42,14 +41,14 @@ FORMATS = (
 FAR_FUTURE_MS = 4_000_000_000_000
 
 
-def take_over(folder: Path, mirror: str, layout: TableLayout) -> OffsetMapOwner:
-    snapshot = MirrorStorage(str(folder)).decisions(layout).snapshot()
+def take_over(folder: Path, mirror: str, layout: TableLayout) -> LedgerOwner:
+    snapshot = TableStorage(str(folder)).decisions(layout).snapshot()
     assert snapshot is not None
     clusters = {side: snapshot.properties[f"shallow_mirror.{side}_cluster_id"] for side in ("source", "target")}
-    return OffsetMapOwner.take_over(
+    return LedgerOwner.take_over(
         str(folder),
         layout=layout,
-        mirror=mirror,
+        name=mirror,
         source_cluster_id=clusters["source"],
         target_cluster_id=clusters["target"],
         run=RUN,
@@ -75,7 +74,7 @@ def test_the_files_of_the_mirror_the_archive_and_the_restore_are_accepted(captur
 def test_it_takes_the_tables_over_as_the_next_run_with_the_same_positions(
     captured: Captured, mirror: str, tables: str, layout: TableLayout
 ) -> None:
-    before = MirrorStorage(str(captured.folder / tables)).best_effort_tables().read("runs", ())
+    before = TableStorage(str(captured.folder / tables)).best_effort_tables().read("runs", ())
     owner = take_over(captured.folder / tables, mirror, layout)
     assert owner.run_epoch == max(row["run_epoch"] for row in before) + 1
     assert owner.unsettled() == ()
@@ -130,7 +129,7 @@ def test_todays_planner_reads_the_spark_checkpoint(captured: Captured, tables: s
 
 
 def test_what_operators_have_done_is_still_there(captured: Captured) -> None:
-    storage = MirrorStorage(str(captured.folder / MIRROR_TABLES))
+    storage = TableStorage(str(captured.folder / MIRROR_TABLES))
     assert Controls.open(storage).paused().keys() == {NARROW}
     (entry,) = Quarantine.open(storage, mirror=MIRROR).entries()
     assert (entry.segment.source.topic, entry.is_released) == (NARROW, False)
@@ -147,7 +146,7 @@ def test_a_record_is_read_from_an_archived_object(captured: Captured) -> None:
 
 def test_nothing_in_the_captured_files_names_the_machine(captured: Captured) -> None:
     hosts: set[Any] = {
-        row["host"] for row in MirrorStorage(str(captured.folder / MIRROR_TABLES)).best_effort_tables().read("runs", ())
+        row["host"] for row in TableStorage(str(captured.folder / MIRROR_TABLES)).best_effort_tables().read("runs", ())
     }
     assert hosts == {"mirror-host"}
     for file in captured.folder.rglob("*"):

@@ -18,7 +18,7 @@ from tests.fakes.strict_broker import StrictCluster
 from tests.support.record_batches import marker, view
 
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs import QuarantinedBatch, QuarantineTable
 from shallow_mirror.checkpoints.rows import SegmentBuilder
 from shallow_mirror.checkpoints.rows.schema import table_uri
@@ -66,9 +66,9 @@ class Mirrored:
             **self._settings,
         }
         self.config = MirrorConfig.from_document(self.document, folder=self._folder)
-        self.owner = OffsetMapOwner.take_over(
+        self.owner = LedgerOwner.take_over(
             self.config.tables,
-            mirror="m",
+            name="m",
             source_cluster_id=self.source.cluster_id,
             target_cluster_id=self.target.cluster_id,
             run=RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000),

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from shallow_mirror.checkpoints.logs.runs.run_history import (
         MICRO_BATCHES_TABLE as MICRO_BATCHES_TABLE,
         MicroBatchObservation as MicroBatchObservation,
+        RunEnd as RunEnd,
         RunHistory as RunHistory,
+        recorded_run as recorded_run,
     )
     from shallow_mirror.checkpoints.logs.runs.verify_log import (
         FLUSH_S as FLUSH_S,

@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.ledger.commits import ATTEMPTS, read_back, read_
 from shallow_mirror.checkpoints.rows.migration_rows import MIGRATION, MIGRATION_TABLE, TAKEN_OVER, MigrationRow
 from shallow_mirror.checkpoints.rows.schema import PROPERTY_MIRROR, PROPERTY_WRITER
 from shallow_mirror.checkpoints.rows.table_layout import TableShape
-from shallow_mirror.checkpoints.tables.storage import MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import TableStorage
 from shallow_mirror.checkpoints.tables.table_protocol import TableSnapshot, TableWriter
 from shallow_mirror.errors import ConfigError, FencedError, OffsetMapConflictError, OutcomeUnknownError
 
@@ -31,7 +31,7 @@ class MigrationLog:
         self._migration = migration
 
     @classmethod
-    def open(cls, storage: MirrorStorage, migration: str) -> MigrationLog:
+    def open(cls, storage: TableStorage, migration: str) -> MigrationLog:
         return cls(storage.decisions(_SHAPE), migration)
 
     def rows(self) -> tuple[MigrationRow, ...]:

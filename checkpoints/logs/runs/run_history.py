@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -92,3 +93,32 @@ class RunHistory:
 
     def _append(self, row: RunRow) -> None:
         self._tables.append(RUNS_TABLE, RUNS.to_arrow([row]))
+
+
+@dataclass(slots=True)
+class RunEnd:
+    """How a run ended, as `runs` has it."""
+
+    outcome: str = "failed"
+
+
+@contextmanager
+def recorded_run(
+    tables: BestEffortTables,
+    run_epoch: int,
+    run: RunIdentity,
+    version: str,
+    outcome: str,
+    *,
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> Iterator[RunEnd]:
+    """Record an operator's command that has taken over: its start, and its end with the outcome that the block has set.
+
+    `outcome`: of a block that sets none, or that an error ended before it did.
+    """
+    history, end = RunHistory(tables, now_ms=now_ms), RunEnd(outcome)
+    history.run_started(run_epoch, run, version)
+    try:
+        yield end
+    finally:
+        history.run_ended(run_epoch, run, end.outcome)

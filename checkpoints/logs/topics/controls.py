@@ -29,7 +29,7 @@ from shallow_mirror.checkpoints.rows.paused_intervals import (
     paused_intervals,
     read_topic_states,
 )
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 from shallow_mirror.checkpoints.tables.table_location import Tables
 
 CONTROLS_TABLE = "controls"
@@ -80,8 +80,8 @@ class Controls:
         self._rows, self._now_ms = rows, now_ms
 
     @classmethod
-    def open(cls, storage: MirrorStorage | Tables) -> Self:
-        return cls(MirrorStorage.of(storage).durable_table(CONTROLS_TABLE, CONTROLS))
+    def open(cls, storage: TableStorage | Tables) -> Self:
+        return cls(TableStorage.of(storage).durable_table(CONTROLS_TABLE, CONTROLS))
 
     def add(self, action: ControlAction, topics: Sequence[str]) -> None:
         """Add a row for each topic; on the disk when it returns."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shallow_mirror.checkpoints.rows.codec import Inline, Int32, TimeMs, row_codec
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 
 CREATED_TOPICS_TABLE = "created_topics"
 
@@ -44,7 +44,7 @@ class CreatedTopicsTable:
         self._table = table
 
     @classmethod
-    def of(cls, storage: MirrorStorage) -> CreatedTopicsTable:
+    def of(cls, storage: TableStorage) -> CreatedTopicsTable:
         return cls(storage.durable_table(CREATED_TOPICS_TABLE, CREATED_TOPICS))
 
     def record(self, topics: Iterable[CreatedTopic], *, run_epoch: int, at_ms: int) -> None:

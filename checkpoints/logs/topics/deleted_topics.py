@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shallow_mirror.checkpoints.rows.codec import Int32, TimeMs, row_codec
-from shallow_mirror.checkpoints.tables.storage import DurableTable, MirrorStorage
+from shallow_mirror.checkpoints.tables.storage import DurableTable, TableStorage
 
 ARCHIVE_DELETED_TOPICS_TABLE = "archive_deleted_topics"
 DELETED_TOPICS_TABLE = "deleted_topics"
@@ -40,11 +40,11 @@ class DeletedTopicsTable:
         self._table = table
 
     @classmethod
-    def of_archive(cls, storage: MirrorStorage) -> DeletedTopicsTable:
+    def of_archive(cls, storage: TableStorage) -> DeletedTopicsTable:
         return cls(storage.durable_table(ARCHIVE_DELETED_TOPICS_TABLE, DELETED_TOPICS))
 
     @classmethod
-    def of_mirror(cls, storage: MirrorStorage) -> DeletedTopicsTable:
+    def of_mirror(cls, storage: TableStorage) -> DeletedTopicsTable:
         return cls(storage.durable_table(DELETED_TOPICS_TABLE, DELETED_TOPICS))
 
     def since_ms(self) -> dict[TopicIncarnation, int]:

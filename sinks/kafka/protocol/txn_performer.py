@@ -28,7 +28,7 @@ from shallow_mirror.broker.produce.txn import (
     end_txn,
     init_producer_id,
 )
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import OlderTablesError, RetriableError, TransactionBlockedError
 from shallow_mirror.plurals import counted
@@ -87,7 +87,7 @@ class TxnPerformer:
 
     def __init__(
         self,
-        owner: OffsetMapOwner,
+        owner: LedgerOwner,
         target: Cluster,
         *,
         transaction_timeout_ms: int,
@@ -401,7 +401,7 @@ class TxnPerformer:
 
 
 def recover(
-    owner: OffsetMapOwner,
+    owner: LedgerOwner,
     performer: TxnPerformer,
     *,
     mirror: str,

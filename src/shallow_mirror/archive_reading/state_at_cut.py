@@ -32,7 +32,7 @@ from shallow_mirror.checkpoints.ledger import (
     of_partition,
 )
 from shallow_mirror.checkpoints.rows import SegmentState
-from shallow_mirror.checkpoints.tables import Comparison, Condition, MirrorStorage, ms_of
+from shallow_mirror.checkpoints.tables import Comparison, Condition, TableStorage, ms_of
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store import ObjectStore
 from shallow_mirror.types import IsolationLevel, SourcePartition
@@ -318,7 +318,7 @@ def _key(batches: SegmentBatches, i: int) -> tuple[int, int, int]:
 
 
 def described_topics(
-    storage: MirrorStorage, decided: RestoreRanges, *, time_ms: int | None, decision: int | None
+    storage: TableStorage, decided: RestoreRanges, *, time_ms: int | None, decision: int | None
 ) -> dict[str, TopicDescription]:
     """Return partitions and settings of each topic that is restored, as they were at the cut. Raises ConfigError without them.
 

@@ -21,15 +21,15 @@ def forget(
 
     It goes by topic id: another topic of the same name is not affected. A running mirror applies it with its next start.
     """
-    from shallow_mirror.checkpoints.tables import MirrorStorage
+    from shallow_mirror.checkpoints.tables import TableStorage
     from shallow_mirror.operations import forget as operation
 
     config = load_mirror(conf, "forget")
     with session_for(config, is_writing=is_applied) as spark:
         if is_applied:
-            storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+            storage = TableStorage.to_write(config.table_location, config.tables_writer, spark)
         else:
-            storage = MirrorStorage(config.table_location, spark)
+            storage = TableStorage(config.table_location, spark)
         gone = operation.forget(config, storage, topics, is_applied=is_applied)
     for entry in gone:
         print("\n".join(entry.sentences()))

@@ -17,7 +17,7 @@ from shallow_mirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from shallow_mirror.checkpoints.logs.topics import Controls
-    from shallow_mirror.checkpoints.tables import MirrorStorage
+    from shallow_mirror.checkpoints.tables import TableStorage
     from shallow_mirror.config import MirrorConfig
 
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of source topics.")]
@@ -61,7 +61,7 @@ def resume(conf: Conf, topics: Topics) -> None:
 def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Controls]:
     """Yield the table of controls. Raises ConfigError with every topic that the file does not include, or that does not exist."""
     from shallow_mirror.checkpoints.logs.topics import Controls
-    from shallow_mirror.checkpoints.tables import MirrorStorage
+    from shallow_mirror.checkpoints.tables import TableStorage
 
     config = load_mirror(conf, command)
     unknown = [topic for topic in topics if not config.topics.is_included(topic)]
@@ -73,14 +73,14 @@ def _controls(conf: Path, command: str, topics: Sequence[str]) -> Iterator[Contr
             ]
         )
     with session_for(config, is_writing=True) as spark:
-        storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+        storage = TableStorage.to_write(config.table_location, config.tables_writer, spark)
         controls = Controls.open(storage)
         state = controls.read()
         _require_topics(config, storage, [topic for topic in topics if topic not in state.not_copied])
         yield controls
 
 
-def _require_topics(config: MirrorConfig, storage: MirrorStorage, topics: Sequence[str]) -> None:
+def _require_topics(config: MirrorConfig, storage: TableStorage, topics: Sequence[str]) -> None:
     """Raise ConfigError with the topics that were never mirrored and that the source does not have; RetriableError.
 
     The source is asked only about topics that the offset map does not have, so that the others can be paused while it is down.

@@ -24,13 +24,13 @@ All = Annotated[bool, typer.Option("--all", help="Include batches that were rele
 def quarantine_list(conf: MirrorOrRestore, is_all: All = False, as_json: AsJson = False) -> None:
     """List the batches in quarantine with the reason and the remedy of each."""
     from shallow_mirror.checkpoints.logs import Quarantine
-    from shallow_mirror.checkpoints.tables import MirrorStorage
+    from shallow_mirror.checkpoints.tables import TableStorage
     from shallow_mirror.operations.quarantine import in_quarantine, show
     from shallow_mirror.operations.status_view import stdout_console
 
     config = load_mirror_or_restore(conf, "quarantine list")
     with session_for(config) as spark:
-        storage = MirrorStorage(config.table_location, spark)
+        storage = TableStorage(config.table_location, spark)
         batches = Quarantine.open(storage, mirror=config.mirror)
         entries = batches.entries() if is_all else in_quarantine(batches.entries(), storage)
     show(entries, stdout_console(), as_json=as_json)
@@ -44,12 +44,12 @@ def quarantine_export(
 ) -> None:
     """Write one file per batch with its bytes as the source sent them, and batches.jsonl with a line for each."""
     from shallow_mirror.checkpoints.logs import Quarantine
-    from shallow_mirror.checkpoints.tables import MirrorStorage
+    from shallow_mirror.checkpoints.tables import TableStorage
     from shallow_mirror.operations.quarantine import export, in_quarantine
 
     config = load_mirror_or_restore(conf, "quarantine export")
     with session_for(config) as spark:
-        storage = MirrorStorage(config.table_location, spark)
+        storage = TableStorage(config.table_location, spark)
         batches = Quarantine.open(storage, mirror=config.mirror)
         count = export(batches, batches.entries() if is_all else in_quarantine(batches.entries(), storage), folder)
     print(f"{counted(count, 'batch')} in {folder}")

@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, delete_outdated, record_pass
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, log_problem
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
+from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.offset_translation import CommitTranslator
@@ -34,7 +34,7 @@ TIDY_EVERY_PASSES = 200
 class GroupSyncer:
     """Sync all groups, pass by pass; what was translated once is not read from the map again. Not thread-safe."""
 
-    def __init__(self, config: MirrorConfig, storage: MirrorStorage, history: BestEffortTables) -> None:
+    def __init__(self, config: MirrorConfig, storage: TableStorage, history: BestEffortTables) -> None:
         """`storage`: of the map. `history`: where the positions of groups are recorded."""
         self._config, self._storage, self._history = config, storage, history
         self._groups = GroupOffsets(config, timeout_s=REQUEST_S)
@@ -106,7 +106,7 @@ class GroupSync(PassThread[GroupSyncPass]):
         self,
         config: MirrorConfig,
         interval_s: float,
-        storage: MirrorStorage,
+        storage: TableStorage,
         history: BestEffortTables,
         *,
         report: Callable[[Problem, int], None] = log_problem,

@@ -11,7 +11,7 @@ from typing import Any
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs import positions_as_of
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.groups.report import AsOf, GroupsReport
@@ -37,7 +37,7 @@ def sync_groups(
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
     is_wanted = _matches(pattern)
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     side, noted = ("target" if is_reverse else "source"), None
     if as_of is not None:

@@ -14,7 +14,7 @@ from shallow_mirror.broker.admin.access import Acl
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import TopicControls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import Deadline, request_deadline
@@ -120,7 +120,7 @@ def _forgotten_sentence(topics: Sequence[str]) -> str:
 
 def _require_clusters(passage: Passage) -> None:
     config = passage.mirror
-    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
+    offset_map = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror)
     source = reach(passage.origin, config.source_cluster_name, request_deadline()).cluster_id
     target = reach(passage.other, config.target_cluster_name, request_deadline()).cluster_id
     offset_map.require_clusters(source=source, target=target)

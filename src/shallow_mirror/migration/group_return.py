@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
 from shallow_mirror.groups.report import Group, GroupPartition, GroupsReport, Outcome, Step
@@ -79,7 +79,7 @@ def _with_equal_offsets(groups: tuple[Group, ...], config: MirrorConfig) -> tupl
     if not further:
         return groups
     translator = CommitTranslator(further, "source")
-    offset_map = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror)
+    offset_map = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror)
     add_rows(translator, offset_map, {commit.source.topic for commit in further}, 0)
     known = translator.lines()
 
@@ -127,7 +127,7 @@ def split(committed: Iterable[Committed], boundary: Mapping[TopicPartition, int]
 def _evaluated(groups: GroupOffsets, config: MirrorConfig, committed: list[Committed]) -> list[GroupPartition]:
     if not committed:
         return []
-    storage = MirrorStorage(config.table_location)
+    storage = TableStorage(config.table_location)
     offset_map, forgotten = OffsetMap.open(storage, mirror=config.mirror), Controls.open(storage).read().forgotten
     groups.require(groups.origin, offset_map)
     groups.require(groups.other, offset_map)

@@ -16,7 +16,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.clients import BatchConsumer
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
@@ -124,7 +124,7 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
 
 def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartition, list[Copied]]:
     """Return the copies that a mirror has written to target topics, also those of an unsettled decision."""
-    storage = MirrorStorage(config.table_location)
+    storage = TableStorage(config.table_location)
     if storage.offset_map.snapshot() is None:
         return {}
     offset_map = OffsetMap.open(storage, mirror=config.mirror)

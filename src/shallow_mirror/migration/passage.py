@@ -13,7 +13,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin.access import Acl, AclClient, AclEffect, AclOperation, PatternKind, ResourceKind, ResourcePattern
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
@@ -131,7 +131,7 @@ class Passage:
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         """Return the settled positions of the mirror, by partition of the origin."""
-        positions = OffsetMap.open(MirrorStorage(self.mirror.table_location), mirror=self.mirror.mirror).positions()
+        positions = OffsetMap.open(TableStorage(self.mirror.table_location), mirror=self.mirror.mirror).positions()
         ids = self._groups.topic_ids(self.topics())
         return {
             source.topic_partition: MappedEnd(position.offset, position.target_end)
@@ -282,7 +282,7 @@ class Passage:
 
     @staticmethod
     def _controls(config: MirrorConfig) -> Controls:
-        return Controls.open(MirrorStorage.to_write(config.table_location, config.tables_writer))
+        return Controls.open(TableStorage.to_write(config.table_location, config.tables_writer))
 
 
 def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorRun | None:
@@ -290,7 +290,7 @@ def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorR
 
     `since_registration`: also None if it is the command that registered its positions.
     """
-    if MirrorStorage(config.table_location).offset_map.snapshot() is None:
+    if TableStorage(config.table_location).offset_map.snapshot() is None:
         return None
     run = read_run(config)
     if run is None or (since_registration and (run.outcome or "").startswith("migrate")):

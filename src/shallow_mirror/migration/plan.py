@@ -11,7 +11,7 @@ from typing import Any
 
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import MigrationLog
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.deadline import request_deadline
 from shallow_mirror.migration.blockers import notes_of
@@ -98,7 +98,7 @@ class MigrationPlan:
 def plan_migration(files: MigrationFiles, clock: Callable[[], float] = time.monotonic) -> MigrationPlan:
     """Return the plan. Changes nothing. Raises ConfigError, RetriableError (a cluster does not answer)."""
     config = files.config
-    rows = MigrationLog.open(MirrorStorage(config.table_location), config.migration).rows()
+    rows = MigrationLog.open(TableStorage(config.table_location), config.migration).rows()
     state = state_of(rows, [wave.name for wave in config.waves])
     waves = []
     for wave in config.waves:
@@ -193,7 +193,7 @@ def _measure(passage: Passage, clock: Callable[[], float]) -> tuple[Measured, li
 
 def _mapped_rows(passage: Passage) -> Iterator[MappedRow]:
     """Yield the settled rows of the topics as they are now; of older ones of the same names nothing is compared."""
-    offset_map = OffsetMap.open(MirrorStorage(passage.mirror.table_location), mirror=passage.mirror.mirror)
+    offset_map = OffsetMap.open(TableStorage(passage.mirror.table_location), mirror=passage.mirror.mirror)
     listed = passage.origin.metadata(list(passage.topics()), request_deadline()).topics
     ids = {name: topic.topic_id for name, topic in listed.items()}
     columns = ["source_topic", "source_topic_id", "source_partition", "source_start", "source_end", "target_end", "size_bytes"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.migration_config import WaveSettings
 from shallow_mirror.deadline import request_deadline
@@ -74,7 +74,7 @@ def _table_problems(config: MirrorConfig) -> Iterator[str]:
 
     Writes a probe to an object store, and deletes it again.
     """
-    MirrorStorage.to_write(config.table_location, config.tables_writer).require_conditional_writes()
+    TableStorage.to_write(config.table_location, config.tables_writer).require_conditional_writes()
     if config.table_location.is_object_store:
         return
     for setting, path in (("tables", Path(config.tables)), ("checkpoint", Path(config.checkpoint))):

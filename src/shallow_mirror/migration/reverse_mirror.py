@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from shallow_mirror import routing
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -22,9 +22,9 @@ START_MS = 120_000
 
 def reverse_positions(config: MirrorConfig) -> dict[TopicPartition, int]:
     """Return the positions of a reverse mirror; none before it has a map."""
-    if MirrorStorage(config.table_location).offset_map.snapshot() is None:
+    if TableStorage(config.table_location).offset_map.snapshot() is None:
         return {}
-    positions = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror).positions()
+    positions = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions()
     return {source.topic_partition: position.offset for source, position in positions.items()}
 
 
@@ -58,7 +58,7 @@ def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int
         )
     if not present.keys() >= starts.keys():
         _register(config, starts)
-    controls = Controls.open(MirrorStorage.to_write(config.table_location, config.tables_writer))
+    controls = Controls.open(TableStorage.to_write(config.table_location, config.tables_writer))
     if new := [topic for topic in topics if topic not in controls.read().received]:
         controls.add("receive", new)
 
@@ -66,7 +66,7 @@ def register_positions(config: MirrorConfig, starts: Mapping[TopicPartition, int
 def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> None:
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "migrate", deadline, spark=None) as session:
-        session.recover(config.mirror, deadline)
+        session.recover(deadline)
         assert session.source is not None, "a mirror reads a cluster"
         listed = session.source.metadata(sorted({name.topic for name in starts}), deadline).topics
         ids = {name: topic.topic_id for name, topic in listed.items() if topic.error_code == 0}
@@ -84,4 +84,4 @@ def _register(config: MirrorConfig, starts: Mapping[TopicPartition, int]) -> Non
         )
         if rows:
             session.register(rows, deadline)
-        session.outcome = "migrate: positions registered"
+        session.end.outcome = "migrate: positions registered"

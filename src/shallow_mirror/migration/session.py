@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
 from shallow_mirror.checkpoints.rows import ENDED
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError
 from shallow_mirror.migration.conductor import WaveConductor
@@ -50,7 +50,7 @@ class Aborted:
 
 def read_state(files: MigrationFiles) -> MigrationState:
     """Return the state of the migration. Raises ConfigError, OffsetMapConflictError."""
-    log = MigrationLog.open(MirrorStorage(files.config.table_location), files.config.migration)
+    log = MigrationLog.open(TableStorage(files.config.table_location), files.config.migration)
     return state_of(log.rows(), [wave.name for wave in files.config.waves])
 
 
@@ -226,7 +226,7 @@ def _is_alive(pid: int) -> bool:
 @contextmanager
 def owned(files: MigrationFiles, state: MigrationState, options: Options) -> Iterator[MigrationOwner]:
     """Own the migration for the block; its end is recorded unless the process is killed or fenced."""
-    storage = MirrorStorage(files.config.table_location)
+    storage = TableStorage(files.config.table_location)
     storage.require_conditional_writes()
     log = MigrationLog.open(storage, files.config.migration)
     owner = log.take_over(RunIdentity.of_this_process(), files.fingerprint, options.clock.now_ms)

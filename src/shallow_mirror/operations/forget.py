@@ -15,7 +15,7 @@ from shallow_mirror.broker.cluster import REACH_MS, gone_topics, reach
 from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs import undescribed_entries
 from shallow_mirror.checkpoints.logs.topics import Controls, TopicControls, TopicIncarnation
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
@@ -50,7 +50,7 @@ class GoneTopic:
         return [*lines, *(f"  {kept}" for kept in self.keeps)]
 
 
-def forget(config: MirrorConfig, storage: MirrorStorage, names: Sequence[str], *, is_applied: bool) -> list[GoneTopic]:
+def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *, is_applied: bool) -> list[GoneTopic]:
     """Return the topics of these names that are gone; with `is_applied` close what concerns them.
 
     Both clusters are asked now. Raises ConfigError with every name that is not gone, was never mirrored or is forgotten already,

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from shallow_mirror.checkpoints.logs import Quarantine, QuarantineEntry
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.errors import ConfigError, OffsetMapConflictError
 from shallow_mirror.plurals import counted
 
@@ -57,7 +57,7 @@ class Selection:
         return at_offset
 
 
-def in_quarantine(entries: Sequence[QuarantineEntry], storage: MirrorStorage) -> list[QuarantineEntry]:
+def in_quarantine(entries: Sequence[QuarantineEntry], storage: TableStorage) -> list[QuarantineEntry]:
     """Return the entries that are in quarantine now: not released, and not of topics that the operator has forgotten."""
     forgotten = Controls.open(storage).read().forgotten
     return [entry for entry in entries if not entry.is_released and not forgotten.has(entry.segment.source)]

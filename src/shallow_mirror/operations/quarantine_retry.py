@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from shallow_mirror.checkpoints.logs import Quarantine, QuarantinedBatch, QuarantineEntry
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
@@ -49,7 +49,7 @@ def retry(
     Raises ConfigError (such a run, nothing at that offset, a target topic that was recreated), RecoverNeededError, FencedError,
     OutcomeUnknownError, OffsetMapConflictError (the table has lost a batch), RetriableError.
     """
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     quarantine = Quarantine.open(storage, mirror=config.mirror)
     if not in_quarantine(selection.entries(quarantine), storage):
         return ReleaseResult()
@@ -57,14 +57,14 @@ def retry(
         _require_stopped(config, spark)
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "quarantine retry", deadline, spark=spark, observer=observer) as session:
-        session.recover(config.mirror, deadline)
-        releaser = Releaser(session.single_slot(config, observer), _QuarantineSlot(config, session, observer).fill)
+        session.recover(deadline)
+        releaser = Releaser(session.single_slot(), _QuarantineSlot(config, session).fill)
         # Opened again: another retry may have released batches until the take-over.
         _release_all(releaser, storage, config.mirror, selection)
         session.owner.settle()
         released = releaser.released
         counts = f"{counted(released.batch_count, 'batch')} released, {len(released.refused)} refused again"
-        session.outcome = f"quarantine retry: {counts}"
+        session.end.outcome = f"quarantine retry: {counts}"
     return released
 
 
@@ -77,7 +77,7 @@ def _require_stopped(config: MirrorConfig | RestoreConfig, spark: Any) -> None:
         )
 
 
-def _release_all(releaser: Releaser, storage: MirrorStorage, mirror: str, selection: Selection) -> None:
+def _release_all(releaser: Releaser, storage: TableStorage, mirror: str, selection: Selection) -> None:
     quarantine = Quarantine.open(storage, mirror=mirror)
     for entries in _rounds(in_quarantine(selection.entries(quarantine), storage)):
         batches = [quarantine.batch(entry) for entry in entries]
@@ -89,10 +89,9 @@ def _release_all(releaser: Releaser, storage: MirrorStorage, mirror: str, select
 class _QuarantineSlot:
     """Fills a slot with batches of the quarantine, as a task does with those of the source."""
 
-    def __init__(self, config: MirrorConfig | RestoreConfig, session: OperatorSession, observer: Observer) -> None:
+    def __init__(self, config: MirrorConfig | RestoreConfig, session: OperatorSession) -> None:
         self._config = config
         self._session = session
-        self._observer = observer
         self._stamping = LogAppendTimeTopics()
 
     def fill(self, batches: Sequence[QuarantinedBatch], decision: int, deadline: Deadline) -> SlotResult:
@@ -108,14 +107,13 @@ class _QuarantineSlot:
     def _job(
         self, batches: Sequence[QuarantinedBatch], positions: Mapping[SourcePartition, int], decision: int, deadline: Deadline
     ) -> KafkaSlotJob:
-        config, session = self._config, self._session
-        template = KafkaSlotJob.template(config, map_id=session.owner.map_id, run_id=session.run.run_id, observer=self._observer)
+        template = self._session.job_template()
         return replace(
             template,
             decision=decision,
             routes={batches[0].source.topic: self._route(batches[0].target, deadline)},
             positions=positions,
-            target_ends=target_ends_of(session.owner.positions().values()),
+            target_ends=target_ends_of(self._session.owner.positions().values()),
             time_left_ms=template.transaction_timeout_ms * TASK_SHARE,
             quarantine=UNLIMITED_QUARANTINE,
         )

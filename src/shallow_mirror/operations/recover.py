@@ -166,8 +166,8 @@ def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError
     """
     deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
     with open_operator_session(config, "recover", deadline, spark=spark, accepted_version=older.version) as session:
-        session.recover(config.mirror, deadline)
-        session.outcome = f"recover: continues from older tables, whose newest decision was {older.known}"
+        session.recover(deadline)
+        session.end.outcome = f"recover: continues from older tables, whose newest decision was {older.known}"
 
 
 def _report(target: Cluster, decided: DecidedTxn, rows: Sequence[DecidedSegment], map_id: str, deadline: Deadline) -> SlotReport:
@@ -215,5 +215,5 @@ def resolve(
     chosen = {report.decided.txn: fate for slot, report in undecided.items() if not slots or slot in slots}
     deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
     with open_operator_session(config, "recover", deadline, spark=spark) as session:
-        session.recover(config.mirror, deadline, chosen)
-        session.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"
+        session.recover(deadline, chosen)
+        session.end.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"

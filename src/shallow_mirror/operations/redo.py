@@ -20,9 +20,9 @@ from shallow_mirror import routing
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap, Position, rows_from_arrow, schema_of
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.config.values import TASK_SHARE
 from shallow_mirror.deadline import Deadline
@@ -32,7 +32,7 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.sinks import Observer, SlotResult, observe_nothing
 from shallow_mirror.sinks.kafka import SINGLE_SLOT
 from shallow_mirror.sinks.kafka.targets import TargetTopics, first_rows
-from shallow_mirror.sinks.kafka.writers import KafkaSlotJob, KafkaSlotTarget, target_ends_of
+from shallow_mirror.sinks.kafka.writers import KafkaSlotTarget, target_ends_of
 from shallow_mirror.sinks.slots import CheckedReadingFactory, DirectReadingFactory, ReadingLimits, SlotInput, fill_slot
 from shallow_mirror.streaming.planning import LogEnds, PlannerConfig, SourceOffsets, offset_planning
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, PlannedRange, SegmentKind, SourcePartition, TopicPartition
@@ -87,11 +87,11 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
     """
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with open_operator_session(config, "redo", deadline, spark=spark, observer=observer) as session:
-        session.recover(config.mirror, deadline)
-        copy = _Copy(config, request, session, observer)
+        session.recover(deadline)
+        copy = _Copy(config, request, session)
         was_done = not copy.run(deadline)
         session.owner.settle()
-        session.outcome = "redo: done"
+        session.end.outcome = "redo: done"
     segments = [
         row.segment for row in rows_from_arrow(OffsetMap.open(config.table_location, spark, mirror=config.mirror).settled_rows())
     ]
@@ -150,22 +150,21 @@ def _is_copied(config: MirrorConfig, topic: str) -> bool:
         return False
     if config.table_location.is_read_by_spark:
         return True  # there is no session yet: the name of another topic is always possible
-    return listed.topic_id not in Controls.open(MirrorStorage(config.table_location)).read().forgotten.topic_ids
+    return listed.topic_id not in Controls.open(TableStorage(config.table_location)).read().forgotten.topic_ids
 
 
 class _Copy:
-    def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession, observer: Observer) -> None:
+    def __init__(self, config: MirrorConfig, request: RedoRequest, session: OperatorSession) -> None:
         self._config = config
         self._request = request
         self._session = session
-        self._observer = observer
         assert session.source is not None, "a mirror reads a cluster"
         self._source_cluster = session.source
         self._offsets = SourceOffsets(PlannerConfig.of_mirror(config), session.source)
 
     def run(self, deadline: Deadline) -> bool:
         """Copy what is left of the range. Return False when that is nothing."""
-        owner, slot = self._session.owner, self._session.single_slot(self._config, self._observer)
+        owner, slot = self._session.owner, self._session.single_slot()
         copied = self._position(owner)
         if copied is not None and copied[1].offset >= self._request.end:
             return False
@@ -190,7 +189,7 @@ class _Copy:
             _log.info("redo: %s up to offset %d", self._request.topic_partition, owner.positions()[source].offset)
         return True
 
-    def _position(self, owner: OffsetMapOwner) -> tuple[SourcePartition, Position] | None:
+    def _position(self, owner: LedgerOwner) -> tuple[SourcePartition, Position] | None:
         name = self._request.topic_partition
         return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
 
@@ -211,7 +210,7 @@ class _Copy:
             )
         return source
 
-    def _targets(self, owner: OffsetMapOwner, deadline: Deadline) -> TargetTopics:
+    def _targets(self, owner: LedgerOwner, deadline: Deadline) -> TargetTopics:
         source, target, topic = self._source_cluster, self._session.target, self._request.topic_partition.topic
         targets = TargetTopics(
             self._config, source, target, positions=owner.positions(), route=lambda _: self._request.target_topic
@@ -228,9 +227,7 @@ class _Copy:
 
     def _fill(self, planned: PlannedRange, targets: TargetTopics, decision: int, deadline: Deadline) -> SlotResult:
         owner, source, target = self._session.owner, self._source_cluster, self._session.target
-        template = KafkaSlotJob.template(
-            self._config, map_id=owner.map_id, run_id=self._session.run.run_id, observer=self._observer
-        )
+        template = self._session.job_template()
         all_positions: Mapping[SourcePartition, Position] = owner.positions()
         positions = {planned.source: all_positions[planned.source].offset}
         job = replace(

@@ -24,7 +24,7 @@ from shallow_mirror.checkpoints.logs import GroupSyncPass, last_pass, undescribe
 from shallow_mirror.checkpoints.logs.runs import CountedProblem, read_problems, run_history
 from shallow_mirror.checkpoints.logs.topics import Controls, is_closed
 from shallow_mirror.checkpoints.rows import FILLER_COLUMNS, TopicOffsets, preserved_topics, recorded_fillers, topics_with_offsets
-from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, MirrorStorage, ms_of
+from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, TableStorage, ms_of
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.config.restore_changes import accepted_changes, refused_changes
 from shallow_mirror.deadline import Deadline
@@ -167,7 +167,7 @@ def gather_status(
     Raises ConfigError when the mirror never ran, or the tables are another mirror's; OffsetMapConflictError when the offset
     map is damaged.
     """
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     tables = storage.best_effort_tables()
     restore = _restore_status(config, storage) if isinstance(config, RestoreConfig) else None
@@ -274,7 +274,7 @@ class _RestoreStatus:
     paused_retention: tuple[str, ...]
 
 
-def _restore_status(config: RestoreConfig, storage: MirrorStorage) -> _RestoreStatus:
+def _restore_status(config: RestoreConfig, storage: TableStorage) -> _RestoreStatus:
     decided = RestoreRangesTable.of(storage).read()
     if decided is None:
         return _RestoreStatus(starts={}, ends={}, changed_settings=(), paused_retention=())
@@ -287,7 +287,7 @@ def _restore_status(config: RestoreConfig, storage: MirrorStorage) -> _RestoreSt
     )
 
 
-def _paused_retention(config: RestoreConfig, storage: MirrorStorage) -> tuple[str, ...]:
+def _paused_retention(config: RestoreConfig, storage: TableStorage) -> tuple[str, ...]:
     """Return the target topics whose retention the restore has paused, as they are now; none where the target does not answer."""
     recorded = RestoredTopicsTable.of(storage).read().values()
     with closing(Cluster(config.target.client)) as cluster:
@@ -308,7 +308,7 @@ def _current_start(
 
 def read_run(config: MirrorConfig | RestoreConfig, spark: Any = None) -> RunStatus | None:
     """Return the run that took over the map last. Raises as `gather_status`."""
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     recorded = OffsetMap.open(storage, mirror=config.mirror).recorded()
     return None if recorded is None else run_status(storage.best_effort_tables(), recorded)
 

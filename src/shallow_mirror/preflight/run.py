@@ -15,7 +15,7 @@ from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import MICRO_BATCHES_TABLE
 from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS, Controls
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.operations.status import run_status
@@ -83,7 +83,7 @@ def start_problems(
 def _opened(config: MirrorConfig, spark: Any, clock: Callable[[], float]) -> Iterator[_Preflight]:
     source, target = Cluster(config.source.client, clock=clock), Cluster(config.target.client, clock=clock)
     with closing(source), closing(target):
-        yield _Preflight(config, MirrorStorage(config.table_location, spark), source, target, clock)
+        yield _Preflight(config, TableStorage(config.table_location, spark), source, target, clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class _Topics:
 
 class _Preflight:
     def __init__(
-        self, config: MirrorConfig, storage: MirrorStorage, source: Cluster, target: Cluster, clock: Callable[[], float]
+        self, config: MirrorConfig, storage: TableStorage, source: Cluster, target: Cluster, clock: Callable[[], float]
     ) -> None:
         self._config, self._storage, self._clock = config, storage, clock
         self._source, self._target = source, target

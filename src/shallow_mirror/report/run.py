@@ -10,7 +10,7 @@ from typing import Any
 from shallow_mirror.checkpoints import OffsetMap, Position
 from shallow_mirror.checkpoints.logs.runs import read_problems, run_history
 from shallow_mirror.checkpoints.logs.topics import Controls
-from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import BestEffortTables, Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.status import gather_status
@@ -39,7 +39,7 @@ def write_report(
 def gather_content(
     config: MirrorConfig | RestoreConfig, *, topic: str | None = None, partition: int | None = None, spark: Any = None
 ) -> ReportContent:
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     tables = storage.best_effort_tables()
     recorded = offset_map.recorded()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shallow_mirror.checkpoints.logs import SchemaImports, UnfinishedImport
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig, SchemaSettings
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import listed
@@ -87,9 +87,9 @@ def copy_schemas(config: MirrorConfig, *, is_applied: bool = False, spark: Any =
     """
     with open_registries(config) as (source, target):
         storage = (
-            MirrorStorage.to_write(config.table_location, config.tables_writer, spark)
+            TableStorage.to_write(config.table_location, config.tables_writer, spark)
             if is_applied
-            else MirrorStorage(config.table_location, spark)
+            else TableStorage(config.table_location, spark)
         )
         history = SchemaImports.open(storage, target.url)
         return copy_between(source, target, config, history, is_applied=is_applied)

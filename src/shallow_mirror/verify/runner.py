@@ -15,7 +15,7 @@ from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges, Resto
 from shallow_mirror.checkpoints.logs import Quarantine, QuarantineTable
 from shallow_mirror.checkpoints.logs.runs import FLUSH_S
 from shallow_mirror.checkpoints.logs.topics import Controls, ForgottenTopics
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, RestoreConfig, exclude_own_targets
 from shallow_mirror.config.restore_changes import require_same_restore, unfinished_partitions
 from shallow_mirror.config.restore_config import Cut
@@ -62,7 +62,7 @@ def verify_mirror(
     too large to be opened); what was verified until then is kept.
     """
     options = VerifyOptions(is_deep=is_deep, range_bytes=range_bytes or RANGE_FETCHES * config.read.fetch_bytes, flush_s=flush_s)
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     level, fetch_bytes = config.read.isolation_level, config.read.fetch_bytes
     with (
@@ -118,8 +118,8 @@ def verify_restore(
     """
     fetch_bytes = config.read.fetch_bytes
     options = VerifyOptions(is_deep=is_deep, range_bytes=RANGE_FETCHES * fetch_bytes, flush_s=flush_s)
-    storage = MirrorStorage(config.table_location, spark)
-    archive_storage = MirrorStorage(config.archive_table_location, spark)
+    storage = TableStorage(config.table_location, spark)
+    archive_storage = TableStorage(config.archive_table_location, spark)
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     decided = RestoreRangesTable.of(storage).read()
     if decided is None:

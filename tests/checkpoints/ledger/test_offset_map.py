@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.checkpoints.map_rows import lose, once, run_of
 
 from shallow_mirror.checkpoints import DecidedSegment, Removal, table_properties
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, Recorded, commits, version_of
+from shallow_mirror.checkpoints.ledger import LedgerOwner, Recorded, commits, version_of
 from shallow_mirror.checkpoints.ledger.commit_metadata import is_settled
 from shallow_mirror.checkpoints.ledger.offset_map import OffsetMap
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, PROPERTY_SCHEMA_VERSION, properties_of_new_map
@@ -38,16 +38,16 @@ TARGET = TargetPartition("orders", "tgttgttgttgttgttgttgtA", 0)
 TXN = SlotTxn("m-0", 1000, 3)
 
 
-def take(tables: Path, name: str, **changes: Any) -> OffsetMapOwner:
+def take(tables: Path, run_id: str, **changes: Any) -> LedgerOwner:
     settings: dict[str, Any] = {
-        "mirror": "m", "source_cluster_id": "S", "target_cluster_id": "T", "run": run_of(name),
+        "name": "m", "source_cluster_id": "S", "target_cluster_id": "T", "run": run_of(run_id),
         "now_ms": lambda: 1_700_000_000_000,
     }  # fmt: skip
-    return OffsetMapOwner.take_over(str(tables), **(settings | changes))
+    return LedgerOwner.take_over(str(tables), **(settings | changes))
 
 
-def settled(tables: Path, name: str, **changes: Any) -> OffsetMapOwner:
-    owner = take(tables, name, **changes)
+def settled(tables: Path, run_id: str, **changes: Any) -> LedgerOwner:
+    owner = take(tables, run_id, **changes)
     owner.settle()
     return owner
 
@@ -70,7 +70,7 @@ def other(
     return DecidedSegment(Segment(source=source, source_start=start, source_end=end, kind=kind, target=target), txn)
 
 
-def decide(owner: OffsetMapOwner, *rows: DecidedSegment, highest_slot: int = 0) -> int:
+def decide(owner: LedgerOwner, *rows: DecidedSegment, highest_slot: int = 0) -> int:
     version = owner.next_decision()
     owner.decide(rows, highest_slot)
     return version
@@ -648,11 +648,14 @@ def test_a_fenced_run_does_not_compact(tmp_path: Path, monkeypatch: pytest.Monke
 # --- other tables
 
 
-@pytest.mark.parametrize("change", [{"mirror": "n"}, {"source_cluster_id": "X"}, {"target_cluster_id": "X"}])
-def test_a_map_of_another_mirror_or_cluster_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("change", "table_property"),
+    [("name", "mirror"), ("source_cluster_id", "source_cluster_id"), ("target_cluster_id", "target_cluster_id")],
+)
+def test_a_map_of_another_mirror_or_cluster_is_refused(tmp_path: Path, change: str, table_property: str) -> None:
     take(tmp_path, "one")
-    with pytest.raises(ConfigError, match=f"shallow_mirror.{next(iter(change))}"):
-        take(tmp_path, "two", **change)
+    with pytest.raises(ConfigError, match=f"shallow_mirror.{table_property}"):
+        take(tmp_path, "two", **{change: "X"})
 
 
 def test_every_difference_is_named_at_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from shallow_mirror.checkpoints.logs.group_offset_history import (
     record_pass,
     thin_out,
 )
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.checkpoints.tables.table_protocol import WriterName
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.types import SourcePartition
@@ -30,7 +30,7 @@ def at(minutes: float) -> datetime:
 
 
 def test_the_positions_of_a_time_are_those_of_the_last_look_until_then(tmp_path: Path) -> None:
-    store = MirrorStorage(str(tmp_path)).best_effort_tables()
+    store = TableStorage(str(tmp_path)).best_effort_tables()
     with pytest.raises(ConfigError, match="no sync of the groups was recorded at or before 2026-05-01T14:00:00"):
         positions_as_of(store, T0)
     record_pass(
@@ -68,7 +68,7 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
 ) -> None:
     tables = str(tmp_path)
     spark = None if writer == "deltalake" else request.getfixturevalue("spark")
-    store = MirrorStorage(tables, spark, writer=writer).best_effort_tables()
+    store = TableStorage(tables, spark, writer=writer).best_effort_tables()
     delete_outdated(store, at(0))  # tables that are not there
 
     def look(minutes: float, offset: int | None, *, is_whole: bool = False) -> None:
@@ -98,7 +98,7 @@ def test_what_no_answer_needs_any_more_is_deleted_and_answers_stay(
 
 
 def test_between_complete_passes_notes_are_thinned_out_up_to_a_time(tmp_path: Path) -> None:
-    store = MirrorStorage(str(tmp_path)).best_effort_tables()
+    store = TableStorage(str(tmp_path)).best_effort_tables()
     thin_out(store, at(0))  # tables that are not there
     for minutes, offset, is_whole in ((0, 1, True), (1, 2, False), (60, 3, True), (61, 4, False), (120, 5, True)):
         done = GroupSyncPass(observed_at=at(minutes), is_whole=is_whole)

@@ -7,13 +7,13 @@ from itertools import count
 from pathlib import Path
 
 from shallow_mirror.checkpoints.logs.schema_imports import SCHEMA_IMPORTS, SchemaImports
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 
 
 def _imports(folder: Path, registry: str = "http://west") -> SchemaImports:
     moments = count(1000, 1000)
     return SchemaImports(
-        MirrorStorage(str(folder)).durable_table("schema_imports", SCHEMA_IMPORTS), registry, lambda: next(moments)
+        TableStorage(str(folder)).durable_table("schema_imports", SCHEMA_IMPORTS), registry, lambda: next(moments)
     )
 
 

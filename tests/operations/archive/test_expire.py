@@ -11,11 +11,11 @@ from tests.checkpoints.map_rows import Faulty, lose, once
 from tests.support.archives import CLUSTER_ID, NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchiveTable, OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchiveTable, LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, positions_as_of, record_pass
 from shallow_mirror.checkpoints.logs.runs import RunHistory
 from shallow_mirror.checkpoints.rows import SegmentState
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, FencedError, OutcomeUnknownError
 from shallow_mirror.object_store import ObjectStore
@@ -135,16 +135,16 @@ def test_objects_that_the_store_does_not_delete_stay_marked(tmp_path: Path, monk
     assert (states(config), object_count(config)) == ([FINISHED, FINISHED, VISIBLE], 2)
 
 
-def owner_of(config: ArchiveConfig, writer: Faulty) -> OffsetMapOwner:
-    owner = OffsetMapOwner.take_over(
-        config.tables, layout=ARCHIVE_LAYOUT, mirror=config.archive, source_cluster_id=CLUSTER_ID, target_cluster_id="archive",
+def owner_of(config: ArchiveConfig, writer: Faulty) -> LedgerOwner:
+    owner = LedgerOwner.take_over(
+        config.tables, layout=ARCHIVE_LAYOUT, name=config.archive, source_cluster_id=CLUSTER_ID, target_cluster_id="archive",
         run=RunIdentity.of_this_process(), now_ms=lambda: LATER_MS, writer=writer,
     )  # fmt: skip
     owner.settle()
     return owner
 
 
-def expiry_of(config: ArchiveConfig, owner: OffsetMapOwner) -> Expiry:
+def expiry_of(config: ArchiveConfig, owner: LedgerOwner) -> Expiry:
     table, store = ArchiveTable.open(config.tables), ObjectStore.open(config.objects)
     copies, owners = RowCopies(store, table.archive_id), ObjectOwners(store, table.archive_id)
     entry = owners.newest()
@@ -156,7 +156,7 @@ def expiry_of(config: ArchiveConfig, owner: OffsetMapOwner) -> Expiry:
 @pytest.mark.parametrize("step", ["before update", "after update"])
 def test_a_commit_whose_response_was_lost_is_read_back(tmp_path: Path, step: str) -> None:
     config = written(tmp_path).config
-    writer = Faulty(MirrorStorage.of(config.tables).decisions(ARCHIVE_LAYOUT))
+    writer = Faulty(TableStorage.of(config.tables).decisions(ARCHIVE_LAYOUT))
     owner = owner_of(config, writer)
     writer.fault = once(step, lose)
     if step == "before update":
@@ -171,7 +171,7 @@ def test_a_commit_whose_response_was_lost_is_read_back(tmp_path: Path, step: str
 
 def test_a_fenced_run_deletes_nothing(tmp_path: Path) -> None:
     config = written(tmp_path).config
-    owner = owner_of(config, Faulty(MirrorStorage.of(config.tables).decisions(ARCHIVE_LAYOUT)))
+    owner = owner_of(config, Faulty(TableStorage.of(config.tables).decisions(ARCHIVE_LAYOUT)))
     ArchiveOfTest(config)
     with pytest.raises(FencedError):
         expiry_of(config, owner).run()
@@ -234,7 +234,7 @@ def test_a_run_that_is_alive_is_not_fenced(tmp_path: Path) -> None:
     archive = written(tmp_path)
     with pytest.raises(ConfigError, match=r"the archive backup is running .*Stop it first, or take over with --take-over"):
         expire(archive.config)
-    history = RunHistory(MirrorStorage.of(archive.config.tables).best_effort_tables())
+    history = RunHistory(TableStorage.of(archive.config.tables).best_effort_tables())
     history.run_ended(archive.owner.run_epoch, archive.owner.recorded().run, "stopped")
     assert expire(archive.config, now_ms=lambda: LATER_MS).object_count == 2
 
@@ -282,7 +282,7 @@ def test_notes_of_groups_are_kept_as_long_as_the_oldest_cut_needs_them(tmp_path:
     for day in range(6):
         archive.archive({ORDERS: [batch(10 * day, 10, timestamp=archive.now_ms)]}, retention_class=1, pattern="orders")
         archive.now_ms += DAY_MS
-    tables = MirrorStorage.of(archive.config.tables).best_effort_tables()
+    tables = TableStorage.of(archive.config.tables).best_effort_tables()
 
     def note(day: float, offset: int, *, is_whole: bool) -> None:
         done = GroupSyncPass(observed_at=time_of(day), is_whole=is_whole)

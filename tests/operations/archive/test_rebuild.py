@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
 from shallow_mirror.checkpoints.ledger import EVERY_STATE, ArchivedTopics, ArchiveTable, TopicDescription
 from shallow_mirror.checkpoints.rows import ArchiveRow, SegmentState
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.cli import app
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ArchiveFormatError, ConfigError, FencedError
@@ -326,7 +326,7 @@ def test_topics_that_were_described_beside_the_objects_can_be_restored_at_once(t
     new = new_tables(archive.config)
     rebuilt = rebuild(archive.config, new.tables)
     assert rebuilt.topic_count == 1
-    topics = ArchivedTopics.of(MirrorStorage(new.tables))
+    topics = ArchivedTopics.of(TableStorage(new.tables))
     assert topics.latest()[ORDERS.topic_id].partitions == 3
     assert topics.latest(0)[ORDERS.topic_id].partitions == 2
     assert topics.latest(0)[ORDERS.topic_id].configs == {"retention.ms": "77"}

@@ -16,7 +16,7 @@ from tests.support.record_batches import batch, marker
 
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
 from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, record_pass
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.restore.dry_run import RestoreDryRun, dry_run
@@ -34,7 +34,7 @@ class Archived:
         self.archive = ArchiveOfTest(archive_config(folder))
         self.archive.archive({ORDERS: [batch(0, 10, timestamp=1_000), batch(10, 10, timestamp=2_000)], OTHER: [batch(0, 5)]})
         self.archive.archive({ORDERS: [batch(20, 10, timestamp=3_000)]})
-        topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
+        topics = ArchivedTopics.of(TableStorage(self.archive.config.table_location))
         configs = {"retention.ms": "77", "cleanup.policy": "delete"}
         description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs=configs)
         topics.record([description], run_epoch=1, micro_batch=1, at_ms=NOW_MS)
@@ -136,7 +136,7 @@ def test_the_command_prints_it_and_its_options_override_the_cut_of_the_file(
 
 def test_groups_are_named_with_the_positions_that_will_be_committed(archived: Archived) -> None:
     assert "none will be committed: the archive has recorded none" in archived.dry_run().groups_note
-    tables = MirrorStorage(archived.archive.config.table_location).best_effort_tables()
+    tables = TableStorage(archived.archive.config.table_location).best_effort_tables()
     observed_at = datetime.fromtimestamp(NOW_MS / 1000, UTC)
     positions = [
         GroupPosition(group="app", source=ORDERS, offset=12),

@@ -18,7 +18,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.checkpoints.logs.topics.deleted_topics import DeletedTopicsTable, TopicIncarnation
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive.status import gather_archive_status
@@ -57,7 +57,7 @@ class Scene:
             self.archive.archive({partition: [batch(0, 10)]})
         self.cluster = Cluster(ClientConfig.from_properties({"bootstrap.servers": source.bootstrap}))
         self.cluster_id = CLUSTER_ID
-        self.table = DeletedTopicsTable.of_archive(MirrorStorage(config.table_location))
+        self.table = DeletedTopicsTable.of_archive(TableStorage(config.table_location))
 
     def expire(self, day: float) -> list[SourcePartition]:
         """Expire as a run that starts at that day. Return the partitions that have visible data."""

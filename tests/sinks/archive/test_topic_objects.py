@@ -11,7 +11,7 @@ from tests.support.archives import NOW_MS, ORDERS, ArchiveOfTest, archive_config
 from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ArchiveFormatError, ConfigError
 from shallow_mirror.operations.archive.findings import FindingKind
 from shallow_mirror.operations.archive.rebuild import rebuild
@@ -32,7 +32,7 @@ class Described:
     def __init__(self, folder: Path) -> None:
         self.archive = ArchiveOfTest(archive_config(folder))
         self.archive.archive({ORDERS: [batch(0, 10)]})
-        self.table = ArchivedTopics.of(MirrorStorage(self.archive.config.tables))
+        self.table = ArchivedTopics.of(TableStorage(self.archive.config.tables))
         for number, topics in enumerate(
             [[description(1)], [description(2), description(1, "payments")], [description(1)]], start=1
         ):
@@ -58,7 +58,7 @@ class Described:
     def rebuilt(self, folder: Path) -> dict[int, int]:
         """Return the partitions of orders by the time at which they were seen, in a rebuilt table."""
         rebuild(self.archive.config, str(folder))
-        history = ArchivedTopics.of(MirrorStorage(str(folder))).seen()
+        history = ArchivedTopics.of(TableStorage(str(folder))).seen()
         return {seen.seen_at_ms - NOW_MS: seen.description.partitions for seen in history if seen.description.topic == "orders"}
 
 

@@ -13,7 +13,7 @@ from tests.sinks.two_strict_clusters import Clusters
 from tests.support.mirror_runs import CrashAt, CrashError
 from tests.support.record_batches import batch
 
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.checkpoints.logs.quarantine import Quarantine, QuarantineTable
 from shallow_mirror.errors import BatchRefusedError
@@ -41,8 +41,8 @@ class Driver:
     """A sink without a target: what slots answer is given, round by round."""
 
     def __init__(self, tables: str, clusters: Clusters, limits: QuarantineLimits, observer: Any = lambda _point: None) -> None:
-        self.owner = OffsetMapOwner.take_over(
-            tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of(str(observer)), now_ms=lambda: 1
+        self.owner = LedgerOwner.take_over(
+            tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run_of(str(observer)), now_ms=lambda: 1
         )
         self.owner.settle()
         self.fenced: list[str] = []

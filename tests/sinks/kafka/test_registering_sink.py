@@ -14,7 +14,7 @@ from tests.checkpoints.map_rows import SOURCE, run_of
 from tests.sinks.micro_batches import micro_batch_sink, planned_frame
 from tests.sinks.two_strict_clusters import Clusters
 
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks import SlotResult
 from shallow_mirror.sinks.kafka.protocol import actions
@@ -26,8 +26,8 @@ NOTHING_READ = SlotResult(0, None, ())
 
 
 def sink_of(folder: Path, clusters: Clusters, register: Callable[[], None]) -> MicroBatchSink:
-    owner = OffsetMapOwner.take_over(
-        str(folder), mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("run"), now_ms=lambda: 1
+    owner = LedgerOwner.take_over(
+        str(folder), name="m", source_cluster_id="S", target_cluster_id="T", run=run_of("run"), now_ms=lambda: 1
     )
     owner.settle()
 

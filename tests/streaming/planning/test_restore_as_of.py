@@ -15,7 +15,7 @@ from tests.support.record_batches import batch, marker
 from shallow_mirror.archive_reading.state_at_cut import StateAtCut
 from shallow_mirror.checkpoints import first_rows_at
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable, RestoreRanges, TopicDescription
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.archive.expire import expire
 from shallow_mirror.streaming.planning import RestorePlanner, described_topics, group_times
@@ -33,8 +33,8 @@ def at(time_ms: int) -> str:
     return (datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)).isoformat()
 
 
-def storage_of(archive: ArchiveOfTest) -> MirrorStorage:
-    return MirrorStorage(archive.config.table_location)
+def storage_of(archive: ArchiveOfTest) -> TableStorage:
+    return TableStorage(archive.config.table_location)
 
 
 def describe(archive: ArchiveOfTest, source: SourcePartition, partitions: int, **configs: str) -> None:

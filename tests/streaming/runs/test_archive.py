@@ -16,7 +16,7 @@ from tests.support.probes import probe
 from shallow_mirror.archive_format import ObjectName, parse_footer
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, ArchiveTable
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka.node import LocalKafka
@@ -125,7 +125,7 @@ def test_a_topic_that_appears_while_the_archive_runs_is_archived_from_its_start_
         return 0 if position is None else position.offset
 
     def described() -> dict[str, tuple[int, str]]:
-        topics = ArchivedTopics.of(MirrorStorage(settings.tables)).latest().values()
+        topics = ArchivedTopics.of(TableStorage(settings.tables)).latest().values()
         return {topic.topic: (topic.partitions, topic.configs["retention.ms"]) for topic in topics}
 
     with Running(settings, spark) as archive:

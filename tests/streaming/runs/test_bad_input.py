@@ -12,7 +12,7 @@ from tests.support import mirror_runs as runs
 from tests.support.mirror_runs import Running, catch_up, config, create_topic, read_values, wait_for_markers, write
 
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import BatchRefusedError, ConfigError, DataLossError, TargetDataLossError
 from shallow_mirror.types import TopicPartition
@@ -59,9 +59,9 @@ def test_a_mirror_with_the_id_of_another_is_refused_and_the_other_continues(
     with pytest.raises(ConfigError, match=f"the target knows the transactional id {clusters.name}-0 .*another id"):
         catch_up(second, spark)
     assert not Path(second.tables).exists()
-    OffsetMapOwner.take_over(
+    LedgerOwner.take_over(
         second.tables,
-        mirror=second.mirror,
+        name=second.mirror,
         source_cluster_id=clusters.ids[0],
         target_cluster_id=clusters.ids[1],
         run=RunIdentity.of_this_process(),

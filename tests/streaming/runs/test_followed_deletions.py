@@ -17,7 +17,7 @@ from tests.support.record_batches import batch, marker
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import Position
 from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicControls
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.streaming.runs.followed_deletions import FollowedDeletions
 from shallow_mirror.types import SourcePartition, TargetPartition
@@ -50,7 +50,7 @@ class Scene:
         }
         self.controls, self.included, self.now_ms = NO_CONTROLS, True, 1_000
         self.cluster_id = source.cluster_id
-        self.table = DeletedTopicsTable.of_mirror(MirrorStorage(str(folder)))
+        self.table = DeletedTopicsTable.of_mirror(TableStorage(str(folder)))
         self.clock = SleepingClock()
         self.clients: tuple[Cluster, Cluster] = client_of(source, self.clock), client_of(target, self.clock)
         source.delete_topic("orders")

@@ -16,7 +16,7 @@ from tests.verify.mirrored import kafka_text
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.admin import TopicSpec
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.targets.target_topic_policy import configs_of_new
 from shallow_mirror.streaming.runs import held_settings
@@ -42,7 +42,7 @@ class Copy:
 
     def run(self, **topics: Any) -> HeldSettings:
         """Return what the next run of the mirror has."""
-        storage = MirrorStorage(self.config().table_location)
+        storage = TableStorage(self.config().table_location)
         return HeldSettings(self.config(**topics), self.clusters[0], storage, run_epoch=1)
 
     def create(self, held: HeldSettings) -> Mapping[str, str]:

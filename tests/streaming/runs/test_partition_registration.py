@@ -14,7 +14,7 @@ import pytest
 from tests.checkpoints.map_rows import Faulty, run_of
 
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.rows.schema import table_uri
 from shallow_mirror.checkpoints.tables.backends.deltalake_writer import DeltalakeWriter
 from shallow_mirror.deadline import Deadline
@@ -94,10 +94,10 @@ class Mirror:
     checkpoint: dict[SourcePartition, int] | None = None
     steps: int = 0
 
-    def take_over(self, fault: Callable[[str], None] = lambda _step: None) -> OffsetMapOwner:
+    def take_over(self, fault: Callable[[str], None] = lambda _step: None) -> LedgerOwner:
         writer = Faulty(DeltalakeWriter(table_uri(str(self.folder))), fault)
-        owner = OffsetMapOwner.take_over(
-            str(self.folder), mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of(f"{next(_runs)}"),
+        owner = LedgerOwner.take_over(
+            str(self.folder), name="m", source_cluster_id="S", target_cluster_id="T", run=run_of(f"{next(_runs)}"),
             now_ms=lambda: 1, writer=writer,
         )  # fmt: skip
         owner.settle()
@@ -163,7 +163,7 @@ class Mirror:
             start = end
         owner.settle()
 
-    def _copy(self, owner: OffsetMapOwner, ranges: Any) -> None:
+    def _copy(self, owner: LedgerOwner, ranges: Any) -> None:
         """Do the part of a micro-batch that matters here: rows from the position to the planned end."""
         positions, rows = owner.positions(), []
         for planned in ranges:

@@ -14,7 +14,7 @@ from tests.support.record_batches import batch
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks import RoutedTopic
 from shallow_mirror.sinks.kafka.preserved import GuardTimes
@@ -41,9 +41,9 @@ class Filled:
         self.target = target
         create_target(target, "copy", 2)
         create_target(target, "payments")
-        self.owner = OffsetMapOwner.take_over(
+        self.owner = LedgerOwner.take_over(
             str(folder),
-            mirror="m",
+            name="m",
             source_cluster_id="s",
             target_cluster_id="t",
             run=RunIdentity.of_this_process(),

@@ -20,7 +20,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Position
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, PreservedLogDamagedError, TargetDataLossError
@@ -46,7 +46,7 @@ class Archived:
         self.archive = ArchiveOfTest(archive_config(folder))
         settings: dict[str, Any] = {**dict.fromkeys(TIMESTAMP_LIMITS, str(NO_LIMIT_MS)), "retention.ms": "-1"}
         target.create_topic("orders", 2, **settings)
-        topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
+        topics = ArchivedTopics.of(TableStorage(self.archive.config.table_location))
         description = TopicDescription(topic="orders", topic_id=ORDERS.topic_id, partitions=2, configs={})
         topics.record([description], run_epoch=1, micro_batch=1, at_ms=NOW_MS)
 
@@ -195,7 +195,7 @@ def test_fillers_of_compacted_topics_are_left_to_compaction(
     deleted: list[object] = []
     monkeypatch.setattr(preserved_restore, "delete_records", lambda _target, starts, _deadline: deleted.append(starts))
     config = archived.config()
-    positions = OffsetMap.open(MirrorStorage(config.table_location), mirror=config.mirror).positions()
+    positions = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror).positions()
     with closing(Cluster(config.target.client)) as target:
         preserved = PreservedRestore(config, target)
         deadline = Deadline.after_ms(10_000, time.monotonic)

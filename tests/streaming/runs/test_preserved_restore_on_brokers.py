@@ -35,7 +35,7 @@ from shallow_mirror.broker.cluster import worker_clients
 from shallow_mirror.broker.fetch import RangeReader, ReadRange
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, TopicDescription
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, PreservedLogDamagedError
@@ -68,7 +68,7 @@ class Archived:
         self.archive = ArchiveOfTest(archive_config(folder, source=source))
 
     def describe(self, topic: str, topic_id: str, configs: Mapping[str, str]) -> None:
-        topics = ArchivedTopics.of(MirrorStorage(self.archive.config.table_location))
+        topics = ArchivedTopics.of(TableStorage(self.archive.config.table_location))
         description = TopicDescription(topic=topic, topic_id=topic_id, partitions=1, configs=configs)
         topics.record([description], run_epoch=1, micro_batch=1, at_ms=self.archive.now_ms)
 
@@ -96,7 +96,7 @@ class Archived:
         return source
 
     def note_groups(self, at: datetime) -> None:
-        notes = GroupNotes(self.archive.config, MirrorStorage(self.archive.config.table_location).best_effort_tables())
+        notes = GroupNotes(self.archive.config, TableStorage(self.archive.config.table_location).best_effort_tables())
         notes.run_pass(at)
         notes.close()
 

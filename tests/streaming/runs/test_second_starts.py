@@ -15,7 +15,7 @@ from tests.support.mirror_runs import CrashError
 from tests.support.record_batches import batch
 
 from shallow_mirror.checkpoints.ledger import RestoreRangesTable
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.cli import main
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.status import gather_status
@@ -35,7 +35,7 @@ def test_topics_that_the_file_includes_later_are_restored_at_the_same_cut(restor
     assert "topics that will be added to it: payments" in planned.sentences()
     assert restores.restore(both) == ()
     assert (restores.records("east.orders"), restores.records("east.payments")) == (10, 7)
-    decided = RestoreRangesTable.of(MirrorStorage(restores.config().table_location)).read()
+    decided = RestoreRangesTable.of(TableStorage(restores.config().table_location)).read()
     assert decided is not None
     assert decided.topic_names == {"orders", "payments"}
     report = verify_restore(restores.config(both))
@@ -185,7 +185,7 @@ def test_killed_right_behind_the_decision_the_file_may_change_and_added_topics_a
 
 
 def test_of_two_first_decisions_the_later_run_counts(restores: InlineRestores) -> None:
-    table = RestoreRangesTable.of(MirrorStorage(restores.config().table_location))
+    table = RestoreRangesTable.of(TableStorage(restores.config().table_location))
     restores.restore()
     decided = table.read()
     assert decided is not None

@@ -17,7 +17,7 @@ from tests.support.mirror_runs import command, conf_file, create_topic, log_text
 from tests.support.probes import probe
 
 from shallow_mirror.checkpoints.logs.runs import read_problems
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.streaming.planning import planner_state
@@ -103,7 +103,7 @@ def test_a_mirror_reports_what_it_does_in_its_log_its_metrics_its_problems_and_a
 
     lines = [json.loads(line) for line in log_text(tmp_path).splitlines()]
     reported = [line["micro_batch"] for line in lines if "micro_batch" in line]
-    rows = MirrorStorage(settings.tables).best_effort_tables().read("micro_batches", ())
+    rows = TableStorage(settings.tables).best_effort_tables().read("micro_batches", ())
     assert sorted((line_document["micro_batch"], line_document["record_count"]) for line_document in reported) == sorted(
         (row["micro_batch"], row["record_count"]) for row in rows
     )
@@ -113,7 +113,7 @@ def test_a_mirror_reports_what_it_does_in_its_log_its_metrics_its_problems_and_a
     assert (seen["run_epoch", ""], seen["waiting", ""], seen["batches_total", "refused"]) == (1, 0, 1)
     assert all(line["level"] != "ERROR" for line in lines)
 
-    problems = read_problems(MirrorStorage(settings.tables).best_effort_tables(), 1)
+    problems = read_problems(TableStorage(settings.tables).best_effort_tables(), 1)
     assert [problem.problem.place for problem in problems if problem.problem.kind == "quarantined"] == [(narrow, 0)]
     stamping = [f"target topic {topic} has message.timestamp.type=LogAppendTime" for topic in (narrow, plain)]
     in_config = [

@@ -15,7 +15,7 @@ from shallow_mirror import cli
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.runs import ProblemKind, read_problems
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP_TABLE, table_uri
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.operations.status import gather_status
 from shallow_mirror.types import SegmentKind
@@ -80,7 +80,7 @@ def test_a_log_that_was_cut_and_grew_beyond_the_position_stops_the_mirror_or_is_
     assert kinds(conf)[-1] == (10, 26, "data")
     settings = MirrorConfig.load(conf)
     problems = [
-        counted_problem.problem for counted_problem in read_problems(MirrorStorage(settings.tables).background_tables(), 10)
+        counted_problem.problem for counted_problem in read_problems(TableStorage(settings.tables).background_tables(), 10)
     ]
     (problem,) = [problem for problem in problems if problem.kind is ProblemKind.TRUNCATED]
     assert problem.text.startswith("the source holds other records at offsets 6 to 9 than were copied")

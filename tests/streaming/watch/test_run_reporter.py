@@ -21,7 +21,7 @@ from tests.support.status_tables import NOW_MS, A, B, config, decide, segment, t
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs import QuarantinedBatch
 from shallow_mirror.checkpoints.logs.runs import ProblemKind, read_problems
-from shallow_mirror.checkpoints.tables import BestEffortTables, MirrorStorage
+from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import (
     BatchRefusedError,
@@ -62,7 +62,7 @@ def report(*rows: Any, **changes: Any) -> MicroBatchReport:
 
 
 def reporter_of(settings: MirrorConfig) -> tuple[RunReporter, BestEffortTables, Any]:
-    owner, store = take_over(settings.tables), MirrorStorage(settings.tables).best_effort_tables()
+    owner, store = take_over(settings.tables), TableStorage(settings.tables).best_effort_tables()
     reporter = RunReporter(ReportedRun.of_mirror(settings), RunIdentity.of_this_process())
     reporter.on_takeover(owner, store)
     return reporter, store, owner
@@ -140,7 +140,7 @@ def test_what_the_supervisor_meets_is_counted_from_the_first_wait_to_the_error_t
     away = RetriableError("NETWORK_EXCEPTION", "cannot connect to 127.0.0.1:1")
     for since_ms in (1, 2):
         reporter.on_retry("source cluster east", away, since_ms, 1.0)
-    store = MirrorStorage(settings.tables).best_effort_tables()
+    store = TableStorage(settings.tables).best_effort_tables()
     reporter.on_takeover(take_over(settings.tables), store)
     refused = BatchRefusedError(A.topic_partition, 7, "it is too large", "Raise max.message.bytes")
     reporter.on_end("BatchRefusedError", refused)
@@ -243,7 +243,7 @@ def test_a_probe_follows_what_is_reported_of_the_run(tmp_path: Path, monkeypatch
         return reporter.health.ready().is_passed
 
     assert not reporter.health.ready().is_passed
-    reporter.on_takeover(owner, MirrorStorage(settings.tables).best_effort_tables())
+    reporter.on_takeover(owner, TableStorage(settings.tables).best_effort_tables())
     reporter.start_step("waiting for the first plan")
     reporter.check_stalls(None)
     assert "waiting for the first plan" in reporter.health.ready().text
@@ -329,7 +329,7 @@ def test_a_damaged_batch_that_ends_a_run_is_said_with_its_remedy(
     def run(*_: Any) -> None:
         raise damage
 
-    monkeypatch.setattr("shallow_mirror.streaming.runs.mirror._Run.start_and_supervise", run)
+    monkeypatch.setattr("shallow_mirror.streaming.runs.mirror._MirrorRun.connect", run)
     with pytest.raises(CorruptBatchError) as ended:
         Mirror(settings).run()
     output = "orders-0: corrupt record batch at base offset 7: its CRC does not match its payload. Check the disk of"

@@ -16,7 +16,7 @@ from typing import Any
 
 from shallow_mirror import routing
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import ClusterSettings
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -230,7 +230,7 @@ class _Rehearsal:
     def _await_positions(self, files: MigrationFiles) -> None:
         """Wait until the scratch mirror has registered its topics."""
         give_up_at = self._options.clock.monotonic() + START_S
-        storage = MirrorStorage(files.mirror.table_location)
+        storage = TableStorage(files.mirror.table_location)
         while storage.offset_map.snapshot() is None or not OffsetMap.open(storage, mirror=files.mirror.mirror).positions():
             if self._options.clock.monotonic() > give_up_at:
                 words = self._started[0].last_words

@@ -9,7 +9,7 @@ from typing import Any
 from shallow_mirror.archive_format import ObjectName
 from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.checkpoints.rows import SegmentState
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, FencedError
 from shallow_mirror.object_store import ObjectStore
@@ -28,7 +28,7 @@ def adopt(config: ArchiveConfig, spark: Any = None, *, now_ms: Callable[[], int]
     A run with the table that was the owner ends with FencedError. Raise ConfigError where the objects have more than the table:
     it was rebuilt before they were written or deleted. Raise FencedError where a run takes over at the same time.
     """
-    table = ArchiveTable.open(MirrorStorage(config.table_location, spark), archive=config.archive)
+    table = ArchiveTable.open(TableStorage(config.table_location, spark), archive=config.archive)
     store = ObjectStore.open(config.objects, config.storage_options)
     owners = ObjectOwners(store, table.archive_id)
     newest, recorded = owners.newest(), table.recorded()

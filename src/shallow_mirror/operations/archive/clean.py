@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from shallow_mirror.checkpoints.ledger import ArchiveTable
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store import DELETE_PAGE, ObjectStore
@@ -58,7 +58,7 @@ def clean(
     Raises ConfigError (also where the objects belong to another table), OffsetMapConflictError, StoreUnreachableError (some may
     be removed).
     """
-    table = ArchiveTable.open(MirrorStorage(config.table_location, spark), archive=config.archive)
+    table = ArchiveTable.open(TableStorage(config.table_location, spark), archive=config.archive)
     store = ObjectStore.open(config.objects, config.storage_options)
     require_objects(table, store)
     owners = ObjectOwners(store, table.archive_id)

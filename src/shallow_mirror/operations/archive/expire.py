@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shallow_mirror.checkpoints.ledger import ArchiveTable, RunIdentity
-from shallow_mirror.checkpoints.logs.runs import RunHistory
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage
+from shallow_mirror.checkpoints.logs.runs import recorded_run
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.object_store import ObjectStore
@@ -43,7 +43,7 @@ def expire(
     `takes_over`: also from a run that seems to be alive. Raise ConfigError (such a run, no table, objects that are not there or
     belong to another table), FencedError, OutcomeUnknownError, OffsetMapConflictError, DeletionFailedError.
     """
-    storage = MirrorStorage.to_write(config.table_location, config.tables_writer, spark, layout=ARCHIVE_LAYOUT)
+    storage = TableStorage.to_write(config.table_location, config.tables_writer, spark, layout=ARCHIVE_LAYOUT)
     table = ArchiveTable.open(storage, archive=config.archive)
     retention = retention_of(config.retention)
     store = ObjectStore.open(config.objects, config.storage_options)
@@ -63,23 +63,19 @@ def expire(
         storage, store, archive=config.archive, source_cluster_id=table.source_cluster_id, run=run, now_ms=now_ms
     )
     owner = archive.table
-    history = RunHistory(storage.background_tables(), now_ms=now_ms)
-    history.run_started(owner.run_epoch, run, __version__)
-    outcome = "expire: failed"
-    try:
+    tables = storage.background_tables()
+    with recorded_run(tables, owner.run_epoch, run, __version__, "expire: failed", now_ms=now_ms) as end:
         owner.settle()
         owner.positions()  # counts the rows: where some were removed, RESTORE TABLE would name objects that were deleted since
         table.refresh()
         archive.complete_copies(table)
         notes = GroupNoteExpiry(storage.best_effort_tables(), table, config.groups.keep_s, now_ms)
         expired = Expiry(archive, table, store, retention, now_ms=now_ms, observer=observer, group_notes=notes).run()
-        outcome = "expire: done"
-    finally:
-        history.run_ended(owner.run_epoch, run, outcome)
+        end.outcome = "expire: done"
     return expired
 
 
-def _require_stopped(config: ArchiveConfig, storage: MirrorStorage, table: ArchiveTable) -> None:
+def _require_stopped(config: ArchiveConfig, storage: TableStorage, table: ArchiveTable) -> None:
     recorded = table.recorded()
     run = None if recorded is None else run_status(storage.best_effort_tables(), recorded)
     if run is None or run.is_over:

@@ -27,7 +27,7 @@ from shallow_mirror.checkpoints import (
 )
 from shallow_mirror.checkpoints.ledger import ArchivedTopics, Recorded, RunIdentity, version_of
 from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, SegmentState, archive_rows_to_arrow
-from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, MirrorStorage, TableLocation, TableWriter
+from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, TableLocation, TableStorage, TableWriter
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ArchiveFormatError, ConfigError, ObjectMissingError, OffsetMapConflictError
 from shallow_mirror.object_store import ObjectInfo, ObjectStore
@@ -114,7 +114,7 @@ def rebuild(
     topics), and what the store raises.
     """
     location = TableLocation(tables, config.storage_options)
-    storage = MirrorStorage(location, spark)
+    storage = TableStorage(location, spark)
     storage.require_conditional_writes()
     writer = storage.decisions(ARCHIVE_LAYOUT)
     if writer.snapshot() is not None:
@@ -226,7 +226,7 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
         raise ConfigError(problems)
 
 
-def _write_topics(storage: MirrorStorage, seen_topics: Sequence[SeenTopics], choice: Choice, rebuilt: Rebuilt) -> None:
+def _write_topics(storage: TableStorage, seen_topics: Sequence[SeenTopics], choice: Choice, rebuilt: Rebuilt) -> None:
     """Write what the capture stored about topics. Decisions are counted again, so times say in front of which one it was seen."""
     decided_at_ms = _decided_at_ms(choice)
     topics = ArchivedTopics.of(storage)

@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints import Lineages, Position
 from shallow_mirror.checkpoints.ledger import ArchiveTable
 from shallow_mirror.checkpoints.logs.topics import DeletedTopicsTable, TopicIncarnation
 from shallow_mirror.checkpoints.rows import SegmentState
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -155,7 +155,7 @@ def gather_archive_status(
     config: ArchiveConfig, spark: Any = None, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
 ) -> ArchiveStatus:
     """Return the state of an archive. Raise ConfigError (it never ran, or it is another one's), OffsetMapConflictError."""
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     table = ArchiveTable.open(storage, archive=config.archive)
     positions = table.positions()
     lineages = table.lineages()

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from shallow_mirror.archive_format import ObjectName
 from shallow_mirror.checkpoints.ledger import VISIBLE, ArchivedTopics, ArchiveTable
 from shallow_mirror.checkpoints.rows import ArchiveRow, SegmentState
-from shallow_mirror.checkpoints.tables import Comparison, MirrorStorage
+from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.errors import ConfigError, StoreRefusedError
 from shallow_mirror.object_store import ObjectStore
@@ -73,7 +73,7 @@ def verify_archive(
 
     Raise ConfigError (no table, another archive's, refused by the store), OffsetMapConflictError, StoreUnreachableError.
     """
-    storage = MirrorStorage(config.table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     table = ArchiveTable.open(storage, archive=config.archive)
     newest = ArchiveTable.open(storage, archive=config.archive)
     store = ObjectStore.open(config.objects, config.storage_options)

@@ -19,7 +19,7 @@ from shallow_mirror.checkpoints.ledger import (
     TopicDescription,
 )
 from shallow_mirror.checkpoints.rows import ArchiveRow
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
@@ -164,8 +164,8 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
 
     Raises ConfigError (every problem of the cut, holes of the archive), RetriableError, StoreUnreachableError.
     """
-    archive_storage = MirrorStorage(config.archive_table_location, spark)
-    storage = MirrorStorage(config.table_location, spark)
+    archive_storage = TableStorage(config.archive_table_location, spark)
+    storage = TableStorage(config.table_location, spark)
     table = ArchiveTable.open(archive_storage)
     store = ObjectStore.open(config.archive.objects, config.storage_options)
     require_objects(table, store)
@@ -200,7 +200,7 @@ def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
 
 
 def _add_groups(
-    report: RestoreDryRun, config: RestoreConfig, table: ArchiveTable, archive_storage: MirrorStorage, decided: RestoreRanges
+    report: RestoreDryRun, config: RestoreConfig, table: ArchiveTable, archive_storage: TableStorage, decided: RestoreRanges
 ) -> None:
     if config.groups.commit == "off":
         report.groups_note = "no offsets will be committed (groups.commit: off)"

@@ -13,7 +13,7 @@ from shallow_mirror.broker.admin import set_topic_configs
 from shallow_mirror.broker.cluster import reach
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.ledger import ArchiveTable, PausedTopic, RestoredTopicsTable, RestoreRangesTable
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_changes import unfinished_partitions
 from shallow_mirror.deadline import Deadline
@@ -81,8 +81,8 @@ def lift_retention(config: RestoreConfig, spark: Any = None, *, is_applied: bool
     Only settings that still have the paused value are changed. `spark`: for tables in a catalog. Raises ConfigError where the
     restore is not complete, RetriableError.
     """
-    storage = MirrorStorage(config.table_location, spark)
-    archive_storage = MirrorStorage(config.archive_table_location, spark)
+    storage = TableStorage(config.table_location, spark)
+    archive_storage = TableStorage(config.archive_table_location, spark)
     decided = RestoreRangesTable.of(storage).read()
     if decided is None:
         raise ConfigError("the restore has not begun: run `shallow-mirror restore` first")

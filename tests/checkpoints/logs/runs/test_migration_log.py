@@ -11,7 +11,7 @@ import pytest
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs.migration_log import MigrationLog, MigrationOwner
 from shallow_mirror.checkpoints.rows import TAKEN_OVER
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, FencedError
 
 
@@ -21,16 +21,16 @@ def clock() -> Callable[[], int]:
 
 
 def take_over(folder: Path, migration: str = "m") -> MigrationOwner:
-    log = MigrationLog.open(MirrorStorage(str(folder)), migration)
+    log = MigrationLog.open(TableStorage(str(folder)), migration)
     return log.take_over(RunIdentity.of_this_process(), "f", clock())
 
 
 def test_rows_are_read_back_in_their_order(tmp_path: Path) -> None:
-    assert MigrationLog.open(MirrorStorage(str(tmp_path)), "m").rows() == ()
+    assert MigrationLog.open(TableStorage(str(tmp_path)), "m").rows() == ()
     owner = take_over(tmp_path)
     for number in range(3):
         owner.append(event="done", wave="w", step=f"{number}", detail={"number": number})
-    rows = MigrationLog.open(MirrorStorage(str(tmp_path)), "m").rows()
+    rows = MigrationLog.open(TableStorage(str(tmp_path)), "m").rows()
     assert [(row.sequence, row.event, row.step, row.detail) for row in rows] == [
         (1, TAKEN_OVER, "", {}),
         (2, "done", "0", {"number": 0}),

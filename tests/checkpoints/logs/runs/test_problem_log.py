@@ -13,7 +13,7 @@ import pytest
 from shallow_mirror.checkpoints.logs.runs import CountedProblem, Problem, ProblemKind, problem_log as module
 from shallow_mirror.checkpoints.logs.runs.problem_log import ProblemLog, merged, read_problems
 from shallow_mirror.checkpoints.rows.codec import row_codec
-from shallow_mirror.checkpoints.tables import MirrorStorage
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.types import TopicPartition
 
 HOUR_MS = 3_600_000
@@ -131,7 +131,7 @@ def test_too_many_different_problems_are_combined_by_kind_but_not_the_one_that_e
 
 
 def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path) -> None:
-    log, store = ProblemLog(Clock()), MirrorStorage(str(tmp_path)).background_tables()
+    log, store = ProblemLog(Clock()), TableStorage(str(tmp_path)).background_tables()
     log.begin(store, 3)
     placed = Problem(kind=ProblemKind.QUARANTINED, text="x" * 5_000, remedy="retry", place=TopicPartition("<b>", 4))
     threads = [threading.Thread(target=log.record, args=(placed,)) for _ in range(5)]
@@ -156,7 +156,7 @@ def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path
 
 def test_a_table_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "problems").write_text("a file where the table should be")
-    log, store = ProblemLog(), MirrorStorage(str(tmp_path)).background_tables()
+    log, store = ProblemLog(), TableStorage(str(tmp_path)).background_tables()
     log.begin(store, 1)
     log.record(away())
     store.flush()

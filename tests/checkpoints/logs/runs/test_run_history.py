@@ -14,14 +14,14 @@ from tests.support.observed import OBSERVED
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import run_history as observations_module
 from shallow_mirror.checkpoints.logs.runs.run_history import RunHistory
-from shallow_mirror.checkpoints.tables import MirrorStorage, best_effort_tables as module
+from shallow_mirror.checkpoints.tables import TableStorage, best_effort_tables as module
 from shallow_mirror.checkpoints.tables.table_protocol import TOMBSTONE_RETENTION
 
 RUN = RunIdentity(run_id="r", host="h", pid=7, started_at_ms=1000)
 
 
 def test_a_micro_batch_is_one_row(tmp_path: Path) -> None:
-    observations = RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables())
+    observations = RunHistory(TableStorage(str(tmp_path)).best_effort_tables())
     observations.micro_batch(OBSERVED)
     observations.micro_batch(OBSERVED)
     rows = DeltaTable(str(tmp_path / "micro_batches")).to_pyarrow_dataset().to_table().to_pylist()
@@ -33,7 +33,7 @@ def test_a_micro_batch_is_one_row(tmp_path: Path) -> None:
 
 
 def test_a_run_has_a_row_for_its_start_and_one_for_its_end(tmp_path: Path) -> None:
-    observations = RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables(), now_ms=lambda: 9000)
+    observations = RunHistory(TableStorage(str(tmp_path)).best_effort_tables(), now_ms=lambda: 9000)
     observations.run_started(3, RUN, "0.1")
     observations.run_ended(3, RUN, "done")
     rows = DeltaTable(str(tmp_path / "runs")).to_pyarrow_dataset().to_table().sort_by("outcome").to_pylist()
@@ -48,13 +48,13 @@ def test_an_observation_that_cannot_be_written_is_logged_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "micro_batches").write_text("a file where the table should be")
-    RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables()).micro_batch(OBSERVED)
+    RunHistory(TableStorage(str(tmp_path)).best_effort_tables()).micro_batch(OBSERVED)
     assert "could not write an observation to micro_batches" in caplog.text
 
 
 def test_a_table_of_other_columns_is_logged_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_deltalake(str(tmp_path / "runs"), pa.table({"a": [1]}))
-    RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
+    RunHistory(TableStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
     assert "could not write an observation to runs" in caplog.text
 
 
@@ -65,7 +65,7 @@ def rows_of(tables: Path, table: str) -> list[str]:
 def test_a_table_of_many_files_becomes_few_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MANY_FILES", 4)
     monkeypatch.setattr(observations_module, "TIDY_EVERY_MICRO_BATCHES", 5)
-    observations = RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables())
+    observations = RunHistory(TableStorage(str(tmp_path)).best_effort_tables())
     for number in range(1, 5):
         observations.micro_batch(replace(OBSERVED, micro_batch=number))
     before = rows_of(tmp_path, "micro_batches")
@@ -83,7 +83,7 @@ def test_a_start_tidies_every_table_also_one_that_has_no_settings(tmp_path: Path
     for table in ("audit", "quarantine"):
         for number in range(3):
             write_deltalake(str(tmp_path / table), pa.table({"a": [number]}), mode="append")
-    RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
+    RunHistory(TableStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
     for table in ("audit", "quarantine"):
         actual = DeltaTable(str(tmp_path / table))
         assert len(actual.file_uris()) == 1
@@ -99,6 +99,6 @@ def test_a_table_that_cannot_be_tidied_is_logged_and_stops_nothing(
     for file in (tmp_path / "audit").glob("*.parquet"):
         file.write_bytes(b"garbage")
     write_deltalake(str(tmp_path / "audit"), pa.table({"a": [2]}), mode="append")
-    RunHistory(MirrorStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
+    RunHistory(TableStorage(str(tmp_path)).best_effort_tables()).run_started(1, RUN, "0.1")
     assert "maintenance of the table audit failed" in caplog.text
     assert len(rows_of(tmp_path, "runs")) == 1

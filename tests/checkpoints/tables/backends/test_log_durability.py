@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from tests.checkpoints.map_rows import SOURCE, TXN, data, run_of
 
 from shallow_mirror.checkpoints import OffsetMap
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.tables import choose_writer
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
 from shallow_mirror.errors import OffsetMapConflictError, OutcomeUnknownError
@@ -22,14 +22,14 @@ from shallow_mirror.types import SlotTxn
 pytestmark = pytest.mark.thorough
 
 
-def take(tables: Path, run: str) -> OffsetMapOwner:
-    return OffsetMapOwner.take_over(
-        str(tables), mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of(run), now_ms=lambda: 0
+def take(tables: Path, run: str) -> LedgerOwner:
+    return LedgerOwner.take_over(
+        str(tables), name="m", source_cluster_id="S", target_cluster_id="T", run=run_of(run), now_ms=lambda: 0
     )
 
 
 @pytest.fixture
-def owner(tmp_path: Path) -> OffsetMapOwner:
+def owner(tmp_path: Path) -> LedgerOwner:
     """Of a map with one settled decision and one that is not."""
     made = take(tmp_path, "one")
     made.settle()
@@ -85,7 +85,7 @@ def lose_its_data(commit: Path) -> None:
 
 @pytest.mark.parametrize("tear", [empty, cut_short, zero, cut_its_data_short, zero_its_data, lose_its_data])
 def test_a_half_written_newest_commit_was_never_acknowledged_and_the_next_run_continues_without_it(
-    tmp_path: Path, owner: OffsetMapOwner, tear: Callable[[Path], None]
+    tmp_path: Path, owner: LedgerOwner, tear: Callable[[Path], None]
 ) -> None:
     torn = newest_commit(tmp_path)
     tear(torn)
@@ -101,7 +101,7 @@ def test_a_half_written_newest_commit_was_never_acknowledged_and_the_next_run_co
     assert [file.name for file in log_of(tmp_path).glob("*.torn")] == [f"{torn.name}.torn"]
 
 
-def test_a_half_written_commit_that_is_young_may_be_in_progress_and_is_kept(tmp_path: Path, owner: OffsetMapOwner) -> None:
+def test_a_half_written_commit_that_is_young_may_be_in_progress_and_is_kept(tmp_path: Path, owner: LedgerOwner) -> None:
     cut_short(newest_commit(tmp_path))
     before = sorted(log_of(tmp_path).iterdir())
     with pytest.raises(OutcomeUnknownError, match="half-written"):
@@ -109,7 +109,7 @@ def test_a_half_written_commit_that_is_young_may_be_in_progress_and_is_kept(tmp_
     assert sorted(log_of(tmp_path).iterdir()) == before
 
 
-def test_a_damaged_commit_below_a_whole_one_is_no_power_failure(tmp_path: Path, owner: OffsetMapOwner) -> None:
+def test_a_damaged_commit_below_a_whole_one_is_no_power_failure(tmp_path: Path, owner: LedgerOwner) -> None:
     damaged = log_of(tmp_path) / f"{int(newest_commit(tmp_path).stem) - 1:020}.json"
     cut_short(damaged)
     age(damaged)
@@ -152,7 +152,7 @@ def test_the_only_commit_half_written_is_a_map_that_never_was(tmp_path: Path) ->
 
 @pytest.mark.parametrize("is_pointer_torn", [False, True])
 def test_a_half_written_checkpoint_is_set_aside_and_the_log_read_instead(
-    tmp_path: Path, owner: OffsetMapOwner, is_pointer_torn: bool
+    tmp_path: Path, owner: LedgerOwner, is_pointer_torn: bool
 ) -> None:
     DeltaTable(str(tmp_path / "offset_map")).create_checkpoint()
     (checkpoint,) = log_of(tmp_path).glob("*.checkpoint.parquet")
@@ -165,7 +165,7 @@ def test_a_half_written_checkpoint_is_set_aside_and_the_log_read_instead(
 
 
 def test_a_commit_is_on_the_disk_with_its_data_before_it_is_acknowledged(
-    tmp_path: Path, owner: OffsetMapOwner, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, owner: LedgerOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
     fsync = os.fsync
@@ -183,7 +183,7 @@ def test_a_commit_is_on_the_disk_with_its_data_before_it_is_acknowledged(
 
 
 def test_a_decision_that_the_disk_does_not_confirm_is_unknown_and_resolved_first(
-    tmp_path: Path, owner: OffsetMapOwner, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, owner: LedgerOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: int) -> None:
         raise OSError(errno.EIO, "Input/output error")

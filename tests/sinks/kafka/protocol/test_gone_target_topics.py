@@ -12,7 +12,7 @@ from tests.fakes.clients import SleepingClock, client_of as sleeping_client_of
 from tests.sinks.two_strict_clusters import A, B, Clusters, planned, route_to
 
 from shallow_mirror.broker import Cluster
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol import (
     DecidedTxn,
@@ -54,8 +54,8 @@ class Driver:
         self.txn: SlotTxn = txn
         self.decided = DecidedTxn(txn, WRITTEN)
         self.clock = clock
-        owner = OffsetMapOwner.take_over(
-            tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
+        owner = LedgerOwner.take_over(
+            tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
         )
         owner.settle()
         self.availability = TargetAvailability()

@@ -19,7 +19,7 @@ from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.net import RUN_SUPERSEDED
 from shallow_mirror.broker.produce.txn import begin_describe_txn, init_producer_id
 from shallow_mirror.checkpoints import DecidedSegment, first_rows_at
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import OlderTablesError, RetriableError
 from shallow_mirror.sinks import SlotResult, observe_nothing
@@ -38,9 +38,9 @@ class Run:
 
     def __init__(self, clusters: Clusters, folder: Path, run_id: str, target: Cluster, *, accepted_version: int = 0) -> None:
         self._clusters, self._target, self._run_id = clusters, target, run_id
-        self.owner = OffsetMapOwner.take_over(
+        self.owner = LedgerOwner.take_over(
             str(folder),
-            mirror="m",
+            name="m",
             source_cluster_id="S",
             target_cluster_id="T",
             run=RunIdentity(run_id=run_id, host="here", pid=7, started_at_ms=1),

@@ -17,7 +17,7 @@ from tests.support.record_batches import batch
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.produce.txn import add_partitions, end_txn, init_producer_id
 from shallow_mirror.checkpoints import DecidedSegment
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner, RunIdentity
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import RetriableError
 from shallow_mirror.sinks.kafka.protocol import DecidedTxn, LogEvidence, WrittenRange, actions, inspect_logs, txn_performer
@@ -28,14 +28,14 @@ from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition,
 NAME = "m-0"
 
 
-def _take_over(folder: Path, run_id: str) -> OffsetMapOwner:
+def _take_over(folder: Path, run_id: str) -> LedgerOwner:
     run = RunIdentity(run_id=run_id, host="here", pid=7, started_at_ms=1)
-    return OffsetMapOwner.take_over(
-        str(folder), mirror="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: 1, slots=1
+    return LedgerOwner.take_over(
+        str(folder), name="m", source_cluster_id="S", target_cluster_id="T", run=run, now_ms=lambda: 1, slots=1
     )
 
 
-def _decide(owner: OffsetMapOwner, txn: SlotTxn | None, *sources: SourcePartition) -> None:
+def _decide(owner: LedgerOwner, txn: SlotTxn | None, *sources: SourcePartition) -> None:
     rows = [
         Segment(
             source=source,
@@ -51,7 +51,7 @@ def _decide(owner: OffsetMapOwner, txn: SlotTxn | None, *sources: SourcePartitio
     owner.settle()
 
 
-def _start(owner: OffsetMapOwner, target: Cluster) -> None:
+def _start(owner: LedgerOwner, target: Cluster) -> None:
     performer = TxnPerformer(owner, target, transaction_timeout_ms=60_000)
     recover(owner, performer, mirror="m", deadline=Deadline.after_ms(5_000, time.monotonic), guard=None)
 

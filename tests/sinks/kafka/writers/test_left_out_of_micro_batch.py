@@ -13,7 +13,7 @@ from tests.sinks.micro_batches import NothingAhead, micro_batch_sink, planned_fr
 from tests.sinks.two_strict_clusters import Clusters
 
 from shallow_mirror.checkpoints import Position
-from shallow_mirror.checkpoints.ledger import OffsetMapOwner
+from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.errors import MirrorError, RetriableError, TransactionBlockedError
 from shallow_mirror.sinks import Side, SlotResult, UnfinishedRange
 from shallow_mirror.sinks.kafka.protocol import actions
@@ -40,8 +40,8 @@ class Driver:
     next_round: NothingAhead
 
     def __init__(self, tables: str, clusters: Clusters, **settings: Any) -> None:
-        self.owner = OffsetMapOwner.take_over(
-            tables, mirror="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
+        self.owner = LedgerOwner.take_over(
+            tables, name="m", source_cluster_id="S", target_cluster_id="T", run=run_of("r"), now_ms=lambda: 1
         )
         self.owner.settle()
         self.ended: list[tuple[tuple[UnfinishedRange, ...], dict[SourcePartition, int]]] = []
