@@ -86,6 +86,19 @@ dst.bootstrap.servers=d:1
 src->dst.enabled=true
 src->dst.topics=invoices
 """
+CLOUD_AND_KERBEROS = """
+clusters=hadoop,msk
+hadoop.bootstrap.servers=h:1
+hadoop.security.protocol=SASL_PLAINTEXT
+hadoop.sasl.kerberos.service.name=kafka
+hadoop.sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true keyTab="/etc/mm.keytab" principal="mm@EXAMPLE.ORG";
+msk.bootstrap.servers=b-1.x.c2.kafka.eu-west-1.amazonaws.com:9098
+msk.security.protocol=SASL_SSL
+msk.sasl.mechanism=AWS_MSK_IAM
+msk.sasl.jaas.config=software.amazon.msk.auth.iam.IAMLoginModule required awsRoleArn="arn:aws:iam::1:role/mm";
+msk.sasl.client.callback.handler.class=software.amazon.msk.auth.iam.IAMClientCallbackHandler
+hadoop->msk.enabled=true
+"""
 CONNECTOR = json.dumps(
     {
         "name": "mirror",
@@ -127,7 +140,8 @@ def test_two_flows_become_two_mirrors_that_do_not_copy_each_others_copies(tmp_pa
     oslo = {
         "bootstrap.servers": "o1:9093",
         "security.protocol": "sasl_ssl",
-        "ssl.ca.location": "/etc/kafka/trust.pem",
+        "ssl.truststore.location": "/etc/kafka/trust.p12",
+        "ssl.truststore.password": "${env:OSLO_TRUSTSTORE_PASSWORD}",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "mirror",
         "sasl.password": "${env:OSLO_PASSWORD}",
@@ -211,6 +225,26 @@ def test_a_login_of_all_clusters_belongs_to_each(tmp_path: Path) -> None:
         }
 
 
+def test_kerberos_and_iam_of_amazon_are_taken_over(tmp_path: Path) -> None:
+    (document,) = imported(CLOUD_AND_KERBEROS, tmp_path).values()
+    assert document["source"]["client"] == {
+        "bootstrap.servers": "h:1",
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "GSSAPI",
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.principal": "mm@EXAMPLE.ORG",
+        "sasl.kerberos.keytab": "/etc/mm.keytab",
+    }
+    assert document["target"]["client"] == {
+        "bootstrap.servers": "b-1.x.c2.kafka.eu-west-1.amazonaws.com:9098",
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "aws_msk_iam",
+        "sasl.oauthbearer.config": "role.arn=arn:aws:iam::1:role/mm",
+    }
+    assert not [name for name in told(CLOUD_AND_KERBEROS, tmp_path) if "sasl" in name]
+
+
 def test_the_json_of_a_connector_is_one_flow(tmp_path: Path) -> None:
     (document,) = imported(CONNECTOR, tmp_path).values()
     assert document["mirror"] == "edge-core"
@@ -220,7 +254,7 @@ def test_the_json_of_a_connector_is_one_flow(tmp_path: Path) -> None:
     assert set(told(CONNECTOR, tmp_path)) == {"(sync.topic.acls.enabled = true)"}
 
 
-@pytest.mark.parametrize("text", [TWO_WAYS, IDENTITY, SEPARATOR, OAUTH, CONNECTOR])
+@pytest.mark.parametrize("text", [TWO_WAYS, IDENTITY, SEPARATOR, OAUTH, CLOUD_AND_KERBEROS, CONNECTOR])
 def test_a_written_file_is_a_mirror_file_and_holds_no_secret(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,7 +269,7 @@ def test_a_written_file_is_a_mirror_file_and_holds_no_secret(
         for variable in mirror["variables"]:
             monkeypatch.setenv(variable["name"], "x")
         assert mirror["problems"] == []
-        if "/etc/kafka" not in Path(mirror["file"]).read_text(encoding="utf-8"):
+        if "/etc/" not in Path(mirror["file"]).read_text(encoding="utf-8"):
             assert MirrorConfig.load(mirror["file"]).mirror == mirror["mirror"]
         said += Path(mirror["file"]).read_text(encoding="utf-8")
     assert not [secret for secret in SECRETS if secret in said]

@@ -24,7 +24,14 @@ _WITHOUT_EFFECT = re.compile(
 
 _OPTION = re.compile(r"(\S+?)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'|([^\s;]+))")
 _LOGIN_MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*\Z", re.DOTALL | re.IGNORECASE)
-_WHAT_OF_STORE = {"truststore": "-nokeys", "keystore": "-nodes"}
+_MSK_IAM = "AWS_MSK_IAM"
+_MSK_OPTIONS = {
+    "awsRoleArn": "role.arn",
+    "awsRoleSessionName": "role.session.name",
+    "awsStsRegion": "region",
+    "awsProfileName": "profile",
+}
+_KNOWN_HANDLERS = ("OAuthBearerLoginCallbackHandler", "IAMClientCallbackHandler")
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 _READ_BY_NAME = (
     "bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.jaas.config", "ssl.endpoint.identification.algorithm",
@@ -106,27 +113,51 @@ def _take_store(settings: ClientSettings, value: Callable[[str], str | None], st
     if kind == "PEM":
         settings.properties.update(dict.fromkeys(names, location))
         return
-    pem, p12 = (str(PurePosixPath(location).with_suffix(suffix)) for suffix in (".pem", ".p12"))
-    settings.properties.update(dict.fromkeys(names, pem))
-    commands = [f"openssl pkcs12 -in {location if kind == 'PKCS12' else p12} -out {pem} {_WHAT_OF_STORE[store]}"]
     if kind != "PKCS12":
-        commands.insert(0, f"keytool -importkeystore -srckeystore {location} -destkeystore {p12} -deststoretype PKCS12")
-    settings.tell(f"ssl.{store}.location", f"a store of Java ({kind}): make {pem} of it with `{' && '.join(commands)}`")
+        p12 = str(PurePosixPath(location).with_suffix(".p12"))
+        convert = f"keytool -importkeystore -srckeystore {location} -destkeystore {p12} -deststoretype PKCS12"
+        settings.tell(f"ssl.{store}.location", f"a store of Java ({kind}): convert it with `{convert}`")
+        location = p12
+    settings.properties[f"ssl.{store}.location"] = location
+    settings.set_secret(f"ssl.{store}.password", f"{store}_password", f"the password of the {store} (ssl.{store}.password)")
 
 
 def _take_sasl(settings: ClientSettings, value: Callable[[str], str | None]) -> None:
     mechanism = (value("sasl.mechanism") or "GSSAPI").upper()
-    settings.properties["sasl.mechanism"] = mechanism
     options = _jaas_options(settings, value("sasl.jaas.config"))
-    if mechanism not in MECHANISMS:
-        settings.tell("sasl.mechanism", f"{mechanism} is not supported: choose one of {', '.join(MECHANISMS)}")
+    settings.properties["sasl.mechanism"] = "OAUTHBEARER" if mechanism == _MSK_IAM else mechanism
+    if mechanism == _MSK_IAM:
+        _take_msk_iam(settings, value, options)
+    elif mechanism == "GSSAPI":
+        _take_kerberos(settings, value, options)
     elif mechanism == "OAUTHBEARER":
         _take_oauth(settings, value, options)
-    else:
+    elif mechanism in MECHANISMS:
         _take_user(settings, options)
+    else:
+        settings.tell("sasl.mechanism", f"{mechanism} is not supported: choose one of {', '.join(MECHANISMS)}")
     for name in ("sasl.login.callback.handler.class", "sasl.client.callback.handler.class"):
-        if (handler := value(name)) is not None and "OAuthBearerLoginCallbackHandler" not in handler:
+        if (handler := value(name)) is not None and not handler.endswith(_KNOWN_HANDLERS):
             settings.tell(name, f"{handler} is a class of Java: name a Python function in oauth_cb (docs/how-to/security.md)")
+
+
+def _take_msk_iam(settings: ClientSettings, value: Callable[[str], str | None], options: dict[str, str]) -> None:
+    """Take over the options of the library aws-msk-iam-auth."""
+    settings.properties["sasl.oauthbearer.method"] = "aws_msk_iam"
+    chosen = [f"{ours}={options[name]}" for name, ours in _MSK_OPTIONS.items() if name in options]
+    if chosen:
+        settings.properties["sasl.oauthbearer.config"] = " ".join(chosen)
+
+
+def _take_kerberos(settings: ClientSettings, value: Callable[[str], str | None], options: dict[str, str]) -> None:
+    names = {
+        "sasl.kerberos.service.name": value("sasl.kerberos.service.name") or options.get("serviceName"),
+        "sasl.kerberos.principal": options.get("principal"),
+        "sasl.kerberos.keytab": options.get("keyTab"),
+    }
+    settings.properties.update({name: text for name, text in names.items() if text is not None})
+    if "keyTab" not in options:
+        settings.tell("sasl.jaas.config", "names no keyTab: tickets are those of the ticket cache (kinit)")
 
 
 def _take_user(settings: ClientSettings, options: dict[str, str]) -> None:
