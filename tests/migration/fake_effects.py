@@ -19,6 +19,7 @@ from shallow_mirror.migration.steps import Direction, Step
 from shallow_mirror.types import TopicPartition
 
 PARTITION = TopicPartition("orders", 0)
+ADDED = TopicPartition("orders", 1)
 DENY = Acl(ResourcePattern(ResourceKind.TOPIC, "orders"), "User:shop", AclOperation.WRITE, AclEffect.DENY)
 
 
@@ -61,6 +62,10 @@ class FakeWorld:
     is_open: set[str] = field(default_factory=set)
     """Sides with an open transaction of somebody else."""
     is_mirror_running: bool = True
+    grown: set[str] = field(default_factory=set)
+    """Sides whose topic has a second partition, which is empty."""
+    is_growth_registered: bool = True
+    """The mirrors have seen the partitions of `grown`."""
     pause_s: float = 0.0
     """The longest pause of the writers so far."""
     is_hand_over_answered: bool = True
@@ -101,12 +106,18 @@ class FakeEffects:
     def listed_topics(self) -> tuple[str, ...]:
         return tuple(self._world.topics)
 
+    def target_topic(self, topic: str) -> str:
+        return topic
+
     def use_topics(self, names: Sequence[str]) -> None:
         self._topics = tuple(names)
 
     def problems(self) -> list[str]:
         handed = self._world.handed.get(self.origin_alias)
-        return [f"topics were handed over before ({handed})"] if handed else []
+        problems = [f"topics were handed over before ({handed})"] if handed else []
+        if self._direction is Direction.MOVE and self._world.grown == {"west"}:
+            problems.append("reverse: target topic orders: has fewer partitions (1) than source topic orders (2)")
+        return problems
 
     def run(self) -> MirrorRun | None:
         is_running = self._world.is_mirror_running
@@ -123,12 +134,15 @@ class FakeEffects:
 
     def _ends(self, side: str) -> dict[TopicPartition, LogEnd]:
         end = self._world.logs[side]
-        return {PARTITION: LogEnd(end, end - (side in self._world.is_open))}
+        added = {ADDED: LogEnd(0, 0)} if side in self._world.grown else {}
+        return {PARTITION: LogEnd(end, end - (side in self._world.is_open)), **added}
 
     def mapped_ends(self) -> dict[TopicPartition, MappedEnd]:
         end = self._world.logs[self.other_alias] - self._world.foreign[self.other_alias]
         has_copied = self._direction is Direction.MOVE or end > self._world.copied_before_move
-        return {PARTITION: MappedEnd(end, end if has_copied else 0)}
+        is_added = self.origin_alias in self._world.grown and self._world.is_growth_registered
+        added = {ADDED: MappedEnd(0, 0)} if is_added else {}
+        return {PARTITION: MappedEnd(end, end if has_copied else 0), **added}
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
         self._kill()

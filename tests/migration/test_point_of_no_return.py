@@ -9,7 +9,7 @@ import pytest
 from tests.migration.fake_effects import PARTITION, FakeWorld
 from tests.migration.stage import Stage
 
-from shallow_mirror.errors import CopiesDifferError, LateWritesError
+from shallow_mirror.errors import ConfigError, CopiesDifferError, LateWritesError
 from shallow_mirror.migration import Phase
 from shallow_mirror.migration.steps import Direction, Step
 
@@ -195,3 +195,36 @@ def test_topics_that_are_paused_on_the_way_are_named_with_the_command_that_resum
     stage.operator.waits = waits  # type: ignore[method-assign]
     assert stage.perform(Direction.MOVE) is Phase.MOVED
     assert "resume what was paused: `shallow-mirror resume mirror.yaml orders`" in stage.operator.requests
+
+
+@pytest.mark.parametrize("step", [Step.CHECK, Step.VERIFY, Step.COPY_REST, Step.COMMIT_GROUPS])
+def test_partitions_added_to_the_copies_on_the_way_are_refused_while_the_way_back_can_still_be_opened(step: Step) -> None:
+    stage = Stage()
+    after(stage, step, lambda world: world.grown.add("west"))
+    with pytest.raises(ConfigError, match="fewer partitions"):
+        stage.perform(Direction.MOVE)
+    assert "orders-1 were added to the copies since the check" in "".join(stage.operator.sentences)
+    assert stage.world.handed == {}, "the mirror copies again"
+    assert stage.conductor(Direction.MOVE, stage.owner.kill).state().can_abort
+    stage.world.grown.add("east")
+    assert stage.perform(Direction.MOVE) is Phase.MOVED
+    assert passed_on(stage)["other_ends"]["orders"].keys() == {"0", "1"}
+    assert stage.perform(Direction.ROLLBACK) is Phase.RETURNED
+
+
+def test_writers_are_not_stopped_before_the_mirror_has_seen_new_partitions() -> None:
+    """Empty ones have no lag. The rest could not be copied before the mirror has found them, within `topics.discovery`."""
+    stage = Stage()
+    stage.world.grown |= {"east", "west"}
+    stage.world.is_growth_registered = False
+    request = stage.operator.waits
+
+    def waits(outside: Any) -> None:
+        if outside.step is Step.CATCH_UP:
+            assert "not registered yet: orders-1" in outside.seen
+            stage.world.is_growth_registered = True
+        request(outside)
+
+    stage.operator.waits = waits  # type: ignore[method-assign]
+    assert stage.perform(Direction.MOVE) is Phase.MOVED
+    assert stage.operator.stopped_at[0] is Step.CATCH_UP

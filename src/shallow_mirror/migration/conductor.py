@@ -173,8 +173,10 @@ class WaveConductor:
         while True:
             run, mapped = self._retried(self._effects.run), self._retried(self._effects.mapped_ends)
             is_running, lag = run is not None and not run.is_over, lag_offsets(ends, mapped)
+            # New partitions have no lag while they are empty, but nothing of them is copied before the mirror has found them.
+            unregistered = sorted(ends.keys() - mapped.keys())
             took_s = self._clock.monotonic() - listed_s
-            if is_running and lag == 0 and took_s <= CLOSE_S:
+            if is_running and lag == 0 and not unregistered and took_s <= CLOSE_S:
                 return {"copied_within_s": round(took_s, 3)}
             if took_s > CLOSE_S:
                 ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
@@ -184,7 +186,8 @@ class WaveConductor:
                 seen = not_running(self._effects.mirror_id, run)
                 self._waiting.for_somebody(f"start the mirror {self._effects.mirror_id}", seen, SLOW_POLL_S)
             elif not wait_for_resume(self._effects, self._waiting):
-                self._waiting.for_somebody(request, f"{counted(lag, 'offset')} left to copy", SLOW_POLL_S)
+                new = f", not registered yet: {named(unregistered)}" if unregistered else ""
+                self._waiting.for_somebody(request, f"{counted(lag, 'offset')} left to copy{new}", SLOW_POLL_S)
 
     def _verify(self, state: WaveState) -> Detail:
         # Before the comparison: what it covers is behind these positions, so nothing in between is left out.

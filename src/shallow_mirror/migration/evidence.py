@@ -33,6 +33,8 @@ class Evidence:
     origin_ends: LogEnds
     other_ends: LogEnds
     mapped: Mapping[TopicPartition, MappedEnd]
+    only_at_other: tuple[TopicPartition, ...] = ()
+    """Partitions of the copies whose number the topic at the origin does not have; only where a reverse mirror copies back."""
     groups: GroupsReport | None
     """Offsets of the groups, compared with those at the other cluster without committing any."""
 
@@ -63,6 +65,10 @@ def reopening(evidence: Evidence, done: Mapping[Step, Mapping[str, Any]]) -> Reo
     checked = done[Step.CHECK]["topics"]
     if list(evidence.topics) != list(checked):
         return Reopening(Step.CHECK, _changed_topics(evidence.topics, checked))
+    if evidence.only_at_other:
+        # Behind the point of no return the reverse mirror would refuse to start: the check names what has to be added.
+        names = named(evidence.only_at_other)
+        return Reopening(Step.CHECK, f"{names} were added to the copies since the check: the way back has no place for them yet")
     if evidence.active_groups:
         return Reopening(Step.STOP_GROUPS, f"{named(evidence.active_groups)} have members again")
     if evidence.missing_deny_count:

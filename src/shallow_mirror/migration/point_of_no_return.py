@@ -11,6 +11,7 @@ from shallow_mirror.migration.observations import named
 from shallow_mirror.migration.sentences import not_running
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.migration.waiting import Waiting
+from shallow_mirror.types import TopicPartition
 
 POLL_S = 0.2
 RESUME_POLL_S = 1.0
@@ -59,13 +60,17 @@ class PointOfNoReturn:
 
     def _take_evidence(self) -> Evidence:
         effects, retried = self._effects, self._retried
+        other_ends = retried(effects.other_log_ends)
+        origin_ends = retried(effects.log_ends)
+        copies = {TopicPartition(effects.target_topic(name.topic), name.partition) for name in origin_ends}
         return Evidence(
             topics=tuple(retried(effects.listed_topics)),
             active_groups=tuple(retried(effects.active_groups)),
             missing_deny_count=len(retried(effects.missing_denies)) if self._config.writers.is_denied else 0,
             groups=retried(lambda: effects.move_groups(is_applied=False)),
-            origin_ends=retried(effects.log_ends),
-            other_ends=retried(effects.other_log_ends),
+            origin_ends=origin_ends,
+            other_ends=other_ends,
+            only_at_other=() if effects.reverse_file is None else tuple(sorted(other_ends.keys() - copies)),
             mapped=retried(effects.mapped_ends),
         )
 
