@@ -89,6 +89,7 @@ class TopicMonitor:
         self._report = report
         self._repeated = RepeatedWarnings()
         self._paused: frozenset[str] | None = None
+        self._moving: frozenset[str] = frozenset()
         self._revision: str | None = None
         self._reported: frozenset[str] = frozenset()
         self._stop = threading.Event()
@@ -96,7 +97,9 @@ class TopicMonitor:
 
     def __enter__(self) -> Self:
         """Raise OutcomeUnknownError, OffsetMapConflictError: without the list of paused topics nothing may be copied."""
-        self._apply_paused(self._controls.read().not_copied)
+        controls = self._controls.read()
+        self._moving = controls.moving
+        self._apply_paused(controls.not_copied)
         if self._config.topics.configs != "off":
             # A target that refuses what its source takes by now would end the query before the first look of the thread.
             with closing(Cluster(self._config.source.client)) as source, closing(Cluster(self._config.target.client)) as target:
@@ -127,6 +130,7 @@ class TopicMonitor:
     def _read_controls(self) -> None:
         try:
             controls = self._controls.read()
+            self._moving = controls.moving
             self._cycles.exempt(controls.without_cycle, controls.returned)
             if not self._may_copy_again(controls):
                 return
@@ -168,9 +172,17 @@ class TopicMonitor:
         try:
             self._held.release(source, target, self._deadline())
             if follower is not None:
-                follower.sync((), self._deadline())
+                self._follow(follower, (), self._deadline())
         except MirrorError as error:
             _log.info("settings of target topics were not compared: %s", error)
+
+    def _follow(self, follower: TopicConfigSync, missing: Collection[str], deadline: Deadline) -> list[str]:
+        """Compare settings with the source, but not of topics that were handed over.
+
+        The copy is where the topic is used by then: the reverse mirror follows it in the other direction, and of two mirrors
+        that follow each other one would undo what the other has set.
+        """
+        return follower.sync({*missing, *self._moving}, deadline)
 
     def _check_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
         deadline = self._deadline()
@@ -189,7 +201,7 @@ class TopicMonitor:
             problems |= dict.fromkeys(gone.values(), REMEDY_OF_GONE)
             problems |= dict.fromkeys(self._held.release(source, target, deadline), _REMEDY_OF_HELD)
             if follower is not None:
-                problems |= dict.fromkeys(follower.sync({*deleted, *missing.hidden, *gone}, deadline), _REMEDY)
+                problems |= dict.fromkeys(self._follow(follower, {*deleted, *missing.hidden, *gone}, deadline), _REMEDY)
         except RetriableError as error:
             _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
             return

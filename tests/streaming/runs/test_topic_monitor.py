@@ -93,3 +93,26 @@ def test_a_pause_that_cannot_be_passed_to_the_planner_is_passed_later(tmp_path: 
     folder.unlink()
     monitor._read_controls()
     assert planner_state.read_paused_topics(folder / "paused").topics == {"a"}
+
+
+class Follower:
+    """The sync of settings: the topics that each look left out."""
+
+    def __init__(self) -> None:
+        self.left_out: list[set[str]] = []
+
+    def sync(self, missing: Collection[str], deadline: Any) -> list[str]:
+        self.left_out.append(set(missing))
+        return []
+
+
+def test_settings_of_a_topic_that_was_handed_over_are_not_followed_any_more(tmp_path: Path) -> None:
+    """The reverse mirror follows them in the other direction: two mirrors would set each other's values for ever."""
+    controls, follower = Controls.open(str(tmp_path)), Follower()
+    monitor = monitored(controls, tmp_path / "paused.json", Cycles(lambda: True))
+    given: Any = follower
+    for action, left_out in (("pause", set()), ("hand-over", {"orders"}), ("take-back", set())):
+        controls.add(action, ["orders"])  # type: ignore[arg-type]
+        monitor._read_controls()
+        monitor._follow(given, {"gone"}, monitor._deadline())
+        assert follower.left_out[-1] == {"gone", *left_out}
