@@ -39,17 +39,25 @@ class ProblemKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`error_name`: Kafka's, or the type of ours. `place` None: no partition of the source in particular."""
-
     kind: ProblemKind
     error_name: str | None = None
+    """Kafka's, or the type of ours."""
     place: Annotated[TopicPartition | None, Column("source")] = None
+    """None: no partition of the source in particular."""
     text: Annotated[str, Column("problem")]
     remedy: str
+    topic: str | None = None
+    """The source topic, where one is concerned; rows have it also where `place` does, those of older releases never."""
+
+    @property
+    def source_topic(self) -> str | None:
+        """Return the source topic that it concerns, where it is one."""
+        return self.topic if self.place is None else self.place.topic
 
     @property
     def key(self) -> object:
-        return self.kind, self.error_name, self.place, _NUMBERS.sub("#", self.text)
+        # With the topic: names of topics may differ in nothing but numbers.
+        return self.kind, self.error_name, self.place, self.source_topic, _NUMBERS.sub("#", self.text)
 
     def __str__(self) -> str:
         return self.text if self.place is None or str(self.place) in self.text else f"{self.place}: {self.text}"
@@ -74,7 +82,7 @@ class CountedProblem:
             "run_epoch": self.run_epoch,
             "kind": problem.kind.value,
             "error_name": problem.error_name,
-            "topic": None if topic_partition is None else topic_partition.topic,
+            "topic": problem.source_topic,
             "partition": None if topic_partition is None else topic_partition.partition,
             "problem": problem.text,
             "remedy": problem.remedy,

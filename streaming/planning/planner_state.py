@@ -59,7 +59,9 @@ class TopicsState:
     gone: tuple[str, ...]
     """Mirrored topics that were deleted at the source."""
     problems: tuple[str, ...]
-    """Sentences about settings of target topics."""
+    """Sentences about topics and settings of target topics."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The source topic of each sentence that concerns one; the file of an older release has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,8 +58,8 @@ class CycleDetector:
         self._rings_due_at = -math.inf
         self._repeated = RepeatedWarnings()
         self._ending: ConfigError | None = None
-        self.rings_of_others: tuple[str, ...] = ()
-        """Rings of this mirror in which another one has to stop, as sentences. Replaced as a whole."""
+        self.rings_of_others: Mapping[str, str] = {}
+        """Rings of this mirror in which another one has to stop: source topics by sentence. Replaced as a whole."""
 
     def exempt(self, topics: frozenset[str], returned: frozenset[str] = frozenset()) -> None:
         """Leave out topics that a migration has handed over from one mirror to the other: only one of the two copies them.
@@ -133,9 +133,9 @@ class CycleDetector:
             self._withdraw()
             self._ending = ConfigError(own)
             return
-        self.rings_of_others = tuple(
-            f"replication ring: {ring.path()}: mirror {ring.other_to_stop} began last and stops" for ring in rings
-        )
+        self.rings_of_others = {
+            f"replication ring: {ring.path()}: mirror {ring.other_to_stop} began last and stops": ring.topic for ring in rings
+        }
 
     def require_no_ring(self) -> None:
         """Raise ConfigError where a ring was found while the mirror runs, and this mirror is the one to stop."""

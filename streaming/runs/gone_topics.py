@@ -29,7 +29,16 @@ def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Map
     `gone_at_target`: sentences by source topic. `recreated_at_source`: former ids by topic.
     """
     problems = [
-        (name, Problem(kind=ProblemKind.LEFT_OUT, text=sentence, remedy=REMEDY_OF_GONE, error_name=TopicGoneError.__name__))
+        (
+            name,
+            Problem(
+                kind=ProblemKind.LEFT_OUT,
+                text=sentence,
+                remedy=REMEDY_OF_GONE,
+                error_name=TopicGoneError.__name__,
+                topic=name,
+            ),
+        )
         for name, sentence in sorted(gone_at_target.items())
     ]
     return problems + [
@@ -40,6 +49,7 @@ def problems_of_gone(gone_at_target: Mapping[str, str], recreated_at_source: Map
                 text=f"source topic {name} was deleted and created again (its id was {topic_id}): nothing of it is copied",
                 remedy=REMEDY_OF_RECREATED,
                 error_name=TopicRecreatedError.__name__,
+                topic=name,
             ),
         )
         for name, topic_id in sorted(recreated_at_source.items())

@@ -68,27 +68,28 @@ class HeldSettings:
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._source.config.request_timeout_ms, time.monotonic)
 
-    def release(self, source: Cluster, target: Cluster, deadline: Deadline) -> list[str]:
-        """Set what the map has passed, as it is at the source now. Return a sentence for each topic where that failed.
+    def release(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
+        """Set what the map has passed, as it is at the source now. Return why that failed, by source topic.
 
         Raises as `DurableTable`, RetriableError, and as the offset map.
         """
         held = self._read()
         if not held:
-            return []
+            return {}
         positions = OffsetMap.open(self._storage.to_read(), mirror=self._config.mirror).positions()
         passed = {topic: row for topic, row in held.items() if is_passed(_ends_of(row), positions)}
         passed = _existing(passed, source, target, deadline)
         if not passed:
-            return []
+            return {}
         names = sorted({name for row in passed.values() for name in row.held_settings})
         of_source = settings_of(source, sorted(passed), names, deadline)
         of_target = settings_of(target, sorted(row.target_topic for row in passed.values()), names, deadline)
-        changes, problems = {}, []
+        changes: dict[str, dict[str, str]] = {}
+        problems: dict[str, str] = {}
         for topic, row in passed.items():
             settings, now = of_source[topic], of_target[row.target_topic]
             if isinstance(settings, ConfigError) or isinstance(now, ConfigError):
-                problems += [str(problem) for problem in (settings, now) if isinstance(problem, ConfigError)]
+                problems[topic] = "; ".join(str(problem) for problem in (settings, now) if isinstance(problem, ConfigError))
             elif any(now.get(name) != BEFORE_COMPACTION[name] for name in row.held_settings):
                 self._record([replace(row, held_settings=())])  # an operator, or `topics.configs: sync`, has changed them
             else:
@@ -98,7 +99,7 @@ class HeldSettings:
         for topic in changes:
             target_topic = passed[topic].target_topic
             if target_topic in refused:
-                problems.append(f"target topic {target_topic} cannot be compacted like {topic}: {refused[target_topic]}")
+                problems[topic] = f"target topic {target_topic} cannot be compacted like {topic}: {refused[target_topic]}"
             else:
                 _log.info("target topic %s was given %s, as source topic %s has", target_topic, wanted[target_topic], topic)
                 self._record([replace(passed[topic], held_settings=())])

@@ -176,7 +176,7 @@ class TopicMonitor:
         except MirrorError as error:
             _log.info("settings of target topics were not compared: %s", error)
 
-    def _follow(self, follower: TopicConfigSync, missing: Collection[str], deadline: Deadline) -> list[str]:
+    def _follow(self, follower: TopicConfigSync, missing: Collection[str], deadline: Deadline) -> Mapping[str, Sequence[str]]:
         """Compare settings with the source, but not of topics that were handed over.
 
         The copy is where the topic is used by then: the reverse mirror follows it in the other direction, and of two mirrors
@@ -187,26 +187,31 @@ class TopicMonitor:
     def _check_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
         deadline = self._deadline()
         deleted: tuple[str, ...] = ()
-        problems: dict[str, str] = {}
+        problems: list[Problem] = []
         try:
             names = sorted(name for name in self._mirrored | self._targets.routes.keys() if self._config.topics.is_included(name))
             missing = missing_topics(source, names, deadline)
             deleted = missing.gone
-            problems = {f"source topic {name} {_HIDDEN}: {grant}": _REMEDY_OF_HIDDEN for name, grant in missing.hidden.items()}
-            problems |= dict.fromkeys(self._cycles.rings_of_others, _REMEDY_OF_RING)
+            problems += [
+                _problem(f"source topic {name} {_HIDDEN}: {grant}", _REMEDY_OF_HIDDEN, name)
+                for name, grant in missing.hidden.items()
+            ]
+            problems += [_problem(text, _REMEDY_OF_RING, name) for text, name in self._cycles.rings_of_others.items()]
             if self._deletions is not None:
                 followed = self._deletions.follow(source, target, deadline)
-                problems |= dict.fromkeys(followed.values(), _REMEDY_OF_FOLLOWED)
+                problems += [_problem(text, _REMEDY_OF_FOLLOWED, name) for name, text in followed.items()]
             gone = self._gone_targets(target, deadline)
-            problems |= dict.fromkeys(gone.values(), REMEDY_OF_GONE)
-            problems |= dict.fromkeys(self._held.release(source, target, deadline), _REMEDY_OF_HELD)
+            problems += [_problem(text, REMEDY_OF_GONE, name) for name, text in gone.items()]
+            held = self._held.release(source, target, deadline)
+            problems += [_problem(text, _REMEDY_OF_HELD, name) for name, text in held.items()]
             if follower is not None:
-                problems |= dict.fromkeys(self._follow(follower, {*deleted, *missing.hidden, *gone}, deadline), _REMEDY)
+                followed_settings = self._follow(follower, {*deleted, *missing.hidden, *gone}, deadline)
+                problems += [_problem(text, _REMEDY, name) for name, texts in followed_settings.items() for text in texts]
         except RetriableError as error:
             _log.info("topics were not checked: %s", error)  # the copy waits for that cluster as well, and reports it
             return
         except MirrorError as error:
-            problems[f"topics cannot be checked: {error}"] = _REMEDY
+            problems.append(_problem(f"topics cannot be checked: {error}", _REMEDY))
         if not self._stop.is_set():
             self._report_topics(deleted, problems)
 
@@ -221,19 +226,29 @@ class TopicMonitor:
             if route.target_topic in gone
         }
 
-    def _report_topics(self, deleted: Sequence[str], problems: Mapping[str, str]) -> None:
-        """Record new problems of the run, and write all of them for `status`. `problems`: remedies by sentence.
+    def _report_topics(self, deleted: Sequence[str], problems: Sequence[Problem]) -> None:
+        """Record new problems of the run, and write all of them for `status`.
 
         Topics with broker timestamps are written only: a Produce response, or their settings, made them problems before.
         """
         kept = deleted if self._deletions is None else ()
-        remedies = {f"source topic {name} {_DELETED}": _REMEDY_OF_DELETED for name in kept} | {**problems}
-        for sentence in sorted(remedies.keys() - self._reported):
-            self._report(Problem(kind=ProblemKind.CONFIG, text=sentence, remedy=remedies[sentence]))
-        self._reported = frozenset(remedies)
+        of_deleted = [_problem(f"source topic {name} {_DELETED}", _REMEDY_OF_DELETED, name) for name in kept]
+        by_sentence = {problem.text: problem for problem in (*of_deleted, *problems)}
+        for sentence in sorted(by_sentence.keys() - self._reported):
+            self._report(by_sentence[sentence])
+        self._reported = frozenset(by_sentence)
         stamping = [f"{sentence} (remedy: {remedy})" for sentence, remedy in self._targets.stamping.sentences().items()]
         try:
-            state = planner_state.TopicsState(at_ms=int(time.time() * 1000), gone=tuple(deleted), problems=(*problems, *stamping))
+            state = planner_state.TopicsState(
+                at_ms=int(time.time() * 1000),
+                gone=tuple(deleted),
+                problems=(*dict.fromkeys(problem.text for problem in problems), *stamping),
+                topics={problem.text: problem.topic for problem in problems if problem.topic is not None},
+            )
             planner_state.write_state(planner_state.topics_state_path(self._config.checkpoint), state)
         except OSError as error:
             _log.warning("the state of topics was not written: %s", error)
+
+
+def _problem(text: str, remedy: str, topic: str | None = None) -> Problem:
+    return Problem(kind=ProblemKind.CONFIG, text=text, remedy=remedy, topic=topic)

@@ -23,6 +23,8 @@ from shallow_mirror.checkpoints.ledger import LedgerOwner, commits, version_of
 from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
 from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, Comparison, TableStorage, TableWriter, choose_writer
+from shallow_mirror.checkpoints.logs.runs.problem_log import PROBLEMS_TABLE, read_problems
+from shallow_mirror.checkpoints.rows.problems import PROBLEMS, CountedProblem, Problem, ProblemKind
 from shallow_mirror.checkpoints.tables.backends import deltalake_writer, spark_writer
 from shallow_mirror.checkpoints.tables.table_protocol import TABLE_SETTINGS, DeltaCommitError, TableSnapshot, Update, WriterName
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError, OffsetMapConflictError, OutcomeUnknownError
@@ -150,6 +152,19 @@ def test_an_append_adds_the_columns_that_an_older_release_did_not_have(location:
     rows_read = archive_rows_from_arrow(opened(writer).read())
     assert sorted([row.stored and row.stored.run_crc32c for row in rows_read], key=str) == [(12,), None]
     assert {row.stored and replace(row.stored, run_crc32c=None) for row in rows_read} == {before.stored}
+
+
+def test_rows_of_problems_extend_the_table_of_a_release_that_recorded_no_topic(location: Location) -> None:
+    tables = TableStorage(location.tables, location.spark, writer=location.name).best_effort_tables()
+    problem = Problem(kind=ProblemKind.CONFIG, text="source topic a was deleted", remedy="r")
+    first, second = (
+        CountedProblem(run_epoch=1, number=number, problem=each, occurrences=1, first_at_ms=0, last_at_ms=number)
+        for number, each in ((1, problem), (2, replace(problem, topic="a")))
+    )
+    tables.append(PROBLEMS_TABLE, PROBLEMS.to_arrow([first]).drop_columns(["topic"]))
+    assert read_problems(tables, 1) == (first,)
+    assert tables.append(PROBLEMS_TABLE, PROBLEMS.to_arrow([second]))
+    assert read_problems(tables, 1) == (first, second)
 
 
 def test_a_version_that_is_not_higher_than_the_recorded_one_changes_nothing(location: Location) -> None:

@@ -2,7 +2,8 @@
 
 Losing it loses no data.
 
-Equal problems are one: they are counted, not repeated. Two are equal when they differ in nothing but numbers.
+Equal problems are one: they are counted, not repeated. Two are equal when they concern the same topic and differ in nothing but
+numbers.
 """
 
 from __future__ import annotations
@@ -128,5 +129,6 @@ def _too_many(kind: ProblemKind) -> Problem:
 
 def _as_written(counted: CountedProblem, run_epoch: int) -> CountedProblem:
     problem = counted.problem
-    shortened = replace(problem, text=problem.text[:LONGEST_TEXT], remedy=problem.remedy[:LONGEST_TEXT])
+    text, remedy = problem.text[:LONGEST_TEXT], problem.remedy[:LONGEST_TEXT]
+    shortened = replace(problem, text=text, remedy=remedy, topic=problem.source_topic)
     return replace(counted, run_epoch=run_epoch, problem=shortened)

@@ -13,7 +13,7 @@ from shallow_mirror.types import SourcePartition
 _T = TypeVar("_T")
 
 _NAMED = re.compile(r"\(for ([\w.-]+)\)|source topic ([\w.-]+)")
-"""How problems of topics that are gone name the source topic."""
+"""How problems of topics that are gone name the source topic: older releases have recorded the sentence only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,13 @@ class ForgottenTopics:
         return newest
 
 
-def is_closed(text: str, at_ms: int, names: Mapping[str, int], place: str | None = None) -> bool:
+def is_closed(text: str, at_ms: int, names: Mapping[str, int], topic: str | None) -> bool:
     """Return whether a problem concerns forgotten topics only, and is not newer than that.
 
-    `names`: as `ForgottenTopics.names` returns them. `place`: the topic of the problem, where it has one.
+    `names`: as `ForgottenTopics.names` returns them. `topic`: the source topic of the problem; None where it was not recorded, or
+    is not one: then those that the sentence names.
     """
-    concerned = {place} if place is not None else {one or other for one, other in _NAMED.findall(text)}
+    concerned = {topic} if topic is not None else {one or other for one, other in _NAMED.findall(text)}
     return bool(concerned) and all(at_ms <= names.get(name, -1) for name in concerned)
 
 

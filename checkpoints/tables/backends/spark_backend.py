@@ -56,7 +56,8 @@ class SparkBackend:
         name = self._name(table)
         columns, settings = columns_in_sql(rows.schema), properties_in_sql(PLAIN_TABLE)
         self._session.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta TBLPROPERTIES ({settings})")
-        frame.writeTo(name).append()
+        # Adds the columns that an older release did not have, as the offset map does.
+        frame.writeTo(name).option("mergeSchema", "true").append()
 
     def append_durably(self, table: str, rows: pa.Table) -> None:
         with self.raised("append rows", table):

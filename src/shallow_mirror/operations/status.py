@@ -224,7 +224,7 @@ def gather_status(
         gone_topics=() if topics is None else tuple(name for name in topics.gone if not is_closed("", topics.at_ms, names, name)),
         topic_problems=()
         if topics is None
-        else tuple(text for text in topics.problems if not is_closed(text, topics.at_ms, names)),
+        else tuple(text for text in topics.problems if not is_closed(text, topics.at_ms, names, topics.topics.get(text))),
         starting=None if start is None else start.step,
         starting_since_ms=None if start is None else start.since_ms,
         groups=None
@@ -251,9 +251,7 @@ def _open_problems(tables: BestEffortTables, run_epoch: int, names: Mapping[str,
     open_problems = [
         entry
         for entry in read_problems(tables, run_epoch)
-        if not is_closed(
-            entry.problem.text, entry.last_at_ms, names, None if entry.problem.place is None else entry.problem.place.topic
-        )
+        if not is_closed(entry.problem.text, entry.last_at_ms, names, entry.problem.source_topic)
     ]
     return tuple(open_problems[-PROBLEMS_SHOWN:])
 

@@ -59,7 +59,7 @@ class Copy:
 
     def release(self, held: HeldSettings) -> list[str]:
         source, target = self.clusters
-        return held.release(source, target, Deadline.after_ms(5_000, lambda: 0.0))
+        return list(held.release(source, target, Deadline.after_ms(5_000, lambda: 0.0)).values())
 
     def _positions(self) -> dict[SourcePartition, Any]:
         topic_id = kafka_text(self.source.topic_ids["orders"])

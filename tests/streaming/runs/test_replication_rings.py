@@ -139,7 +139,7 @@ def test_a_ring_that_closes_before_registrations_have_spread_ends_the_mirror_tha
     assert stopped == {"ca"}
     ab.look()
     assert ab.cycles is not None
-    assert ab.cycles.rings_of_others == ()  # ca withdrew its registration
+    assert ab.cycles.rings_of_others == {}  # ca withdrew its registration
     ab.start()
     bc.start()
 
@@ -151,7 +151,8 @@ def test_the_others_name_the_mirror_that_stops(world: World) -> None:
     world.mirror("ca").start()
     assert not any(mirror.look() for mirror in (bc, ab))
     assert ab.cycles is not None
-    (sentence,) = ab.cycles.rings_of_others
+    ((sentence, topic),) = ab.cycles.rings_of_others.items()
+    assert topic == TOPIC
     assert sentence == (
         "replication ring: b:orders (bc) -> c:orders (ca) -> a:orders (ab) -> b:orders: mirror ca began last and stops"
     )

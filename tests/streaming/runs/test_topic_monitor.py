@@ -101,9 +101,9 @@ class Follower:
     def __init__(self) -> None:
         self.left_out: list[set[str]] = []
 
-    def sync(self, missing: Collection[str], deadline: Any) -> list[str]:
+    def sync(self, missing: Collection[str], deadline: Any) -> dict[str, tuple[str, ...]]:
         self.left_out.append(set(missing))
-        return []
+        return {}
 
 
 def test_settings_of_a_topic_that_was_handed_over_are_not_followed_any_more(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ class TopicConfigSync:
         self._problems: dict[str, tuple[str, ...]] = {}
         self._awaiting: dict[str, _Awaiting] = {}
 
-    def sync(self, missing: Collection[str], deadline: Deadline) -> list[str]:
-        """Set what has changed. Return a sentence about every remaining difference, of earlier looks as well.
+    def sync(self, missing: Collection[str], deadline: Deadline) -> dict[str, tuple[str, ...]]:
+        """Set what has changed. Return sentences about every remaining difference, by source topic, of earlier looks as well.
 
         Raises RetriableError when a cluster does not answer.
         """
@@ -101,7 +101,7 @@ class TopicConfigSync:
                 changes[source] = config_changes.changes
         if changes:
             self._set(changes, routes, deadline)
-        return [sentence for _, sentences in sorted(self._problems.items()) for sentence in sentences]
+        return dict(sorted(self._problems.items()))
 
     def _has_passed(self, source: str, route: RoutedTopic, waiting: Settings, deadline: Deadline) -> bool:
         """Return whether everything is copied that these settings could refuse, over several looks.

@@ -130,6 +130,14 @@ def test_too_many_different_problems_are_combined_by_kind_but_not_the_one_that_e
     assert (too_many.problem.kind, too_many.occurrences, actual[-1].problem) == (ProblemKind.EXPIRED, 50, end)
 
 
+def test_problems_of_topics_whose_names_differ_in_numbers_are_told_apart() -> None:
+    log, rows, _ = log_of()
+    for topic in ("orders-1", "orders-2", "orders-1"):
+        log.record(Problem(kind=ProblemKind.CONFIG, text=f"source topic {topic} was deleted", remedy="r", topic=topic))
+    log.write_due(all_of_them=True)
+    assert [(row.problem.topic, row.occurrences) for row in merged(rows.rows)] == [("orders-1", 2), ("orders-2", 1)]
+
+
 def test_the_table_reads_back_what_was_met_and_long_texts_are_cut(tmp_path: Path) -> None:
     log, store = ProblemLog(Clock()), TableStorage(str(tmp_path)).background_tables()
     log.begin(store, 3)

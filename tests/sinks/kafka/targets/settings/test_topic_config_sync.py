@@ -73,7 +73,8 @@ class Sides:
         return {topic: why for topic, why in self.refuses.items() if topic in changes}
 
     def sync(self, *gone: str) -> list[str]:
-        return self.follower.sync(gone, Deadline.after_ms(1000, lambda: 0.0))
+        problems = self.follower.sync(gone, Deadline.after_ms(1000, lambda: 0.0))
+        return [sentence for sentences in problems.values() for sentence in sentences]
 
 
 def test_a_change_is_followed_and_a_larger_batch_counts_a_look_later(monkeypatch: pytest.MonkeyPatch) -> None:
