@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.checkpoints import DecidedSegment
@@ -37,12 +37,6 @@ def expired_rows(
         position, start = positions[source_partition], starts[topic_partition].offset
         if start <= position:
             continue
-        _log.warning(
-            "%s: retention deleted offsets %d to %d before they were copied; continuing behind them",
-            topic_partition,
-            position,
-            start,
-        )
         expired = Segment(
             source=source_partition,
             source_start=position,
@@ -55,3 +49,16 @@ def expired_rows(
     if not rows:
         raise loss
     return tuple(rows)
+
+
+def log_expired(rows: Iterable[DecidedSegment]) -> None:
+    """Log what no cluster has any more; not what the target holds since an earlier run, which the sink has taken out."""
+    for row in rows:
+        expired = row.segment
+        if expired.kind is SegmentKind.EXPIRED:
+            _log.warning(
+                "%s: retention deleted offsets %d to %d before they were copied; continuing behind them",
+                expired.source.topic_partition,
+                expired.source_start,
+                expired.source_end - 1,
+            )

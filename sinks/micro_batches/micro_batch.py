@@ -27,7 +27,7 @@ from shallow_mirror.errors import (
 )
 from shallow_mirror.log_context import in_context_of_driver
 from shallow_mirror.sinks.base import Observer, RoundRepeatedError, Sink, SlotRound, TaskFunction
-from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows
+from shallow_mirror.sinks.micro_batches.expired_offsets import expired_rows, log_expired
 from shallow_mirror.sinks.micro_batches.spark_failures import lost_worker
 from shallow_mirror.sinks.micro_batches.truncated_logs import TruncatedLogs
 from shallow_mirror.sinks.slot_values import (
@@ -359,7 +359,9 @@ class MicroBatchSink:
             raise loss
         lineages = {source: position.lineage for source, position in positions.items()}
         rows = expired_rows(loss, _positions_after(positions, first_rows), targets, lineages, self._source, deadline)
-        return self._sink.with_copied(rows, deadline)
+        rows = self._sink.with_copied(rows, deadline)
+        log_expired(rows)
+        return rows
 
 
 def _positions_after(

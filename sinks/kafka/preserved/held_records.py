@@ -20,6 +20,7 @@ from shallow_mirror.types import (
     LATEST_TIMESTAMP,
     UNKNOWN_BYTES_PER_OFFSET,
     IsolationLevel,
+    OffsetRange,
     Segment,
     SegmentKind,
     SourcePartition,
@@ -54,18 +55,19 @@ class HeldRecords:
 
     def _rows_of(self, row: DecidedSegment, producer_id: int, deadline: Deadline) -> Iterator[DecidedSegment]:
         expired, at = row.segment, row.segment.source_start
+        copied: OffsetRange | None = None  # of batches without a gap between them: one line
         for held in self._held(expired, producer_id, deadline):
             if at < held.source_start:
                 yield DecidedSegment(replace(expired, source_start=at, source_end=held.source_start), None)
             if held.kind is SegmentKind.DATA:
-                _log.warning(
-                    "%s: offsets %d to %d are at the target since an earlier run: they count as copied",
-                    expired.source.topic_partition,
-                    held.source_start,
-                    held.source_end,
-                )
+                if copied is not None and copied.end != held.source_start:
+                    _log_copied(expired.source, copied)
+                    copied = None
+                copied = OffsetRange(held.source_start if copied is None else copied.start, held.source_end)
             yield DecidedSegment(held, None, shared_producer_id=producer_id)
             at = held.source_end
+        if copied is not None:
+            _log_copied(expired.source, copied)
         if at < expired.source_end:
             yield DecidedSegment(replace(expired, source_start=at), None)
 
@@ -89,6 +91,15 @@ class HeldRecords:
         for response in reader:
             for fetched in response:
                 yield from _segments_of(fetched, expired, producer_id)
+
+
+def _log_copied(source: SourcePartition, copied: OffsetRange) -> None:
+    _log.warning(
+        "%s: the source has deleted offsets %d to %d, but the target holds them since an earlier run: they count as copied",
+        source.topic_partition,
+        copied.start,
+        copied.end - 1,
+    )
 
 
 def _segments_of(fetched: IndexedPartition, expired: Segment, producer_id: int) -> Iterator[Segment]:

@@ -19,6 +19,7 @@ from shallow_mirror.checkpoints import DecidedSegment, Position
 from shallow_mirror.checkpoints.rows.positions import moved_by
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.sinks.kafka.preserved.held_records import HeldRecords
+from shallow_mirror.sinks.micro_batches.expired_offsets import log_expired
 from shallow_mirror.types import Segment, SegmentKind, SourcePartition, TargetPartition
 from shallow_mirror.wire.batches import SharedProducer, restamped_at
 from shallow_mirror.wire.records import Fillers
@@ -57,6 +58,7 @@ def rows_of(held: HeldRecords, start: int, end: int, *, is_preserved: bool = Tru
     deadline = Deadline.after_ms(10_000, time.monotonic)
     rows = held.replace_expired([DecidedSegment(expired, None)], producers, deadline)
     moved_by({SOURCE: Position(start, TARGET, target_end=start, shared_producer_id=SHARED)}, rows)
+    log_expired(rows)
     return [(row.segment.kind, row.segment.source_start, row.segment.source_end, row.segment.record_count) for row in rows]
 
 
@@ -84,3 +86,16 @@ def test_records_of_another_producer_and_topics_that_are_not_preserved_stay_expi
     broker.seed((ORDERS, 0), written(0, 1), written(1, 1, producer_id=APPLICATION))
     assert rows_of(held, 0, 4) == [(DATA, 0, 1, 1), (EXPIRED, 1, 4, 0)]
     assert rows_of(held, 0, 4, is_preserved=False) == [(EXPIRED, 0, 4, 0)]
+
+
+def test_the_log_says_of_each_offset_once_whether_it_was_copied(
+    target: tuple[StrictCluster, HeldRecords], caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, held = target
+    broker.seed((ORDERS, 0), written(0, 2), written(2, 1), filler(3, 2), written(5, 2))
+    rows_of(held, 0, 10)
+    assert [record.getMessage().removeprefix(f"{SOURCE.topic_partition}: ") for record in caplog.records] == [
+        "the source has deleted offsets 0 to 2, but the target holds them since an earlier run: they count as copied",
+        "the source has deleted offsets 5 to 6, but the target holds them since an earlier run: they count as copied",
+        "retention deleted offsets 7 to 9 before they were copied; continuing behind them",
+    ]
