@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from tests.test_migration_file import written
 
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration import passage as passage_module
+from shallow_mirror.migration import session
 from shallow_mirror.migration.passage import Passage
+from shallow_mirror.migration.session import Options
 from shallow_mirror.migration.steps import Direction
 
 
@@ -35,3 +39,20 @@ def test_topics_that_the_reverse_mirror_has_received_are_not_taken_back_from_it(
         theirs.add("hand-over", ["orders"])
         passage.resume()
         assert not theirs.read().moving, "a rollback that is aborted"
+
+
+def test_a_comparison_reports_its_progress_to_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, received = written(tmp_path), []
+
+    def verify(*_: object, on_progress: Callable[[object], None], **__: object) -> object:
+        on_progress("half of it")
+        raise ConfigError("ends here")
+
+    monkeypatch.setattr(passage_module, "verify_mirror", verify)
+    options = Options(on_progress=received.append)
+    opened = session._passage(files, files.config.waves[0], session.read_state(files), Direction.MOVE, options)
+    with closing(opened) as passage:
+        passage.use_topics(["orders"])
+        with pytest.raises(ConfigError, match="ends here"):
+            passage.compare({})
+    assert received == ["half of it"]

@@ -83,3 +83,15 @@ def test_offsets_in_a_target_topic_that_was_created_again_lead_nowhere_at_the_so
     assert back.outcome is (Outcome.NOT_MIRRORED if is_forgotten else Outcome.RECREATED)
     assert sync_groups(world.config, is_reverse=True, is_applied=True).is_done is is_forgotten
     assert ("a", 0) not in world.source.group_offsets("g2")
+
+
+def test_the_command_is_told_what_each_step_waits_for(world: World) -> None:
+    awaited: list[str] = []
+    assert sync_groups(world.config, is_applied=True, on_wait=awaited.append).is_done
+    source, target = world.config.source_cluster_name, world.config.target_cluster_name
+    assert awaited == [
+        f"{target} to answer",
+        f"the groups of {source} and their committed offsets",
+        "the rows of the offset map that these offsets lead to",
+        f"commits at {target}",
+    ]

@@ -10,6 +10,7 @@ from shallow_mirror.commands.file_kinds import load_mirror
 from shallow_mirror.commands.options import EXIT_LEFT, AsJson, Conf, parse_time
 from shallow_mirror.commands.sessions import session_for
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.progress import Spoken
 
 
 def groups(
@@ -50,7 +51,7 @@ def groups(
     if is_forced and not is_applied:
         raise ConfigError("--force requires --apply")
     at, config = parse_time(as_of), load_mirror(conf, "groups")
-    with session_for(config) as spark:
+    with Spoken("groups: waits for the tables") as spoken, session_for(config) as spark:
         report = sync_groups(
             config,
             spark=spark,
@@ -59,6 +60,7 @@ def groups(
             as_of=at,
             is_applied=is_applied,
             is_forced=is_forced,
+            on_wait=lambda awaited: spoken.awaits(f"groups: waits for {awaited}"),
         )
     view.show(report, stdout_console(), as_json=as_json)
     if is_applied and not report.is_done:

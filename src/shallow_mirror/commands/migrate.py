@@ -14,10 +14,12 @@ from shallow_mirror.commands.options import EXIT_REFUSED, EXIT_WAITS, AsJson
 from shallow_mirror.commands.sessions import interruptible
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.plurals import counted
+from shallow_mirror.progress import Spoken
 
 if TYPE_CHECKING:
     from shallow_mirror.config.migration_config import MigrationFiles
     from shallow_mirror.migration import MigrationState, Options
+    from shallow_mirror.migration.view import Printed
 
 migrate = typer.Typer(help="Move topics, groups and writers to another cluster, step by step, and back.", no_args_is_help=True)
 
@@ -28,6 +30,8 @@ NoWait = Annotated[
 ]
 TakeOver = Annotated[bool, typer.Option("--take-over", help="Fence a conductor that may still be running.")]
 
+_ANSWERS = "migrate {}: waits for both clusters and the tables to answer"
+_CHECKS = "checks of both clusters, the groups, the permissions, and the start of the reverse mirror"
 _CONTINUES = "the same command continues from there"
 
 
@@ -37,8 +41,8 @@ def plan(file: File, as_json: AsJson = False) -> None:
     from shallow_mirror.migration import plan_migration, view
 
     files = load_migration(file, "migrate plan")
-    with interruptible("nothing was changed"):
-        planned = plan_migration(files)
+    with interruptible("nothing was changed"), Spoken(_ANSWERS.format("plan")) as spoken:
+        planned = plan_migration(files, on_begun=lambda wave: spoken.awaits(f"{wave}: {_CHECKS}"))
     print(json.dumps(planned.document()) if as_json else view.plan_text(planned))
     if not planned.is_fine:
         raise typer.Exit(EXIT_REFUSED)
@@ -55,8 +59,11 @@ def rehearse(
     from shallow_mirror.migration import Options, rehearse as rehearse_wave, view
 
     files = load_migration(file, "migrate rehearse")
-    with interruptible("scratch topics that are left are deleted by the next rehearsal"):
-        report = rehearse_wave(files, view.Printed(), wave, Options(takes_over=takes_over))
+    with (
+        interruptible("scratch topics that are left are deleted by the next rehearsal"),
+        view.Printed(_ANSWERS.format("rehearse")) as printed,
+    ):
+        report = rehearse_wave(files, printed, wave, Options(takes_over=takes_over, on_progress=printed.progress))
     print(json.dumps(report.document()) if as_json else "\n".join(report.sentences()))
     if report.left:
         raise typer.Exit(EXIT_REFUSED)
@@ -68,7 +75,8 @@ def run(file: File, no_wait: NoWait = False, takes_over: TakeOver = False, as_js
     from shallow_mirror.migration import run_migration, view
 
     files = load_migration(file, "migrate run")
-    _conduct(files, lambda options: run_migration(files, view.Printed(), options), no_wait, takes_over, as_json)
+    with view.Printed(_ANSWERS.format("run")) as printed:
+        _conduct(files, lambda options: run_migration(files, printed, options), printed, no_wait, takes_over, as_json)
 
 
 @migrate.command("rollback")
@@ -85,7 +93,8 @@ def rollback(
     from shallow_mirror.migration import roll_back, view
 
     files = load_migration(file, "migrate rollback")
-    _conduct(files, lambda options: roll_back(files, view.Printed(), wave, options), no_wait, takes_over, as_json)
+    with view.Printed(_ANSWERS.format("rollback")) as printed:
+        _conduct(files, lambda options: roll_back(files, printed, wave, options), printed, no_wait, takes_over, as_json)
 
 
 @migrate.command("abort")
@@ -94,8 +103,8 @@ def abort(file: File, takes_over: TakeOver = False) -> None:
     from shallow_mirror.migration import Options, Phase, abort as abort_migration, release_sentences, view
 
     files = load_migration(file, "migrate abort")
-    with interruptible(_CONTINUES):
-        aborted = abort_migration(files, view.Printed(), Options(takes_over=takes_over))
+    with interruptible(_CONTINUES), view.Printed(_ANSWERS.format("abort")) as printed:
+        aborted = abort_migration(files, printed, Options(takes_over=takes_over))
     for prefix in aborted.rehearsals:
         print(f"rehearsal {prefix}: " + ("could not be removed" if aborted.left else "removed"))
     if (wave := aborted.wave) is not None:
@@ -114,7 +123,8 @@ def status(file: File, as_json: AsJson = False) -> None:
     from shallow_mirror.migration import read_state, view
 
     files = load_migration(file, "migrate status")
-    view.show_state(read_state(files), files, as_json=as_json)
+    with Spoken(_ANSWERS.format("status")):
+        view.show_state(read_state(files), files, as_json=as_json)
 
 
 @migrate.command("late-writes")
@@ -138,17 +148,18 @@ def late_writes(
     if wave is not None:
         files.wave(wave)
     if not carries and not quarantines:
-        state = read_state(files)
-        late = read_late_writes(files, state)
+        with Spoken(_ANSWERS.format("late-writes")):
+            state = read_state(files)
+            late = read_late_writes(files, state)
         lines = view.late_lines(files, state, late)
         chosen = [name for name in late if wave in (None, name)]
         print("\n".join(f"{name}: {line}" for name in chosen for line in lines[name]) or "no late writes")
         if any(late[name].writes or late[name].problem for name in chosen):
             raise typer.Exit(EXIT_REFUSED)
         return
-    with interruptible(_CONTINUES):
+    with interruptible(_CONTINUES), view.Printed(_ANSWERS.format("late-writes")) as printed:
         choice = Choice.CARRY if carries else Choice.QUARANTINE
-        settled = settle_late_writes(files, view.Printed(), choice, wave, Options(takes_over=takes_over))
+        settled = settle_late_writes(files, printed, choice, wave, Options(takes_over=takes_over))
     for each in settled:
         print(f"wave {each.wave}: {counted(len(each.writes), 'range')} copied to {', '.join(each.topics)} at {each.other}")
     if not settled:
@@ -156,15 +167,20 @@ def late_writes(
 
 
 def _conduct(
-    files: MigrationFiles, conduct: Callable[[Options], MigrationState], no_wait: bool, takes_over: bool, as_json: bool
+    files: MigrationFiles,
+    conduct: Callable[[Options], MigrationState],
+    printed: Printed,
+    no_wait: bool,
+    takes_over: bool,
+    as_json: bool,
 ) -> None:
     from shallow_mirror.migration import Options, WaitsForOutsideError, view
 
     with interruptible(_CONTINUES):
         try:
-            state = conduct(Options(waits=not no_wait, takes_over=takes_over))
+            state = conduct(Options(waits=not no_wait, takes_over=takes_over, on_progress=printed.progress))
         except WaitsForOutsideError as waiting:
-            view.Printed().waits(waiting.outside)
+            printed.waits(waiting.outside)
             raise typer.Exit(EXIT_WAITS) from None
     if view.show_state(state, files, as_json=as_json):
         raise typer.Exit(EXIT_REFUSED)

@@ -30,9 +30,10 @@ def sync_groups(
     as_of: datetime | None = None,
     is_applied: bool = False,
     is_forced: bool = False,
+    on_wait: Callable[[str], None] = lambda _: None,
 ) -> GroupsReport:
     """`pattern`: a regular expression on whole names; None: every group that the mirror file includes. `as_of`: positions that a
-    running mirror has recorded; the source is not queried then.
+    running mirror has recorded; the source is not queried then. `on_wait` receives what is waited for from then on.
 
     Raises ConfigError, RetriableError, OffsetMapConflictError. With `is_applied` groups may have been committed before it raises.
     """
@@ -44,8 +45,12 @@ def sync_groups(
         if is_reverse:
             raise ConfigError("--as-of and --reverse exclude each other: only offsets of the source's groups are recorded")
         noted = positions_as_of(storage.best_effort_tables(), as_of)
+    names = [config.source_cluster_name, config.target_cluster_name]
+    origin_name, other_name = reversed(names) if is_reverse else names
     with closing(GroupOffsets(config, "target" if is_reverse else "source", timeout_s=REQUEST_S)) as groups:
+        on_wait(f"{other_name} to answer")
         groups.require(groups.other, offset_map)
+        on_wait(f"the groups of {origin_name} and their committed offsets")
         if noted is None:
             committed = _committed(groups, offset_map, is_wanted)
         else:
@@ -64,12 +69,14 @@ def sync_groups(
         if pattern is not None and not committed:
             hint = "; one that the mirror's user may not Describe is not shown" if may_hide else ""
             raise ConfigError(f"--group {pattern}: no group of this name has committed offsets on the {side}{hint}")
+        on_wait("the rows of the offset map that these offsets lead to")
         offset_map.refresh()
         forgotten = Controls.open(storage).read().forgotten
         source_commits = groups.resolve_sources(committed, offset_map, forgotten)
         clusters = groups.clusters(source_commits, offset_map, forgotten, asks_origin=noted is None)
         translator = translate(source_commits, clusters, offset_map, groups.side)
         evaluated = with_repeats(groups.evaluate(source_commits, translator, clusters), translator, offset_map, groups.side)
+        on_wait(f"commits at {other_name}" if is_applied else f"the groups of {other_name}")
         planned = tuple(groups.plan_commits(evaluated, is_applied=is_applied, is_forced=is_forced))
     origin, other = (config.target, config.source) if is_reverse else (config.source, config.target)
     return GroupsReport(

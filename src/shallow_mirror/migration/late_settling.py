@@ -110,6 +110,7 @@ def _copy(files: MigrationFiles, wave: WaveState, detail: Any, reports: Reports,
     for write in writes:
         topic = write.topic_partition.topic
         target = _target(mirror, topic, Choice(detail["choice"]))
+        reports.says(f"{wave.name}: copying {write} to {target} at {mirror.target.alias} ...")
         copy(mirror, RedoRequest(write.topic_partition, write.start, write.end, target))
         reports.says(f"{wave.name}: {write} copied to {target} at {mirror.target.alias}")
         topics.append(target)

@@ -95,14 +95,20 @@ class MigrationPlan:
         return {**fields, "waves": [wave.document() for wave in self.waves]}
 
 
-def plan_migration(files: MigrationFiles, clock: Callable[[], float] = time.monotonic) -> MigrationPlan:
-    """Return the plan. Changes nothing. Raises ConfigError, RetriableError (a cluster does not answer)."""
+def plan_migration(
+    files: MigrationFiles, clock: Callable[[], float] = time.monotonic, on_begun: Callable[[str], None] = lambda _: None
+) -> MigrationPlan:
+    """Return the plan. Changes nothing. `on_begun` receives the name of each wave.
+
+    Raises ConfigError, RetriableError (a cluster does not answer).
+    """
     config = files.config
     rows = MigrationLog.open(TableStorage(config.table_location), config.migration).rows()
     state = state_of(rows, [wave.name for wave in config.waves])
     waves = []
     for wave in config.waves:
         phase = state.waves[wave.name].phase
+        on_begun(wave.name)
         with closing(Passage(files, wave, Direction.MOVE)) as passage:
             waves.append(_planned_wave(passage, phase, clock))
     mirror = files.mirror

@@ -25,18 +25,23 @@ from shallow_mirror.migration.rehearsal.leftovers import remove_all
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, nothing_to_abort
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
+from shallow_mirror.verify.progress import OnProgress, ignore_progress
 
 SYSTEM_CLOCK = Clock(monotonic=time.monotonic, sleep=time.sleep, now_ms=lambda: int(time.time() * 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`waits`: for somebody outside. `takes_over`: also from a conductor that may be alive. `launch` starts reverse mirrors."""
+    """`waits`: for somebody outside. `takes_over`: also from a conductor that may be alive. `launch` starts reverse mirrors.
+
+    `on_progress` receives the progress of comparisons.
+    """
 
     waits: bool = True
     takes_over: bool = False
     clock: Clock = SYSTEM_CLOCK
     launch: Launch = start_process
+    on_progress: OnProgress = ignore_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +182,7 @@ def _passage(files: MigrationFiles, wave: WaveSettings, state: MigrationState, d
         known_late_writes=settled_writes(of_wave, Direction.MOVE) if direction is Direction.ROLLBACK else (),
         are_writers_denied_at_other=direction is Direction.ROLLBACK and bool(of_wave.denied.get(Direction.MOVE)),
         launch=options.launch,
+        on_progress=options.on_progress,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -18,13 +17,14 @@ from shallow_mirror.migration.session import LateWrites, read_late_writes
 from shallow_mirror.migration.state import MigrationState, WaveState
 from shallow_mirror.migration.steps import Step
 from shallow_mirror.plurals import counted
+from shallow_mirror.progress import Spoken
 
 NO_LATE_WRITES: Mapping[str, LateWrites] = {}
 NO_LATE_LINES: Mapping[str, Sequence[str]] = {}
 _SETTLED = {Choice.CARRY.value: "carried to the other cluster", Choice.QUARANTINE.value: "copied to topics of their own"}
 
 
-class Printed:
+class Printed(Spoken):
     """`Reports` as lines on standard error."""
 
     def begun(self, wave: str, step: Step) -> None:
@@ -35,9 +35,6 @@ class Printed:
 
     def waits(self, outside: Outside) -> None:
         self.says(f"{outside.wave}: {outside.step}: WAITS: {outside.request} ({outside.seen}{_since(outside.waited_s)})")
-
-    def says(self, sentence: str) -> None:
-        print(sentence, file=sys.stderr, flush=True)
 
 
 def _since(waited_s: float) -> str:

@@ -207,6 +207,7 @@ class _Rehearsal:
         with closing(Passage(files, files.config.waves[0], Direction.MOVE)) as copy:
             scratch_names.commit_groups(mirror, scratch, {name: log.end for name, log in copy.log_ends().items()})
         self._launch(scratch_names.mirror_file(scratch), scratch.folder / "mirror.log", ())
+        self._reports.says(f"{self._wave.name}: waits for the scratch mirror to register its topics ...")
         self._await_positions(files)
         places = {mirror.source.alias: (mirror.source, scratch.topic), mirror.target.alias: (mirror.target, scratch.copy)}
         actor = _Actor(writer, self._started, places, self._reports)
