@@ -152,6 +152,77 @@ def test_a_live_run_waits_for_tables_that_become_unwritable_and_continues_when_t
     assert runs.read_values(target, topic_name) == ["before", "behind"]
 
 
+@pytest.mark.parametrize(("broken", "exit_code"), [(full, 1), (read_only, 2)])
+def test_a_checkpoint_that_becomes_unwritable_ends_a_live_run_with_its_folder_and_a_remedy(
+    two_clusters: TwoClusters,
+    topic_name: str,
+    tmp_path: Path,
+    broken: Callable[[Path], AbstractContextManager[None]],
+    exit_code: int,
+) -> None:
+    source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["before"])
+    with small_disk(tmp_path / "disk", size_bytes=2 << 20):
+        checkpoint = tmp_path / "disk" / "checkpoint"
+        conf = runs.conf_file(tmp_path, source, target, [topic_name], checkpoint=str(checkpoint))
+        settings = MirrorConfig.load(conf)
+        with runs.command(tmp_path, conf) as process:
+            runs.wait_for_run(process, "the first record", lambda: runs.positions(settings).get((topic_name, 0), 0) > 0)
+            with broken(tmp_path / "disk"):
+                write(source, topic_name, ["behind"])
+                assert process.wait(180) == exit_code, runs.log_text(tmp_path)
+        stderr = runs.log_text(tmp_path)
+        require_no_traces(stderr)
+        assert str(checkpoint) in stderr.splitlines()[-1]
+        code, stderr = command("run", str(conf), "--available-now")
+        assert code == 0, stderr
+    assert runs.read_values(target, topic_name) == ["before", "behind"]
+
+
+@pytest.mark.parametrize("broken", [full, read_only])
+@pytest.mark.parametrize("place", ["objects", "tables"])
+def test_a_live_archive_waits_for_a_disk_that_becomes_unwritable_and_continues_when_it_is_not(
+    two_clusters: TwoClusters,
+    topic_name: str,
+    tmp_path: Path,
+    place: str,
+    broken: Callable[[Path], AbstractContextManager[None]],
+) -> None:
+    source = two_clusters.source.bootstrap
+    create_topic(source, topic_name)
+    write(source, topic_name, ["before"])
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20):
+        document = archives.document(source, [topic_name], **{place: str(tmp_path / "disk" / place)})
+        conf = tmp_path / "archive.yaml"
+        conf.write_text(json.dumps(document))
+        settings = archives.config(tmp_path, source, [topic_name], **{place: str(tmp_path / "disk" / place)})
+        with (tmp_path / "stderr.txt").open("w") as stderr_file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "shallow_mirror.cli", "archive", "run", str(conf)],
+                env=runs.own_spark_environment(),
+                stderr=stderr_file,
+                text=True,
+                start_new_session=True,
+            )
+        with runs.killed_at_last(process):
+            is_archived = lambda end: archives.covered(settings).get((topic_name, 0), 0) >= end  # noqa: E731
+            runs.wait_for_run(process, "the first record", lambda: is_archived(1))
+            with broken(tmp_path / "disk"):
+                write(source, topic_name, ["behind"])
+                runs.wait_for_run(process, "a report", lambda: " Remedy: " in runs.log_text(tmp_path))
+            runs.wait_for_run(process, "the second record", lambda: is_archived(2))
+            process.terminate()
+            assert process.wait(60) == 0
+        stderr = runs.log_text(tmp_path)
+        assert any(str(tmp_path / "disk" / place) in line and " Remedy: " in line for line in stderr.splitlines())
+        require_no_traces(stderr)
+        archived = archives.archived_bytes(settings)
+        assert archived == archives.source_bytes(source, archives.covered(settings))
+        code, stderr = command("archive", "run", str(conf), "--available-now")
+        assert code == 0, stderr
+
+
 def test_a_restore_whose_disk_becomes_full_continues_with_its_next_start_and_restores_nothing_twice(
     two_clusters: TwoClusters, topic_name: str, tmp_path: Path
 ) -> None:

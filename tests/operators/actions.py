@@ -283,7 +283,7 @@ class GrowTopic:
 
 
 def _target_partition(world: World, topic: int, partition: int) -> tuple[str, int] | None:
-    names = sorted(name for name in world.target.topic_ids() if not name.startswith("__"))
+    names = sorted(world.target_topics())
     if not names:
         return None
     name = names[topic % len(names)]
@@ -390,3 +390,133 @@ class RunBeside:
         error = world.run_beside()
         if error is not None:
             world.events.append(f"beside: {type(error).__name__}: {error}")
+
+
+SMALL_BYTES, LARGE_BYTES = 1_000, 2_000
+"""A limit of batches at the target, and what a record that it refuses has in addition."""
+_LIMIT, _NO_LIMIT = "max.message.bytes", "1048588"
+
+
+@dataclass(frozen=True)
+class WriteLarge:
+    """Write a record that a target topic with a small limit of batches refuses."""
+
+    topic: int
+    partition: int
+
+    def perform(self, world: World) -> None:
+        key = _partition_key(world, self.topic, self.partition)
+        if key is not None:
+            world.produce(*key, 1, padding=LARGE_BYTES)
+
+
+@dataclass(frozen=True)
+class LimitTarget:
+    """Lower the limit of batches of a target topic, or raise it again."""
+
+    topic: int
+    is_small: bool
+
+    def perform(self, world: World) -> None:
+        key = _target_partition(world, self.topic, 0)
+        if key is not None:
+            world.target.set_config(key[0], _LIMIT, str(SMALL_BYTES) if self.is_small else _NO_LIMIT)
+
+
+@dataclass(frozen=True)
+class SetRefused:
+    on_refused: str
+
+    def perform(self, world: World) -> None:
+        world.settings.on_refused = self.on_refused
+
+
+@dataclass(frozen=True)
+class ListQuarantine:
+    """`shallow-mirror quarantine list`."""
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            world.list_quarantine()
+
+
+@dataclass(frozen=True)
+class RetryQuarantine:
+    """`shallow-mirror quarantine retry`, of one topic or of all, and again where it is killed."""
+
+    topic: int | None
+    raises_limit: bool
+    kill_at: int = 0
+    is_behind: bool = False
+
+    def perform(self, world: World) -> None:
+        if not world.has_tables():
+            return
+        if self.raises_limit:
+            for name in world.target_topics():
+                world.target.set_config(name, _LIMIT, _NO_LIMIT)
+        topic = None if self.topic is None else world.topics[self.topic % len(world.topics)]
+        try:
+            try:
+                released = world.retry_quarantine(topic, Life(self.kill_at or None, self.is_behind))
+            except KilledError:
+                world.events.append("killed; the same command again")
+                released = world.retry_quarantine(topic, Life())
+            world.events.append(f"{released.batch_count} released, {len(released.refused)} refused again")
+        except MirrorError as error:
+            world.events.append(f"{type(error).__name__}: {error}")
+            return
+        world.check(is_final=False)
+        world.list_quarantine()
+
+
+@dataclass(frozen=True)
+class Redo:
+    """`shallow-mirror redo` of a part of a log, in hundredths, into a topic of its own, and again where it is killed."""
+
+    topic: int
+    partition: int
+    start: int
+    share: int
+    kill_at: int = 0
+    is_behind: bool = False
+
+    def perform(self, world: World) -> None:
+        key = _partition_key(world, self.topic, self.partition)
+        if key is None or not world.has_tables():
+            return
+        first, _ = world.source.bounds(*key)
+        end = world.logs[world.key_of(*key)].stable_end
+        start = first + (end - first) * self.start // 100
+        stop = min(end, start + max(1, (end - first) * self.share // 100))
+        if start >= stop:
+            return
+        try:
+            world.redo(*key, start, stop, Life(self.kill_at or None, self.is_behind))
+        except MirrorError as error:
+            world.events.append(f"{type(error).__name__}: {error}")
+            return
+        world.check(is_final=False)
+
+
+@dataclass(frozen=True)
+class SetCoalesce:
+    """Let the mirror combine small batches from its next run on, or not."""
+
+    coalesce_bytes: int | str | None
+
+    def perform(self, world: World) -> None:
+        world.settings.coalesce_bytes = self.coalesce_bytes
+
+
+@dataclass(frozen=True)
+class SetTargetCompression:
+    """Somebody sets the compression of a target topic."""
+
+    topic: int
+    compression: str
+
+    def perform(self, world: World) -> None:
+        key = _target_partition(world, self.topic, 0)
+        if key is not None:
+            world.target.set_config(key[0], "compression.type", self.compression)

@@ -50,6 +50,9 @@ class FakeCluster:
     def add_partitions(self, topic: str, partitions: int) -> None:
         add_partitions(self.state, topic, partitions)
 
+    def set_config(self, topic: str, name: str, value: str) -> None:
+        self.state.log(topic, 0).configs[name] = value
+
     def topic_ids(self) -> dict[str, str]:
         return {name: _text_of(topic_id.bytes) for name, topic_id in self.state.topic_ids.items()}
 

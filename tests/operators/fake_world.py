@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,16 @@ class FakeWorld(World):
             if life.is_over:
                 worker_clients._clusters.clear()
         return None
+
+    def command(self, life: Life, perform: Callable[[], None]) -> None:
+        former, self.lives.current = self.lives.current, life
+        try:
+            perform()
+        finally:
+            self.lives.current = former
+            if life.is_over:
+                self.kills += 1
+                worker_clients._clusters.clear()
 
     def run_beside(self) -> MirrorError | None:
         """Run the mirror of the same tables in another process, up to the log ends, while this one is suspended."""

@@ -64,6 +64,9 @@ class RealCluster:
         topic_partition = TopicPartition(topic, partition)
         return self._admin.list_offsets({topic_partition: OffsetSpec.latest()})[topic_partition].exception(_TIMEOUT_S) is None
 
+    def set_config(self, topic: str, name: str, value: str) -> None:
+        mirror_runs.set_topic(self.bootstrap, topic, {name: value})
+
     def topic_ids(self) -> dict[str, str]:
         names = list(self._partitions())
         described = self._admin.describe_topics(TopicCollection(names)) if names else {}

@@ -98,7 +98,33 @@ _BETWEEN: Sequence[tuple[float, Make]] = (
 )
 
 
+_COMMAND_EFFECTS = 30
+
+
+def _kill_at(chance: random.Random) -> tuple[int, bool]:
+    """Return where a command is killed, 0 mostly, and whether behind that effect."""
+    return (chance.randint(1, _COMMAND_EFFECTS) if chance.random() < 0.3 else 0), chance.random() < 0.5
+
+
+_QUARANTINE: Sequence[tuple[float, Make]] = (
+    (2, lambda chance: actions.WriteLarge(chance.randrange(2), chance.randrange(3))),
+    (2, lambda chance: actions.LimitTarget(chance.randrange(2), chance.random() < 0.8)),
+    (1.5, lambda chance: actions.SetRefused(chance.choice(("stop", "quarantine", "quarantine")))),
+    (0.7, lambda _: actions.ListQuarantine()),
+    (2, lambda chance: actions.RetryQuarantine(chance.choice((None, 0, 1)), chance.random() < 0.6, *_kill_at(chance))),
+)
+_COALESCE: Sequence[tuple[float, Make]] = (
+    (2, lambda chance: actions.SetCoalesce(chance.choice((None, "auto", 65_536, 1_048_576)))),
+    (1, lambda chance: actions.SetTargetCompression(chance.randrange(2), chance.choice(("lz4", "producer")))),
+    (2, _write),
+)
+
 _CLASSES: Mapping[str, Make] = {
+    "quarantine": lambda chance: _choose(_QUARANTINE, chance),
+    "redo": lambda chance: actions.Redo(
+        chance.randrange(2), chance.randrange(3), _share(chance), chance.choice((10, 40, 100)), *_kill_at(chance)
+    ),
+    "coalesce": lambda chance: _choose(_COALESCE, chance),
     "beside": lambda chance: actions.Run(
         0, False, chance.randint(1, _REQUESTS), actions.RunBeside(), chance.randrange(1_000_000)
     ),
@@ -106,6 +132,8 @@ _CLASSES: Mapping[str, Make] = {
 }
 """Further actions by the name of their class. They are put into the script of a seed, which is otherwise what it is without."""
 CLASSES = tuple(_CLASSES)
+_COUNTS: Mapping[str, Sequence[int]] = {"quarantine": (4, 6, 8), "coalesce": (2, 3, 4)}
+"""How many of each class a script has, where several have to meet."""
 
 
 def _choose(weighted: Sequence[tuple[float, Make]], chance: random.Random) -> Action:
@@ -126,7 +154,7 @@ def script_of(seed: int, classes: Sequence[str] = ()) -> list[Action]:
         script.append(_run(chance))
     for name in classes:
         more = random.Random(f"{seed} {name}")
-        for _ in range(more.choice((1, 1, 2, 3))):
+        for _ in range(more.choice(_COUNTS.get(name, (1, 1, 2, 3)))):
             script.insert(more.randint(0, len(script)), _CLASSES[name](more))
     return script
 

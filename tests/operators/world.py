@@ -14,14 +14,21 @@ from tests.operators.history import LogKey, Outcome, Produced, SourceLog, Source
 from tests.operators.lives import KilledError, Life
 from tests.support import mirror_runs
 
+from shallow_mirror.checkpoints.logs.quarantine import Quarantine
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.forget import forget
+from shallow_mirror.operations.quarantine import Selection
+from shallow_mirror.operations.quarantine_retry import retry
+from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
+from shallow_mirror.sinks.kafka.quarantine_release import ReleaseResult
+from shallow_mirror.types import SourcePartition, TopicPartition
 
 TOPICS = ("a", "b")
+REDO_PREFIX = "redo"
 GROUPS = ("g1", "g2")
 During = Mapping[int, Callable[[], None]]
 """What happens meanwhile, by the number of the request it happens at."""
@@ -41,10 +48,12 @@ class Settings:
     excluded: set[str] = field(default_factory=set)
     target_name: str = "{topic}"
     number: int = 0
+    on_refused: str = "stop"
+    coalesce_bytes: int | str | None = None
 
     def key(self) -> tuple[Any, ...]:
-        excluded = tuple(sorted(self.excluded))
-        return self.isolation, self.on_data_loss, self.offsets, excluded, self.target_name, self.number
+        values = {**vars(self), "excluded": tuple(sorted(self.excluded))}
+        return tuple(values.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,18 @@ class TablesCopy:
     tables: Any
     checkpoint: Any
     """None: without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redone:
+    """Offsets [start, end) of a source log that `redo` has copied to a topic of their own."""
+
+    source: LogKey
+    start: int
+    end: int
+    topic: str
+    is_uncommitted: bool
+    """Whether records of aborted and open transactions may be in the copy."""
 
 
 class WriterTxn(Protocol):
@@ -76,6 +97,8 @@ class ObservedCluster(Protocol):
     def delete_topic(self, topic: str) -> None: ...
 
     def add_partitions(self, topic: str, partitions: int) -> None: ...
+
+    def set_config(self, topic: str, name: str, value: str) -> None: ...
 
     def topic_ids(self) -> dict[str, str]: ...
 
@@ -116,6 +139,7 @@ class World(ABC):
         self.foreign: set[str] = set()
         self.group_commits: dict[tuple[str, LogKey], GroupCommit] = {}
         self.open_txns: list[tuple[WriterTxn, SourceTxn]] = []
+        self.redone: list[Redone] = []
         self.copies: list[TablesCopy] = []
         self.newest: TablesCopy | None = None
         """What was in the place of older tables that were put back; None where the newest tables are in their place."""
@@ -151,6 +175,9 @@ class World(ABC):
         }
         if chosen.offsets != "translated":
             topics["offsets"] = {".*": chosen.offsets}
+        written: dict[str, Any] = {} if chosen.on_refused == "stop" else {"on_refused": chosen.on_refused}
+        if chosen.coalesce_bytes is not None:
+            written["coalesce_bytes"] = chosen.coalesce_bytes
         return mirror_runs.document(
             self.source.bootstrap,
             self.target.bootstrap,
@@ -159,7 +186,7 @@ class World(ABC):
             tables=f"tables{chosen.number}",
             topics=topics,
             read={"isolation_level": chosen.isolation, "on_data_loss": chosen.on_data_loss},
-            write={"slots": 2, "transaction_timeout_ms": 60_000},
+            write={"slots": 2, "transaction_timeout_ms": 60_000, **written},
         )
 
     @property
@@ -302,9 +329,13 @@ class World(ABC):
         for log in self.logs.values():
             log.repeats += [(record.offset, record.offset + 1) for record in log.records if record.value in visible]
 
+    def target_topics(self) -> list[str]:
+        """Return the topics that the mirror writes to, or wrote to."""
+        return [topic for topic in self.target.topic_ids() if not topic.startswith(("__", REDO_PREFIX))]
+
     def _visible(self) -> Counter[str]:
         """Return how often each value is at the target."""
-        topics = [topic for topic in self.target.topic_ids() if not topic.startswith("__")]
+        topics = self.target_topics()
         topic_partitions = [(topic, partition) for topic in topics for partition in range(self.target.partitions(topic))]
         return Counter(value for topic_partition in topic_partitions for value in self.target.read(*topic_partition).values())
 
@@ -318,8 +349,17 @@ class World(ABC):
         for partition in range(partitions):
             self.logs[self.key_of(topic, partition)] = SourceLog()
 
-    def produce(self, topic: str, partition: int, count: int, txn: tuple[WriterTxn, SourceTxn] | None = None) -> None:
-        values = [f"{topic}{partition}:{self._values + number}" for number in range(count)]
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        count: int,
+        txn: tuple[WriterTxn, SourceTxn] | None = None,
+        *,
+        padding: int = 0,
+    ) -> None:
+        """Write a batch of `count` records, each with so many bytes more."""
+        values = [f"{topic}{partition}:{self._values + number}" + "x" * padding for number in range(count)]
         self._values += count
         self.records += count
         first = self.source.produce(topic, partition, values, None if txn is None else txn[0])
@@ -378,6 +418,74 @@ class World(ABC):
                     group, source, own, target, offset, self.target.bounds(name, partition)[1]
                 )
 
+    def command(self, life: Life, perform: Callable[[], None]) -> None:
+        """Perform a command of an operator. Raise KilledError where its life ends before."""
+        del life  # commands on real brokers run to their ends
+        perform()
+
+    def redo(self, topic: str, partition: int, start: int, end: int, life: Life) -> None:
+        """`shallow-mirror redo`, into a topic of its own. Raises as `redo`, KilledError where its life ends before."""
+        request = RedoRequest(TopicPartition(topic, partition), start, end, f"{REDO_PREFIX}{len(self.redone)}{self.suffix}")
+        key, is_uncommitted = self.key_of(topic, partition), self.settings.isolation == "read_uncommitted"
+
+        def perform() -> None:
+            redo(redo_config(self.config, request), request)
+
+        try:
+            self.command(life, perform)
+        except KilledError:
+            self.events.append("killed; the same command again")
+            self.command(Life(), perform)
+        self.redone.append(Redone(key, start, end, request.target_topic, is_uncommitted))
+
+    def retry_quarantine(self, topic: str | None, life: Life) -> ReleaseResult:
+        """`shallow-mirror quarantine retry`. Raises as it, KilledError where its life ends before."""
+        results: list[ReleaseResult] = []
+        self.command(life, lambda: results.append(retry(self.config, Selection(topic=topic), takes_over=True)))
+        return results[0]
+
+    def list_quarantine(self) -> None:
+        """`shallow-mirror quarantine list`. Raise FindingError where it shows something else than the rows of the map."""
+        storage = TableStorage(self.config.table_location)
+        entries = Selection().entries(Quarantine.open(storage, mirror=self.config.mirror))
+        listed = {(entry.segment.source, entry.segment.source_start, entry.is_released) for entry in entries}
+        released = {(row["source_topic_id"], row["source_partition"], row["source_start"]) for row in self.rows_of("released")}
+        known = {
+            (
+                SourcePartition(row["source_topic"], row["source_topic_id"], row["source_partition"]),
+                row["source_start"],
+                (row["source_topic_id"], row["source_partition"], row["source_start"]) in released,
+            )
+            for row in self.rows_of("quarantined")
+        }
+        if listed != known:
+            raise FindingError(f"quarantine lists {sorted(listed)}, the map has {sorted(known)}")
+
+    def rows_of(self, kind: str) -> list[Row]:
+        return [row for row in self.rows if row["kind"] == kind]
+
+    def _redo_differences(self) -> list[str]:
+        """Return differences of what `redo` has copied: each record of the range once, and others only of its first and last batch."""
+        differences = []
+        for redone in self.redone:
+            if redone.topic not in self.target.topic_ids():
+                continue
+            log = self.logs[redone.source]
+            values = list(self.target.read(redone.topic, redone.source.partition).values())
+            offsets = {record.value: record.offset for record in log.records}
+            wanted = [
+                record.value for record in log.records if redone.start <= record.offset < redone.end and log.is_committed(record)
+            ]
+            if any(count > 1 for count in Counter(values).values()):
+                differences.append(f"{redone}: twice: {values}")
+            if lost := [value for value in wanted if value not in values]:
+                differences.append(f"{redone}: lost: {lost}")
+            if not set(values) <= offsets.keys() or values != sorted(values, key=offsets.__getitem__):
+                differences.append(f"{redone}: reordered, or of another log: {values}")
+            if not redone.is_uncommitted and any(log.is_aborted(record) for record in log.records if record.value in values):
+                differences.append(f"{redone}: records of aborted transactions are visible: {values}")
+        return differences
+
     def foreign_write(self, topic: str, partition: int) -> None:
         self._values += 1
         value = f"foreign:{self._values}"
@@ -390,7 +498,7 @@ class World(ABC):
         target = dict(self.former_targets)
         ids = self.target.topic_ids()
         for topic, topic_id in ids.items():
-            if topic.startswith("__"):
+            if topic not in self.target_topics():
                 continue
             for partition in range(self.target.partitions(topic)):
                 key = LogKey(topic, topic_id, partition)
@@ -414,6 +522,6 @@ class World(ABC):
 
     def check(self, *, is_final: bool = True) -> None:
         """Raise FindingError where something differs. `is_final`: a run has ended, so everything is copied."""
-        differences = check(self.observe(is_final=is_final))
+        differences = [*check(self.observe(is_final=is_final)), *self._redo_differences()]
         if differences:
             raise FindingError(shortened(differences))

@@ -51,6 +51,7 @@ class DeltalakeBackend:
             self._location.uri(table),
             rows,
             mode="append",
+            schema_mode="merge",  # adds the columns that an older release did not have
             configuration=_SETTINGS,
             storage_options=self._location.options(),
             post_commithook_properties=QUIET,

@@ -82,7 +82,8 @@ def test_equal_problems_are_one_whatever_their_numbers_and_the_newest_text_holds
         Problem(kind=ProblemKind.WAIT, text="a 1", remedy="r"),
         Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r", error_name="X"),
         Problem(kind=ProblemKind.RETRIABLE, text="b 1", remedy="r"),
-        Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r", place=TopicPartition("t", 0)),
+        Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r", place=TopicPartition("t", 0), topic="t"),
+        Problem(kind=ProblemKind.RETRIABLE, text="a 1", remedy="r", topic="t"),
     ],
 )
 def test_problems_of_another_kind_error_text_or_place_are_others(other: Problem) -> None:
