@@ -17,6 +17,7 @@ from tests.support import archive_runs as archives, mirror_runs as runs, restore
 from tests.support.mirror_runs import create_topic, write
 
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.types import TopicPartition
 
 pytestmark = [
     pytest.mark.brokers,
@@ -163,7 +164,7 @@ def test_a_checkpoint_that_becomes_unwritable_ends_a_live_run_with_its_folder_an
     source, target = two_clusters.source.bootstrap, two_clusters.target.bootstrap
     create_topic(source, topic_name)
     write(source, topic_name, ["before"])
-    with small_disk(tmp_path / "disk", size_bytes=2 << 20):
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20):
         checkpoint = tmp_path / "disk" / "checkpoint"
         conf = runs.conf_file(tmp_path, source, target, [topic_name], checkpoint=str(checkpoint))
         settings = MirrorConfig.load(conf)
@@ -193,10 +194,11 @@ def test_a_live_archive_waits_for_a_disk_that_becomes_unwritable_and_continues_w
     create_topic(source, topic_name)
     write(source, topic_name, ["before"])
     with small_disk(tmp_path / "disk", size_bytes=4 << 20):
-        document = archives.document(source, [topic_name], **{place: str(tmp_path / "disk" / place)})
+        places = {place: str(tmp_path / "disk" / place), "checkpoint": str(tmp_path / "spark" / "checkpoint")}
+        document = archives.document(source, [topic_name], **places)
         conf = tmp_path / "archive.yaml"
         conf.write_text(json.dumps(document))
-        settings = archives.config(tmp_path, source, [topic_name], **{place: str(tmp_path / "disk" / place)})
+        settings = archives.config(tmp_path, source, [topic_name], **places)
         with (tmp_path / "stderr.txt").open("w") as stderr_file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "shallow_mirror.cli", "archive", "run", str(conf)],
@@ -206,7 +208,11 @@ def test_a_live_archive_waits_for_a_disk_that_becomes_unwritable_and_continues_w
                 start_new_session=True,
             )
         with runs.killed_at_last(process):
-            is_archived = lambda end: archives.covered(settings).get((topic_name, 0), 0) >= end  # noqa: E731
+
+            def is_archived(end: int) -> bool:
+                has_table = Path(settings.tables, "archive_segments", "_delta_log").exists()
+                return has_table and archives.covered(settings).get(TopicPartition(topic_name, 0), 0) >= end
+
             runs.wait_for_run(process, "the first record", lambda: is_archived(1))
             with broken(tmp_path / "disk"):
                 write(source, topic_name, ["behind"])

@@ -42,7 +42,8 @@ def test_topics_that_the_reverse_mirror_has_received_are_not_taken_back_from_it(
 
 
 def test_a_comparison_reports_its_progress_to_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, received = written(tmp_path), []
+    files = written(tmp_path)
+    received: list[object] = []
 
     def verify(*_: object, on_progress: Callable[[object], None], **__: object) -> object:
         on_progress("half of it")

@@ -227,6 +227,8 @@ class SetOffsets:
 
     def perform(self, world: World) -> None:
         world.settings.offsets = self.offsets
+        if self.offsets != "translated":
+            world.settings.on_refused = "stop"  # the mirror file is refused otherwise
 
 
 @dataclass(frozen=True)
@@ -425,10 +427,13 @@ class LimitTarget:
 
 @dataclass(frozen=True)
 class SetRefused:
+    """Quarantine refused batches from the next run on, or stop at them. The mirror file allows it with translated offsets only."""
+
     on_refused: str
 
     def perform(self, world: World) -> None:
-        world.settings.on_refused = self.on_refused
+        if world.settings.offsets == "translated":
+            world.settings.on_refused = self.on_refused
 
 
 @dataclass(frozen=True)
@@ -466,7 +471,8 @@ class RetryQuarantine:
         except MirrorError as error:
             world.events.append(f"{type(error).__name__}: {error}")
             return
-        world.check(is_final=False)
+        if released.batch_count or released.refused:  # else nothing was taken over, and a killed run is not resolved yet
+            world.check(is_final=False)
         world.list_quarantine()
 
 
@@ -496,7 +502,7 @@ class Redo:
         except MirrorError as error:
             world.events.append(f"{type(error).__name__}: {error}")
             return
-        world.check(is_final=False)
+        world.check_redone()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from tests.operators.world import World
 
 from shallow_mirror.errors import (
+    BatchRefusedError,
     ConfigError,
     DataLossError,
     FencedError,
@@ -118,6 +119,26 @@ def add_target_partitions(world: World, error: MirrorError) -> str:
     return f"added partitions to target {lacking}"
 
 
+def raise_limit(world: World, error: MirrorError) -> str:
+    assert isinstance(error, BatchRefusedError)
+    (wanted,) = re.findall(r"Set its max\.message\.bytes to (\d+) or more", str(error))
+    topic = world.settings.target_name.format(topic=error.topic_partition.topic)
+    world.target.set_config(topic, "max.message.bytes", wanted)
+    return f"max.message.bytes of target {topic}: {wanted}"
+
+
+def quarantine_refused(world: World, _error: MirrorError) -> str:
+    world.settings.on_refused = "quarantine"
+    return "write.on_refused: quarantine"
+
+
+def set_compression(world: World, error: MirrorError) -> str:
+    named = re.findall(r"target topic (\S+) has compression\.type=\w+", str(error))
+    for topic in named:
+        world.target.set_config(topic, "compression.type", "producer")
+    return f"compression.type=producer on target {named}"
+
+
 def choose_for_lost_records(world: World, _error: MirrorError) -> str:
     """Copy again only where all records of the transaction are lost: `--redo` copies those that are not lost a second time."""
     reports = inspect(world.config)
@@ -148,6 +169,9 @@ _REMEDIES: Sequence[tuple[type[MirrorError], str, Remedy]] = (
     ),
     (PreservedLogDamagedError, "A mirror can also continue with topics.offsets: translated", translate_offsets),
     (RecoverNeededError, "`shallow-mirror recover CONF` shows what is known and takes the choice", choose_for_lost_records),
+    (BatchRefusedError, " or more and start again", raise_limit),
+    (BatchRefusedError, "write.on_refused: quarantine", quarantine_refused),
+    (ConfigError, "Set compression.type=producer on it", set_compression),
     (ConfigError, "Mirror the topic to a new one (topics.target_name) with topics.offsets: preserved", name_new_target_topics),
     (ConfigError, "or use topics.offsets: translated, which appends to it", translate_offsets),
     (ConfigError, "add partitions to the target topic", add_target_partitions),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.operators import world as world_module
 from tests.operators.actions import (
     Action,
     Begin,
@@ -15,20 +17,27 @@ from tests.operators.actions import (
     ForeignWrite,
     HandOver,
     Idle,
+    LimitTarget,
+    ListQuarantine,
     Pause,
     PutBackTables,
+    Redo,
     Resume,
+    RetryQuarantine,
     Run,
     RunBeside,
     SetIsolation,
     SetOffsets,
+    SetRefused,
     SyncGroups,
     TakeBack,
     Write,
+    WriteLarge,
 )
 from tests.operators.run import explained
 from tests.operators.scripts import CLASSES, perform, script_of, shortened
 
+from shallow_mirror.operations.redo import redo
 from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.streaming.planning import planner_state
 
@@ -162,3 +171,26 @@ def test_no_sequence_with_further_actions_loses_a_record_or_ends_without_a_way_o
         script = script_of(seed, (name,))
         done = perform(script, tmp_path / "world")
         assert done.finding is None, explained(seed, done.finding, tmp_path / "world", script)
+
+
+def test_a_refused_batch_is_kept_listed_and_released_once_whenever_the_command_is_killed(tmp_path: Path) -> None:
+    refused = (Run(), SetRefused("quarantine"), LimitTarget(0, is_small=True), WriteLarge(0, 0), Write(0, 0, 2), Run())
+    for kill_at in range(0, 24, 3):
+        script = (*refused, ListQuarantine(), RetryQuarantine(None, True, kill_at, True), Write(0, 0, 1), Run())
+        done = perform(script, tmp_path / "world")
+        assert done.finding is None, kill_at
+        assert "1 released, 0 refused again" in done.events or kill_at, done.events
+
+
+def test_a_range_is_copied_again_once_whenever_the_command_is_killed(tmp_path: Path) -> None:
+    for kill_at in range(0, 24, 3):
+        done = perform((Write(0, 0, 3), Write(0, 0, 2), Run(), Redo(0, 0, 0, 100, kill_at, True), Run()), tmp_path / "world")
+        assert done.finding is None, kill_at
+        assert not [event for event in done.events if "Error" in event], "the copy was made"
+
+
+def test_the_generator_finds_a_copy_of_a_range_that_lacks_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = lambda config, request: redo(config, replace(request, end=request.start + 1))  # noqa: E731
+    monkeypatch.setattr(world_module, "redo", short)
+    done = perform((Write(0, 0, 1), Write(0, 0, 1), Run(), Redo(0, 0, 0, 100)), tmp_path / "world")
+    assert "lost: ['a0:1']" in (done.finding or "")

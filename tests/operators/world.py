@@ -522,6 +522,13 @@ class World(ABC):
 
     def check(self, *, is_final: bool = True) -> None:
         """Raise FindingError where something differs. `is_final`: a run has ended, so everything is copied."""
-        differences = [*check(self.observe(is_final=is_final)), *self._redo_differences()]
+        differences = check(self.observe(is_final=is_final))
+        if differences:
+            raise FindingError(shortened(differences))
+        self.check_redone()
+
+    def check_redone(self) -> None:
+        """Raise FindingError where a copy that `redo` has made differs from its range."""
+        differences = self._redo_differences()
         if differences:
             raise FindingError(shortened(differences))
