@@ -11,7 +11,7 @@ from tests.migration.migrations import Scene, scene
 from tests.migration.test_drill import Silent
 from tests.support import mirror_runs as runs
 
-from shallow_mirror.checkpoints.logs.controls import Controls
+from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.session import Options, run_migration
 from shallow_mirror.migration.state import Phase

@@ -11,8 +11,7 @@ from tests.test_migration_file import written
 
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.migration import passage as passage_module
-from shallow_mirror.migration import session
+from shallow_mirror.migration import passage as passage_module, session
 from shallow_mirror.migration.passage import Passage
 from shallow_mirror.migration.session import Options
 from shallow_mirror.migration.steps import Direction

@@ -47,11 +47,15 @@ class DeltalakeBackend:
         return DeltalakeWriter(self._location.uri(layout.table), self._location, layout)
 
     def append(self, table: str, rows: pa.Table) -> None:
+        uri = self._location.uri(table)
+        opened = open_table(self._location, uri)
+        # A table of an older release lacks columns, which are added. One that has others is not ours: the append fails.
+        is_older = opened is not None and {field.name for field in opened.schema().fields} < set(rows.column_names)
         write_deltalake(
-            self._location.uri(table),
+            uri if opened is None else opened,
             rows,
             mode="append",
-            schema_mode="merge",  # adds the columns that an older release did not have
+            schema_mode="merge" if is_older else None,
             configuration=_SETTINGS,
             storage_options=self._location.options(),
             post_commithook_properties=QUIET,

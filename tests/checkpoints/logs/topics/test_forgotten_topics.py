@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shallow_mirror.checkpoints.logs.forgotten_topics import is_closed
+from shallow_mirror.checkpoints.logs.topics.forgotten_topics import is_closed
 
 FORGOTTEN = {"a": 10, "b": 10}
 
