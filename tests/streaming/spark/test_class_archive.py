@@ -189,7 +189,7 @@ def test_a_jvm_that_has_ended_before_leaves_no_process(java: str, jars: Path, tm
     [
         (False, None, "hand_over"),
         (False, "1", "hand_over"),  # of the terminal's unit
-        (False, str(os.getpid()), "end_and_keep"),
+        (False, "this process", "end_and_keep"),
         (True, None, "end_and_keep"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_run_waits_only_where_its_end_is_that_of_its_processes(
     if unit is None:
         monkeypatch.delenv("SYSTEMD_EXEC_PID", raising=False)
     else:
-        monkeypatch.setenv("SYSTEMD_EXEC_PID", unit)
+        monkeypatch.setenv("SYSTEMD_EXEC_PID", str(os.getpid()) if unit == "this process" else unit)
     registered: list[str] = []
     monkeypatch.setattr(atexit, "register", lambda function, *_: registered.append(function.__name__))
     archive_of(java, jars, tmp_path).keep_at_exit(SimpleNamespace(proc=None), tmp_path / "spark.log", waits=waits)
