@@ -34,6 +34,7 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "google-managed-kafka",
             "aiven",
             "strimzi",
+            "cloudera",
             "spark-submit",
             "databricks",
             "object-stores",

@@ -12,7 +12,7 @@ import yaml
 from shallow_mirror.broker.auth import KNOWN
 from shallow_mirror.config import MirrorConfig
 
-PAGES = ("confluent-cloud", "amazon-msk", "event-hubs", "google-managed-kafka", "aiven", "strimzi")
+PAGES = ("confluent-cloud", "amazon-msk", "event-hubs", "google-managed-kafka", "aiven", "strimzi", "cloudera")
 
 
 def blocks(repository: Path, page: str) -> list[str]:
