@@ -48,8 +48,8 @@ class RunGuard:
         return known if count == max(known, 1) else count
 
     def _is_any_used(self, names: list[str], deadline: Deadline) -> bool:
-        begun = {name: begin_describe_txn(self._target, name, deadline) for name in names}
         try:
+            begun = {name: begin_describe_txn(self._target, name, deadline) for name in names}
             states = [describe_txn(self._target, name, deadline, begun=begun[name]) for name in names]
         except ConfigError as error:  # an old broker, or ACLs that name the ids of this run one by one
             _log.debug("transactional ids of other runs are not known: %s", error)

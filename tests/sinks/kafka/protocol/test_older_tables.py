@@ -267,9 +267,10 @@ def test_a_copy_fences_slots_that_its_tables_do_not_know(mirror: CopiedMirror, c
         assert begun.receive(deadline()).transaction_states[0].producer_epoch == 1
 
 
-def test_ids_that_the_user_may_not_describe_are_not_its_own(mirror: CopiedMirror, clusters: Clusters) -> None:
-    """ACLs may name the ids of this run one by one."""
-    clusters.target.change("DescribeTransactions", error(53), error(53))
+@pytest.mark.parametrize("api", ["DescribeTransactions", "FindCoordinator"])
+def test_ids_that_the_user_may_not_describe_are_not_its_own(mirror: CopiedMirror, clusters: Clusters, api: str) -> None:
+    """ACLs may name the ids of this run one by one; brokers do not even say then where an id is coordinated."""
+    clusters.target.change(api, error(53), error(53))
     with closing(Cluster(client_of(clusters.target))) as target:
         assert RunGuard(target, "m", TIMEOUT_MS).slot_count(2, deadline()) == 2
 
