@@ -20,9 +20,10 @@ from tests.checkpoints.map_rows import NEWER, TARGET, TXN, Faulty, data, lose, o
 
 from shallow_mirror.checkpoints import DecidedSegment, OffsetMap, Removal, table_properties
 from shallow_mirror.checkpoints.ledger import LedgerOwner, commits, version_of
-from shallow_mirror.checkpoints.logs.runs.problem_log import PROBLEMS_TABLE, read_problems
+from shallow_mirror.checkpoints.logs.runs import CountedProblem, Problem, ProblemKind, read_problems
+from shallow_mirror.checkpoints.logs.runs.problem_log import PROBLEMS_TABLE
 from shallow_mirror.checkpoints.rows import ARCHIVE_SEGMENTS, archive_rows_from_arrow, archive_rows_to_arrow
-from shallow_mirror.checkpoints.rows.problems import PROBLEMS, CountedProblem, Problem, ProblemKind
+from shallow_mirror.checkpoints.rows.problems import PROBLEMS
 from shallow_mirror.checkpoints.rows.schema import OFFSET_MAP, properties_of_new_map, rows_to_arrow
 from shallow_mirror.checkpoints.tables import ARCHIVE_LAYOUT, Comparison, TableStorage, TableWriter, choose_writer
 from shallow_mirror.checkpoints.tables.backends import deltalake_writer, spark_writer

@@ -12,9 +12,8 @@ from tests.migration.test_drill import Silent
 from tests.support import mirror_runs as runs
 
 from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.migration import Options, Phase, run_migration
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.session import Options, run_migration
-from shallow_mirror.migration.state import Phase
 from shallow_mirror.migration.steps import Direction
 
 pytestmark = [pytest.mark.brokers, pytest.mark.timeout(300)]

@@ -11,9 +11,8 @@ from tests.test_migration_file import written
 
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.errors import ConfigError
-from shallow_mirror.migration import passage as passage_module, session
+from shallow_mirror.migration import Options, passage as passage_module, session
 from shallow_mirror.migration.passage import Passage
-from shallow_mirror.migration.session import Options
 from shallow_mirror.migration.steps import Direction
 
 

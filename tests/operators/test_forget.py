@@ -12,8 +12,8 @@ from tests.operators.surroundings import isolating_world
 from tests.operators.world import World
 
 from shallow_mirror import cli
+from shallow_mirror.checkpoints.logs.runs import ProblemKind
 from shallow_mirror.checkpoints.logs.topics import TopicIncarnation
-from shallow_mirror.checkpoints.rows.problems import ProblemKind
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, IncompleteRunError
 from shallow_mirror.operations.forget import GoneTopic, forget

@@ -14,7 +14,7 @@ from tests.operators.history import LogKey, Outcome, Produced, SourceLog, Source
 from tests.operators.lives import KilledError, Life
 from tests.support import mirror_runs
 
-from shallow_mirror.checkpoints.logs.quarantine import Quarantine
+from shallow_mirror.checkpoints.logs import Quarantine
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
@@ -24,7 +24,7 @@ from shallow_mirror.operations.forget import forget
 from shallow_mirror.operations.quarantine import Selection
 from shallow_mirror.operations.quarantine_retry import retry
 from shallow_mirror.operations.redo import RedoRequest, redo, redo_config
-from shallow_mirror.sinks.kafka.quarantine_release import ReleaseResult
+from shallow_mirror.sinks.kafka import ReleaseResult
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 TOPICS = ("a", "b")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shallow_mirror.types import SourcePartition, TargetPartition, TopicPartition
+from shallow_mirror.verify import ignore_progress
 from shallow_mirror.verify.mirror_verifier import DECIDED_WITHIN_S, MirrorVerifier
-from shallow_mirror.verify.progress import ignore_progress
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -18,8 +18,7 @@ from shallow_mirror.progress import Spoken
 
 if TYPE_CHECKING:
     from shallow_mirror.config.migration_config import MigrationFiles
-    from shallow_mirror.migration import MigrationState, Options
-    from shallow_mirror.migration.view import Printed
+    from shallow_mirror.migration import MigrationState, Options, Printed
 
 migrate = typer.Typer(help="Move topics, groups and writers to another cluster, step by step, and back.", no_args_is_help=True)
 

@@ -20,5 +20,6 @@ if TYPE_CHECKING:
         run_migration as run_migration,
     )
     from shallow_mirror.migration.state import MigrationState as MigrationState, Phase as Phase
+    from shallow_mirror.migration.view import Printed as Printed
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -25,7 +25,7 @@ from shallow_mirror.migration.rehearsal.leftovers import remove_all
 from shallow_mirror.migration.sentences import abort_problem, late_writes_error, nothing_to_abort
 from shallow_mirror.migration.state import ConductorState, MigrationState, Phase, WaveState, state_of
 from shallow_mirror.migration.steps import Direction, Step
-from shallow_mirror.verify.progress import OnProgress, ignore_progress
+from shallow_mirror.verify import OnProgress, ignore_progress
 
 SYSTEM_CLOCK = Clock(monotonic=time.monotonic, sleep=time.sleep, now_ms=lambda: int(time.time() * 1000))
 

@@ -9,7 +9,11 @@ if TYPE_CHECKING:
     from shallow_mirror.verify.clusters import ClusterReader as ClusterReader
     from shallow_mirror.verify.differences import Difference as Difference, DifferenceKind as DifferenceKind
     from shallow_mirror.verify.log_comparison import compare_logs as compare_logs
-    from shallow_mirror.verify.progress import VerifyProgress as VerifyProgress
+    from shallow_mirror.verify.progress import (
+        OnProgress as OnProgress,
+        VerifyProgress as VerifyProgress,
+        ignore_progress as ignore_progress,
+    )
     from shallow_mirror.verify.report import VerifyReport as VerifyReport
     from shallow_mirror.verify.runner import verify_mirror as verify_mirror, verify_restore as verify_restore
 else:
