@@ -243,6 +243,7 @@ def test_cleaning_keeps_a_log_in_a_folder_short_and_the_run_and_the_next_one_con
     assert opened(location.writer()).read().num_rows == 10
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_map_of_spark_keeps_the_commits_that_a_start_needs_after_any_compaction(spark: Any, tmp_path: Path) -> None:
     """A mirror that stopped long ago, and another job that compacts its table and writes checkpoints."""

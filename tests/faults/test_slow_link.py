@@ -21,6 +21,7 @@ LINK_BYTES_PER_S = 450_000
 """Three quarters of the shortest transaction timeout, 10 s, carry 3.4 MB of the 4.1 MB."""
 
 
+@pytest.mark.long
 @pytest.mark.brokers
 @pytest.mark.timeout(180)
 def test_a_backlog_that_does_not_fit_into_a_transaction_is_committed_a_part_at_a_time(

@@ -67,6 +67,7 @@ def status_of(made: Scene) -> dict[str, Any]:
     return dict(wave)
 
 
+@pytest.mark.long
 def test_a_rollback_with_late_writes_and_a_grown_topic_goes_on_with_the_command_that_it_names(
     two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:

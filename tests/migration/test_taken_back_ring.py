@@ -25,6 +25,7 @@ def controls_of(made: Scene) -> Controls:
     return Controls.open(made.files().mirror.tables)
 
 
+@pytest.mark.long
 def test_a_topic_that_is_taken_back_while_the_reverse_mirror_runs_is_copied_in_one_direction_only(
     two_clusters: Any, topic_name: str, tmp_path: Path
 ) -> None:

@@ -149,7 +149,7 @@ def start_again(folder: Path, conf: Path, *options: str) -> int:
     ("transfer", "kind"),
     [
         ("direct", "files and secrets"),
-        ("direct", "stores and assertions"),
+        pytest.param("direct", "stores and assertions", marks=pytest.mark.long),
         pytest.param("through-spark", "files and secrets", marks=pytest.mark.long),
     ],
 )
@@ -195,11 +195,11 @@ def test_a_mirror_over_tls_and_sasl_copies_and_writes_no_secret_anywhere(
     with pytest.raises(SystemExit) as ended:
         cli.main(["preflight", str(conf)])
     assert ended.value.code == EXIT_CONFIG
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "ConfigError" in line]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "AuthenticationError" in line]
     assert "refused user mirror,=user (SCRAM-SHA-512)" in line
     assert start_again(tmp_path, conf) == EXIT_CONFIG
     last = log_text(tmp_path).splitlines()[-1]
-    assert last.startswith("ConfigError: broker ")
+    assert last.startswith("AuthenticationError: ")
     assert "refused user mirror,=user (SCRAM-SHA-512)" in last
 
     (tmp_path / "printed").write_text("\n".join((printed.out, printed.err, line, caplog.text, repr(MirrorConfig.load(conf)))))

@@ -56,6 +56,7 @@ def values(first: int, end: int) -> list[str]:
     return [str(number) for number in range(first, end)]
 
 
+@pytest.mark.long
 def test_a_mirror_survives_the_absence_of_either_cluster_and_status_shows_what_it_waits_for(
     pair: Pair, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:

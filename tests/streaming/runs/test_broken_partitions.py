@@ -83,6 +83,7 @@ def test_a_missing_leader_delays_no_other_partition_and_its_own_is_copied_when_i
     assert read_values(target, topic_name, well) == [f"{well} first", f"{well} planned", f"{well} later"]
 
 
+@pytest.mark.long
 def test_a_log_that_loses_its_planned_end_delays_no_other_and_continues_from_where_it_was_copied(
     stoppable_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:

@@ -115,6 +115,7 @@ def test_topics_that_come_grow_and_change_under_load_are_followed_from_their_fir
     assert report.is_equal, report.sentences()
 
 
+@pytest.mark.long
 def test_records_without_a_key_are_copied_before_a_copy_is_compacted_and_by_the_remedy_where_it_is(
     two_clusters: Any, topic_name: str, tmp_path: Path, spark: Any
 ) -> None:
