@@ -57,7 +57,7 @@ def test_every_api_of_both_sides_is_harmed_in_every_way_once() -> None:
     ("engine", "cases", "delay_s"),
     [
         (WITHOUT_SPARK, FEW, 0.0),
-        (WITHOUT_SPARK, FAR_AWAY, FAR_DELAY_S),
+        pytest.param(WITHOUT_SPARK, FAR_AWAY, FAR_DELAY_S, marks=pytest.mark.long),
         pytest.param(SPARK, ON_SPARK, 0.0, marks=[pytest.mark.spark, pytest.mark.long]),
     ],
     ids=["near", "far target", "Spark"],
