@@ -20,11 +20,11 @@ import yaml
 from tests.kerberos.kerberized_broker import KerberizedBroker
 from tests.kerberos.realm import Realm, client_config
 
-from benchmarks.corpora import CORPORA, PARTITIONS
+from benchmarks.corpora import CORPORA
 from benchmarks.corpus_writer import write_corpus
 from benchmarks.interrupts import end_on_sigterm
 from benchmarks.meter import ProcessTree
-from benchmarks.topics import create_topic, log_bytes
+from benchmarks.topics import log_bytes
 from shallow_mirror.demo.mirror_process import command
 from shallow_mirror.local_kafka.server_process import start_together, stop_together
 
@@ -80,7 +80,6 @@ def main() -> None:
         nodes = [broker.node for broker in brokers]
         start_together(nodes)
         stack.callback(stop_together, nodes)
-        create_topic(nodes[0].bootstrap, TOPIC, PARTITIONS, {})
         write_corpus(nodes[0].bootstrap, TOPIC, CORPORA[options.corpus], options.gb * 1e9)
         gb = log_bytes(nodes[0].folder / "data", TOPIC) / 1e9
         figures: dict[str, list[float]] = {kind: [] for kind in _LISTENERS}
