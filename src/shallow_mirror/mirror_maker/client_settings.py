@@ -127,7 +127,7 @@ def _take_sasl(settings: ClientSettings, value: Callable[[str], str | None]) -> 
     options = _jaas_options(settings, value("sasl.jaas.config"))
     settings.properties["sasl.mechanism"] = "OAUTHBEARER" if mechanism == _MSK_IAM else mechanism
     if mechanism == _MSK_IAM:
-        _take_msk_iam(settings, value, options)
+        _take_msk_iam(settings, options)
     elif mechanism == "GSSAPI":
         _take_kerberos(settings, value, options)
     elif mechanism == "OAUTHBEARER":
@@ -141,7 +141,7 @@ def _take_sasl(settings: ClientSettings, value: Callable[[str], str | None]) -> 
             settings.tell(name, f"{handler} is a class of Java: name a Python function in oauth_cb (docs/how-to/security.md)")
 
 
-def _take_msk_iam(settings: ClientSettings, value: Callable[[str], str | None], options: dict[str, str]) -> None:
+def _take_msk_iam(settings: ClientSettings, options: dict[str, str]) -> None:
     """Take over the options of the library aws-msk-iam-auth."""
     settings.properties["sasl.oauthbearer.method"] = "aws_msk_iam"
     chosen = [f"{ours}={options[name]}" for name, ours in _MSK_OPTIONS.items() if name in options]
@@ -205,8 +205,6 @@ def _tell_of_others(settings: ClientSettings, flow: Flow) -> None:
     for name in dict.fromkeys(flow.client_names(settings.alias)):
         if name in known or name.startswith(("ssl.", "sasl.")):
             continue
-        if _WITHOUT_EFFECT.fullmatch(name):
-            flow.client(settings.alias, name)
-        else:
-            flow.client(settings.alias, name)
+        flow.client(settings.alias, name)  # it was looked at
+        if not _WITHOUT_EFFECT.fullmatch(name):
             settings.tell(name, "has no counterpart")
