@@ -18,6 +18,7 @@ import typer
 from shallow_mirror.commands.acls import acls, quotas
 from shallow_mirror.commands.archive import archive
 from shallow_mirror.commands.broken_surroundings import explaining_surroundings
+from shallow_mirror.commands.failover import failover
 from shallow_mirror.commands.forget import forget
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_mirror_maker import import_mirror_maker
@@ -58,6 +59,7 @@ for command in (
 app.add_typer(quarantine, name="quarantine")
 app.add_typer(archive, name="archive")
 app.add_typer(migrate, name="migrate")
+app.add_typer(failover, name="failover")
 app.command()(init)
 app.command("import")(import_mirror_maker)
 app.command()(demo)
