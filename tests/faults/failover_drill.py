@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from tests.faults import launch
 from tests.faults.gate import Gate
 from tests.faults.mirror_process import WITHOUT_SPARK, MirrorProcess
@@ -32,7 +34,8 @@ from shallow_mirror.migration.failover import FailoverState, Step, Way, fail_bac
 from shallow_mirror.migration.mirror_process import StartedMirror
 
 PATIENCE_S = 30.0
-COMMIT_EVERY_S = 0.2
+JOIN_S = 4.0
+"""So long a reader may take until its first record; a group without records left to read has none."""
 LAST_TRY_S = 2.0
 """So long a client tries to end what it began at a cluster that is dead."""
 
@@ -81,70 +84,52 @@ class Writer:
             self.written += values
 
 
-class Reader:
-    """A group of one member that commits now and then. Also survives a cluster that dies."""
+class Readers:
+    """Groups of one member each, in a process of their own that can be killed with its cluster."""
 
-    def __init__(self, group: str, topic: str) -> None:
-        self.group, self._topic = group, topic
-        self._stop, self._thread = threading.Event(), threading.Thread()
-        self.read: list[str] = []
-        self.first_at_s: float | None = None
-        """When the first record since the last start was read."""
+    def __init__(self, groups: Sequence[str], topic: str, folder: Path) -> None:
+        self.groups, self._topic, self._folder = groups, topic, folder
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
 
     def start(self, bootstrap: str) -> None:
-        self._stop.clear()
-        self.first_at_s = None
-        self._thread = threading.Thread(target=self._run, args=(bootstrap,), name=self.group, daemon=True)
-        self._thread.start()
+        arguments = [bootstrap, self._topic, str(self._folder), *self.groups]
+        self._process = subprocess.Popen([sys.executable, "-m", "tests.faults.failover_readers", *arguments])
 
     def stop(self) -> None:
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(PATIENCE_S)
-            assert not self._thread.is_alive(), f"group {self.group} did not end"
+        """Let them commit what they have read."""
+        if self._process is not None:
+            self._process.terminate()
+            assert self._process.wait(PATIENCE_S) == 0
+            self._process = None
 
-    def _run(self, bootstrap: str) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": self.group,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 0,
-            }
-        )
-        consumer.subscribe([self._topic])
-        committed_at_s = time.monotonic()
-        while not self._stop.is_set():
-            for message in consumer.consume(500, 0.1):
-                if message.error() is None:
-                    self.first_at_s = self.first_at_s or time.monotonic()
-                    self.read.append(message.value().decode())
-            if time.monotonic() - committed_at_s >= COMMIT_EVERY_S:
-                self._commit(consumer, asynchronous=True)
-                committed_at_s = time.monotonic()
-        self._commit(consumer, asynchronous=False)
-        consumer.close()
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
-    @staticmethod
-    def _commit(consumer: Consumer, *, asynchronous: bool) -> None:
-        positions = [position for position in consumer.position(consumer.assignment()) if position.offset >= 0]
-        if not positions:
-            return
-        try:
-            consumer.commit(offsets=positions, asynchronous=asynchronous)
-        except KafkaException as error:  # the cluster is dead: what was read since is read again
-            gone = (KafkaError._TRANSPORT, KafkaError._WAIT_COORD, KafkaError._TIMED_OUT, KafkaError._NO_OFFSET)
-            if error.args[0].code() not in (*gone, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError._ALL_BROKERS_DOWN):
-                raise
+    def read(self, group: str) -> list[tuple[float, str]]:
+        """Return what a group has read so far, with the times on the monotonic clock. A line that is not whole is left out."""
+        path = self._folder / group
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        return [(float(at), value) for at, value in (line.split() for line in lines)]
+
+    def values(self, group: str) -> Counter[str]:
+        return Counter(value for _, value in self.read(group))
+
+    @property
+    def read_count(self) -> int:
+        return sum(len(self.read(group)) for group in self.groups)
 
 
 @dataclass(slots=True)
 class GroupResult:
     """Records of one group over the fail-over. `repeated_at_most`, `missing_at_least`: what the state says."""
 
-    first_record_s: float
+    first_record_s: float | None
+    """After the SIGKILL; None: nothing was left to read."""
     repeated: int
     lost: int
     repeated_at_most: int
@@ -175,8 +160,9 @@ class DrillResult:
         ]
         for name, group in sorted(self.groups.items()):
             seen = "unknown" if group.missing_at_least is None else f"{group.missing_at_least:,}"
+            first = "nothing left to read" if group.first_record_s is None else f"{group.first_record_s:.1f} s"
             lines.append(
-                f"| {name.rpartition('.')[2]} | {group.first_record_s:.1f} s | {group.repeated:,} | "
+                f"| {name.rpartition('.')[2]} | {first} | {group.repeated:,} | "
                 f"{group.repeated_at_most:,} | {group.lost:,} | {seen} |"
             )
         return "\n".join(lines)
@@ -190,7 +176,7 @@ class Drill:
     ) -> None:
         self.folder, self.source, self.target, self.topic, self.partitions = folder, source, target, topic, partitions
         self.writers = [Writer(f"writer-{number}", topic, partitions, pause_s) for number in range(2)]
-        self.readers = [Reader(f"{topic}.group-{number}", topic) for number in range(groups)]
+        self.readers = Readers([f"{topic}.group-{number}" for number in range(groups)], topic, folder / "read")
         self.mirrors: list[MirrorProcess] = []
         self.lines: list[str] = []
         self.steps_s: dict[str, float] = {}
@@ -205,8 +191,9 @@ class Drill:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for client in (*self.writers, *self.readers):
-            client.stop()
+        for writer in self.writers:
+            writer.stop()
+        self.readers.kill()
         for mirror in self.mirrors:
             mirror.kill()
         self._stack.close()
@@ -246,11 +233,10 @@ class Drill:
 
     def run_load(self, seconds: float) -> None:
         """Start everything, and let it run for `seconds` once each group has read at both ends."""
-        for client in (*self.writers, *self.readers):
-            client.start(self.source.bootstrap)
+        self._start_clients(self.source.bootstrap)
         self.start_mirror(self.folder / "forward.yaml")
-        runs.wait_for("records for all groups", lambda: all(reader.read for reader in self.readers))
-        runs.wait_for("recorded offsets of all groups", lambda: self._recorded() >= len(self.readers))
+        runs.wait_for("records for all groups", lambda: all(map(self.readers.read, self.readers.groups)))
+        runs.wait_for("recorded offsets of all groups", lambda: self._recorded() >= len(self.readers.groups))
         time.sleep(seconds)
 
     def _recorded(self) -> int:
@@ -262,45 +248,50 @@ class Drill:
         """Kill the source, fail over, and read at the target until nothing more comes."""
         killed_at_s = time.monotonic()
         self.source.kill()
-        before = {reader.group: len(reader.read) for reader in self.readers}
+        self.readers.kill()
         began_s = time.monotonic()
         state = fail_over(self.files(), self, Options())
         assert self.moved_at_s is not None
         command_s = time.monotonic() - began_s
         readers_s = self.moved_at_s - killed_at_s
-        for client in (*self.writers, *self.readers):
-            client.stop()
         started_s = time.monotonic()
-        for reader in self.readers:
-            reader.start(self.target.bootstrap)
-        self._await_rest()
-        written = Counter(value for writer in self.writers for value in writer.written)
-        assert all(count >= 0 for count in before.values())
-        groups = {reader.group: self._result(reader, written, state, started_s, readers_s) for reader in self.readers}
+        self.readers.start(self.target.bootstrap)
+        for writer in self.writers:
+            writer.stop()
+        self._await_rest(started_s)
+        written = self._written()
+        groups = {group: self._result(group, written, state, started_s, readers_s) for group in self.readers.groups}
         steps_s = {step.value: detail["seconds"] for step, detail in state.done.items()}
         return DrillResult(sum(written.values()), readers_s, command_s, groups, steps_s)
 
-    def _await_rest(self) -> None:
-        """Until the readers have read nothing new for a moment."""
-        give_up_at_s, quiet_since_s, before = time.monotonic() + PATIENCE_S, time.monotonic(), -1
+    def _start_clients(self, bootstrap: str) -> None:
+        for writer in self.writers:
+            writer.start(bootstrap)
+        self.readers.start(bootstrap)
+
+    def _stop_clients(self) -> None:
+        for writer in self.writers:
+            writer.stop()
+        self.readers.stop()
+
+    def _await_rest(self, started_s: float) -> None:
+        """Until the readers, started then, have joined their groups and have read nothing new for a moment."""
+        give_up_at_s, quiet_since_s, before = time.monotonic() + PATIENCE_S, started_s + JOIN_S, -1
         while time.monotonic() < give_up_at_s:
-            now = sum(len(reader.read) for reader in self.readers)
-            if now != before or not all(reader.first_at_s for reader in self.readers):
-                before, quiet_since_s = now, time.monotonic()
-            elif time.monotonic() - quiet_since_s > 2.0:
+            now = self.readers.read_count
+            if now != before:
+                before, quiet_since_s = now, max(time.monotonic(), quiet_since_s)
+            elif time.monotonic() - quiet_since_s > 1.0:
                 return
             time.sleep(0.05)
 
-    def _result(
-        self, reader: Reader, written: Counter[str], state: FailoverState, started_s: float, readers_s: float
-    ) -> GroupResult:
-        read = Counter(reader.read)
-        losses = state.done[Step.REPORT]["groups"][reader.group]
+    def _result(self, group: str, written: Counter[str], state: FailoverState, started_s: float, readers_s: float) -> GroupResult:
+        read = self.readers.values(group)
+        losses = state.done[Step.REPORT]["groups"][group]
         missing = [loss["missing_offsets"] for loss in losses]
-        # A group whose offset is at the end has no record to read before the writers start there.
-        first_s = readers_s + (0.0 if reader.first_at_s is None else reader.first_at_s - started_s)
+        first_at_s = next((at_s for at_s, _ in self.readers.read(group) if at_s > started_s), None)
         return GroupResult(
-            first_record_s=first_s,
+            first_record_s=None if first_at_s is None else readers_s + first_at_s - started_s,
             repeated=sum(count - 1 for count in read.values()),
             lost=sum((written - read).values()),
             repeated_at_most=sum(loss["repeated_records"] or 0 for loss in losses),
@@ -309,10 +300,11 @@ class Drill:
 
     def fail_back(self, result: DrillResult) -> FailoverState:
         """Write at the target, start the old source, and come back. Groups read every record that was written meanwhile once."""
+        groups, read_of = self.readers.groups, self.readers.values
+        lost = {group: self._written() - read_of(group) for group in groups}
+        repeated = {group: _repeated(read_of(group)) for group in groups}
         for writer in self.writers:
             writer.start(self.target.bootstrap)
-        lost = {reader.group: self._written() - Counter(reader.read) for reader in self.readers}
-        repeated = {reader.group: Counter(reader.read) - Counter(dict.fromkeys(reader.read, 1)) for reader in self.readers}
         self.source.start()
         began_s = time.monotonic()
         state = fail_back(self.files(), self, Options(launch=self.launch))
@@ -321,15 +313,12 @@ class Drill:
         time.sleep(1)
         for writer in self.writers:
             writer.stop()
-        self._await_rest()
-        for reader in self.readers:
-            read = Counter(reader.read)
-            more_lost = self._written() - read - lost[reader.group]
-            more_repeated = read - Counter(dict.fromkeys(read, 1)) - repeated[reader.group]
-            if more_lost:
-                result.lost_after_back[reader.group] = sorted(more_lost)[:5]
-            if more_repeated:
-                result.repeated_after_back[reader.group] = sorted(more_repeated)[:5]
+        self._await_rest(time.monotonic() - 1)
+        for group in groups:
+            if more_lost := self._written() - read_of(group) - lost[group]:
+                result.lost_after_back[group] = sorted(more_lost)[:5]
+            if more_repeated := _repeated(read_of(group)) - repeated[group]:
+                result.repeated_after_back[group] = sorted(more_repeated)[:5]
         return state
 
     def _written(self) -> Counter[str]:
@@ -359,15 +348,17 @@ class Drill:
         self.lines.append(f"{outside.request} ({outside.seen})")
         if outside.step.value in ("stop writers", "stop groups") and not self._are_stopped:
             self._are_stopped = True
-            for client in (*self.writers, *self.readers):
-                client.stop()
+            self._stop_clients()
 
     def says(self, sentence: str) -> None:
         self.lines.append(sentence)
         if "NOW: point the writers" in sentence and self._are_stopped:
             self._are_stopped = False
-            for client in (*self.writers, *self.readers):
-                client.start(self.source.bootstrap)
+            self._start_clients(self.source.bootstrap)
+
+
+def _repeated(read: Counter[str]) -> Counter[str]:
+    return read - Counter(dict.fromkeys(read, 1))
 
 
 def main() -> None:

@@ -72,6 +72,9 @@ class FakeFailover:
         self._kill()
         return []
 
+    def active_groups(self) -> list[str]:
+        return []
+
     def open_at_source(self, _: FailoverState) -> list[str]:
         return []
 

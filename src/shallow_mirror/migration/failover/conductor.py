@@ -41,6 +41,7 @@ class Effects(Protocol):
     def move_groups(self) -> Detail: ...
     def count_losses(self, state: FailoverState, /) -> Detail: ...
     def back_problems(self, state: FailoverState, /) -> list[str]: ...
+    def active_groups(self) -> list[str]: ...
     def open_at_source(self, state: FailoverState, /) -> list[str]: ...
     def topic_ids(self, state: FailoverState, /) -> Mapping[str, str]: ...
     def diverged(self, state: FailoverState, ids: Mapping[str, str], /) -> Sequence[LateWrite]: ...
@@ -105,8 +106,7 @@ class FailoverConductor:
             case Step.REPORT:
                 return self._retried(lambda: effects.count_losses(state))
             case Step.CHECK_BACK:
-                self._require_none(self._retried(lambda: effects.back_problems(state)))
-                return {}
+                return self._check_back(state)
             case Step.KEEP:
                 return self._keep(state)
             case Step.DELETE:
@@ -120,6 +120,15 @@ class FailoverConductor:
     def _require_none(problems: Sequence[str]) -> None:
         if problems:
             raise ConfigError(problems)
+
+    def _check_back(self, state: FailoverState) -> Detail:
+        effects = self._effects
+        self._require_none(self._retried(lambda: effects.back_problems(state)))
+        # Members that died with the cluster are in its groups until their session timeouts.
+        while active := self._retried(effects.active_groups):
+            request = f"stop the consumers of these topics at {effects.source_alias}"
+            self._waiting.for_somebody(request, f"groups with members: {named(active)}", POLL_S)
+        return {}
 
     def _keep(self, state: FailoverState) -> Detail:
         effects = self._effects

@@ -269,16 +269,14 @@ class FailoverEffects:
             problems.append(
                 f"mirror {back.mirror} has run before the old topics were deleted: give it another mirror id and other tables"
             )
-        problems += self._active_problems()
         return problems
 
-    def _active_problems(self) -> list[str]:
+    def active_groups(self) -> list[str]:
+        """Return the groups that have members at the source."""
         mirror, wanted = self.files.mirror, self.files.config.groups
         with closing(GroupClient(mirror.source.client, mirror.source_cluster_name)) as groups:
-            active = sorted(
-                group.name for group in groups.listed().values() if wanted.is_included(group.name) and not group.is_free
-            )
-        return [f"groups {named(active)} are active at {mirror.source.alias}: stop their consumers there"] if active else []
+            listed = groups.listed().values()
+        return sorted(group.name for group in listed if wanted.is_included(group.name) and not group.is_free)
 
     def _divergence(self) -> Divergence:
         return Divergence(self.files)
