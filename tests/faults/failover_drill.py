@@ -31,10 +31,11 @@ from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.migration import Options
 from shallow_mirror.migration.conductor_ports import Outside
 from shallow_mirror.migration.failover import FailoverState, Step, Way, fail_back, fail_over
+from shallow_mirror.migration.failover.effects import FailoverEffects
 from shallow_mirror.migration.mirror_process import StartedMirror
 
 PATIENCE_S = 30.0
-JOIN_S = 4.0
+JOIN_S = 3.0
 """So long a reader may take until its first record; a group without records left to read has none."""
 LAST_TRY_S = 2.0
 """So long a client tries to end what it began at a cluster that is dead."""
@@ -172,7 +173,15 @@ class Drill:
     """Context manager over two running brokers; `folder` is empty."""
 
     def __init__(
-        self, folder: Path, source: LocalKafka, target: LocalKafka, topic: str, *, partitions: int, groups: int, pause_s: float
+        self,
+        folder: Path,
+        source: LocalKafka,
+        target: LocalKafka,
+        topic: str,
+        *,
+        partitions: int,
+        groups: int,
+        pause_s: float = 0.02,
     ) -> None:
         self.folder, self.source, self.target, self.topic, self.partitions = folder, source, target, topic, partitions
         self.writers = [Writer(f"writer-{number}", topic, partitions, pause_s) for number in range(2)]
@@ -236,13 +245,14 @@ class Drill:
         self._start_clients(self.source.bootstrap)
         self.start_mirror(self.folder / "forward.yaml")
         runs.wait_for("records for all groups", lambda: all(map(self.readers.read, self.readers.groups)))
-        runs.wait_for("recorded offsets of all groups", lambda: self._recorded() >= len(self.readers.groups))
+        runs.wait_for("recorded offsets of all groups", lambda: len(self.recorded_groups()) == len(self.readers.groups))
+        mirror = self.files().mirror
+        runs.wait_for("copies", lambda: sum(runs.positions(mirror).values()) > 0)
         time.sleep(seconds)
 
-    def _recorded(self) -> int:
-        from shallow_mirror.migration.failover.effects import FailoverEffects
-
-        return len(FailoverEffects(self.files(), self, Options()).recorded_groups())
+    def recorded_groups(self) -> list[str]:
+        """Return the groups whose offsets the mirror has recorded."""
+        return FailoverEffects(self.files(), self, Options()).recorded_groups()
 
     def fail_over(self) -> DrillResult:
         """Kill the source, fail over, and read at the target until nothing more comes."""
@@ -259,7 +269,7 @@ class Drill:
         for writer in self.writers:
             writer.stop()
         self._await_rest(started_s)
-        written = self._written()
+        written = self.written()
         groups = {group: self._result(group, written, state, started_s, readers_s) for group in self.readers.groups}
         steps_s = {step.value: detail["seconds"] for step, detail in state.done.items()}
         return DrillResult(sum(written.values()), readers_s, command_s, groups, steps_s)
@@ -301,7 +311,7 @@ class Drill:
     def fail_back(self, result: DrillResult) -> FailoverState:
         """Write at the target, start the old source, and come back. Groups read every record that was written meanwhile once."""
         groups, read_of = self.readers.groups, self.readers.values
-        lost = {group: self._written() - read_of(group) for group in groups}
+        lost = {group: self.written() - read_of(group) for group in groups}
         repeated = {group: _repeated(read_of(group)) for group in groups}
         for writer in self.writers:
             writer.start(self.target.bootstrap)
@@ -315,13 +325,13 @@ class Drill:
             writer.stop()
         self._await_rest(time.monotonic() - 1)
         for group in groups:
-            if more_lost := self._written() - read_of(group) - lost[group]:
+            if more_lost := self.written() - read_of(group) - lost[group]:
                 result.lost_after_back[group] = sorted(more_lost)[:5]
             if more_repeated := _repeated(read_of(group)) - repeated[group]:
                 result.repeated_after_back[group] = sorted(more_repeated)[:5]
         return state
 
-    def _written(self) -> Counter[str]:
+    def written(self) -> Counter[str]:
         return Counter(value for writer in self.writers for value in writer.written)
 
     def kept_values(self) -> list[str]:
