@@ -182,6 +182,7 @@ class Drill:
         partitions: int,
         groups: int,
         pause_s: float = 0.02,
+        back_start: str = "conductor",
     ) -> None:
         self.folder, self.source, self.target, self.topic, self.partitions = folder, source, target, topic, partitions
         self.writers = [Writer(f"writer-{number}", topic, partitions, pause_s) for number in range(2)]
@@ -191,7 +192,8 @@ class Drill:
         self.steps_s: dict[str, float] = {}
         self.moved_at_s: float | None = None
         self._stack = ExitStack()
-        self._are_stopped = False
+        self._back_start = back_start
+        self._has_clients = self._are_stopped = False
 
     def __enter__(self) -> Drill:
         self._gate = self._stack.enter_context(Gate(self.folder))
@@ -216,7 +218,7 @@ class Drill:
             "failover": "drill",
             "mirror": "forward.yaml",
             "groups": {"include": [f"{self.topic}\\..*"]},
-            "back": {"mirror": "back.yaml", "start": "conductor", "writers": {"quiet": "1 second"}},
+            "back": {"mirror": "back.yaml", "start": self._back_start, "writers": {"quiet": "1 second"}},
             "tables": "failover",
         }
         for name, document in (("forward", forward), ("back", back), ("failover", failover)):
@@ -242,6 +244,7 @@ class Drill:
 
     def run_load(self, seconds: float) -> None:
         """Start everything, and let it run for `seconds` once each group has read at both ends."""
+        self._has_clients = True
         self._start_clients(self.source.bootstrap)
         self.start_mirror(self.folder / "forward.yaml")
         runs.wait_for("records for all groups", lambda: all(map(self.readers.read, self.readers.groups)))
@@ -356,7 +359,7 @@ class Drill:
 
     def waits(self, outside: Outside) -> None:
         self.lines.append(f"{outside.request} ({outside.seen})")
-        if outside.step.value in ("stop writers", "stop groups") and not self._are_stopped:
+        if outside.step.value in ("stop writers", "stop groups") and self._has_clients and not self._are_stopped:
             self._are_stopped = True
             self._stop_clients()
 

@@ -14,10 +14,7 @@ from tests.groups.group_runs import consume
 from tests.support import mirror_runs as runs
 from tests.support.console_entry import console
 
-from shallow_mirror.migration import Options
-from shallow_mirror.migration.failover import fail_back
-
-pytestmark = [pytest.mark.brokers, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,11 +44,9 @@ def test_groups_continue_when_the_source_is_killed(stoppable_clusters: Any, tmp_
         assert drill.start_mirror(tmp_path / "forward.yaml").wait(30) == 2
 
 
-def test_what_only_the_old_source_has_is_kept_and_its_topic_comes_back_with_the_offsets_of_the_target(
-    two_clusters: Any, tmp_path: Path
-) -> None:
+def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_clusters: Any, tmp_path: Path) -> None:
     (source, target), topic = two_clusters, f"apart-{os.getpid()}"
-    with Drill(tmp_path, source, target, topic, partitions=2, groups=1) as drill:
+    with Drill(tmp_path, source, target, topic, partitions=2, groups=1, back_start="operator") as drill:
         (group,) = drill.readers.groups
         for partition in range(2):
             runs.write(source.bootstrap, topic, [f"mirrored-{partition}-{number}" for number in range(20)], partition)
@@ -72,13 +67,10 @@ def test_what_only_the_old_source_has_is_kept_and_its_topic_comes_back_with_the_
 
         planned = console("failover", "plan", str(drill.file))
         assert f"only at east: {topic}-1 offsets 20 to 29 (10 records)" in "\n".join(planned.lines)
-        state = fail_back(drill.files(), drill, Options(launch=drill.launch))
-        assert state.phase == "failed back"
+        waiting = console("failover", "back", str(drill.file), "--no-wait")
+        assert (waiting.code, "as a service (the mirror" in waiting.stderr) == (5, True), waiting.stderr
         assert drill.kept_values() == [f"diverged-{number}" for number in range(10)]
-        assert consume(source.bootstrap, group, topic, 2) == [f"since-{number}" for number in range(5)]
-        for partition in range(2):
-            records = runs.read_partitions(source.bootstrap, [(topic, partition)])[topic, partition]
-            assert records == runs.read_partitions(target.bootstrap, [(topic, partition)])[topic, partition]
+        assert topic not in runs.topics_of(source.bootstrap)
         shown = console("failover", "status", str(drill.file))
         assert f"kept: {topic}-1 offsets 20 to 29 (10 records) of east in __diverged.{topic}-1 at west" in shown.lines
 
@@ -98,4 +90,10 @@ def test_ten_groups_of_a_busy_topic_fail_over_and_back_and_nothing_is_lost(
         assert state.phase == "failed back", drill.lines
         assert (result.lost_after_back, result.repeated_after_back) == ({}, {})
         require_all_read_or_kept(drill)
+        for partition in range(12):
+            at_source, at_target = (
+                runs.read_partitions(node.bootstrap, [(topic_name, partition)])[topic_name, partition]
+                for node in (source, target)
+            )
+            assert at_source[: len(at_target)] == at_target
         assert drill.mirrors[0].wait(30) == 3
