@@ -11,6 +11,7 @@ from tests.support import mirror_runs as runs
 
 from shallow_mirror.config import FailoverConfig, failover_json_schema
 from shallow_mirror.config.failover_config import BackSettings, FailoverFiles, FailoverGroupSettings
+from shallow_mirror.config.migration_config import WriterSettings
 from shallow_mirror.errors import ConfigError
 
 CONF = Path(__file__).parent.parent / "conf"
@@ -19,7 +20,7 @@ EXAMPLE = CONF / "failover-example.yaml"
 
 def test_the_example_is_valid_and_says_the_defaults() -> None:
     example = FailoverConfig.load(EXAMPLE)
-    assert (example.groups, example.back) == (FailoverGroupSettings(), BackSettings())
+    assert (example.groups, example.back, example.writers) == (FailoverGroupSettings(), BackSettings(), WriterSettings())
     assert FailoverFiles(example).mirror.mirror == "orders-east-west"
 
 
@@ -67,6 +68,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({"tables": "forward"}, {}, "needs another mirror id and other tables"),
         ({"topics": {"include": ["orders"], "offsets": {".*": "continued"}}}, {}, "write preserved"),
         ({}, {"back": {"mirror": "back.yaml", "kept": "{topic}"}}, "is the topic itself"),
+        ({}, {"writers": {"stop": "deny"}}, "writers.principals: is empty"),
         ({}, {"tables": "catalog:main.state"}, "starts no Spark"),
     ],
 )

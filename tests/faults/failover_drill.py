@@ -218,12 +218,13 @@ class Drill:
             "failover": "drill",
             "mirror": "forward.yaml",
             "groups": {"include": [f"{self.topic}\\..*"]},
-            "back": {"mirror": "back.yaml", "start": self._back_start, "writers": {"quiet": "1 second"}},
+            "back": {"mirror": "back.yaml", "start": self._back_start},
+            "writers": {"quiet": "1 second"},
             "tables": "failover",
         }
+        for document in (forward, back):
+            document["write"]["slots"] = 2
         for name, document in (("forward", forward), ("back", back), ("failover", failover)):
-            if "write" in document:
-                document["write"]["slots"] = 2
             (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
 
     @property

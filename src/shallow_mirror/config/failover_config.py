@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 from shallow_mirror import routing
 from shallow_mirror.checkpoints.tables import TableLocation
 from shallow_mirror.config.config_file import absolute, read_yaml, validate
-from shallow_mirror.config.migration_config import ReverseSettings, WriterSettings
+from shallow_mirror.config.migration_config import ReverseSettings, WriterSettings, writer_problems
 from shallow_mirror.config.mirror_config import MirrorConfig
 from shallow_mirror.config.sections import NamePatterns, StorageSettings
 from shallow_mirror.config.values import Name, Section, TargetName
@@ -31,7 +31,6 @@ class BackSettings(ReverseSettings):
 
     mirror: str | None = Field(default=None, min_length=1)
     kept: TargetName = "__diverged.{topic}"
-    writers: WriterSettings = WriterSettings()
 
 
 class FailoverConfig(Section):
@@ -41,6 +40,8 @@ class FailoverConfig(Section):
     mirror: str = Field(min_length=1)
     groups: FailoverGroupSettings = FailoverGroupSettings()
     back: BackSettings = BackSettings()
+    writers: WriterSettings = WriterSettings()
+    """How the writers are stopped on the way back."""
     tables: str = Field(min_length=1)
     storage: StorageSettings = StorageSettings()
     _path: str = PrivateAttr("FILE")
@@ -67,6 +68,8 @@ class FailoverConfig(Section):
         `folder` is the base of relative paths. `path`: of the file, for commands in messages.
         """
         config, problems = validate(cls, document, "failover")
+        if config is not None:
+            problems += writer_problems(config.writers)
         if problems or config is None:
             raise ConfigError(problems)
         back = config.back

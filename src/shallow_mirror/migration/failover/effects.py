@@ -66,6 +66,7 @@ class FailoverEffects:
     despite_source: bool = False
     """Fail over although the source answers."""
     _target: Cluster = field(init=False)
+    _source_answered: bool | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._target = Cluster(self.files.mirror.target.client)
@@ -94,13 +95,15 @@ class FailoverEffects:
         return TableStorage(self.files.mirror.table_location)
 
     def source_answers(self) -> bool:
-        """Return whether a broker of the source answers within PROBE_MS."""
-        try:
-            with closing(Cluster(self.files.mirror.source.client)) as source:
-                source.metadata([], Deadline.after_ms(PROBE_MS, time.monotonic))
-        except MirrorError:  # whatever keeps it from answering: it is not there for the mirror
-            return False
-        return True
+        """Return whether a broker of the source answers within PROBE_MS. It is asked once: readers wait for the second look."""
+        if self._source_answered is None:
+            try:
+                with closing(Cluster(self.files.mirror.source.client)) as source:
+                    source.metadata([], Deadline.after_ms(PROBE_MS, time.monotonic))
+                self._source_answered = True
+            except MirrorError:  # whatever keeps it from answering: it is not there for the mirror
+                self._source_answered = False
+        return self._source_answered
 
     def problems(self) -> list[str]:
         """Return everything that is in the way of the fail-over."""
@@ -373,7 +376,7 @@ class FailoverEffects:
                     "groups": [re.escape(group) for group in groups],
                 }
             ],
-            "writers": config.back.writers.model_dump(mode="json"),
+            "writers": config.writers.model_dump(mode="json"),
             "tables": f"{config.tables}/back",
             "storage": config.storage.model_dump(mode="json"),
         }
