@@ -173,7 +173,7 @@ class FailoverConductor:
         return {}
 
     def _fill(self, state: FailoverState) -> Detail:
-        """Wait until the mirror back has a position in every partition. How far it is, the migration looks at."""
+        """Wait until the mirror back has copied what the target held. The rest, the migration waits for."""
         effects, topics, started = self._effects, sorted(state.done[Step.KEEP]["topics"]), None
         self._retried(lambda: effects.prepare_back(topics))
         while True:
@@ -182,7 +182,7 @@ class FailoverConductor:
                 unfilled = self._retried(lambda: effects.unfilled(topics))
                 if not unfilled:
                     return {"run": run.description, "groups": self._retried(lambda: effects.groups_of(topics))}
-                self._waiting.for_progress("the mirror to begin with all partitions", named(unfilled), POLL_S)
+                self._waiting.for_progress("the mirror to copy", f"not copied: {named(unfilled)}", POLL_S)
                 continue
             seen = not_running(str(effects.back_file), run)
             if effects.starts_back:

@@ -33,7 +33,7 @@ from shallow_mirror.migration.failover.state import FailoverState
 from shallow_mirror.migration.failover.steps import Step
 from shallow_mirror.migration.late_writes import LateWrite
 from shallow_mirror.migration.log_ends import list_log_ends
-from shallow_mirror.migration.observations import MirrorRun, named, open_partitions
+from shallow_mirror.migration.observations import LogEnds, MirrorRun, named, open_partitions
 from shallow_mirror.migration.passage import run_of
 from shallow_mirror.migration.permissions import UserView, missing_in_transactions, missing_on_groups
 from shallow_mirror.migration.reverse_mirror import reverse_positions
@@ -67,6 +67,7 @@ class FailoverEffects:
     """Fail over although the source answers."""
     _target: Cluster = field(init=False)
     _source_answered: bool | None = field(default=None, init=False)
+    _ends_to_fill: LogEnds | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._target = Cluster(self.files.mirror.target.client)
@@ -341,10 +342,12 @@ class FailoverEffects:
         return str(self.options.launch(self.back_file, Path(f"{self.back_file}.log"), ()))
 
     def unfilled(self, topics: Sequence[str]) -> list[str]:
-        """Return the partitions of which the mirror back has no position yet."""
+        """Return the partitions that the mirror back has not copied up to where they ended at the first look."""
         assert self.files.back is not None, "the check asks for it"
-        wanted = list_log_ends(self._target, topics, request_deadline())
-        return sorted(str(name) for name in wanted.keys() - reverse_positions(self.files.back).keys())
+        if self._ends_to_fill is None:
+            self._ends_to_fill = list_log_ends(self._target, topics, request_deadline())
+        positions = reverse_positions(self.files.back)
+        return sorted(str(name) for name, log in self._ends_to_fill.items() if positions.get(name, -1) < log.stable)
 
     def groups_of(self, topics: Sequence[str]) -> list[str]:
         """Return the groups that have offsets of these topics at the target, and come back with them."""
