@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
@@ -81,9 +82,11 @@ def token_source(config: ClientConfig) -> TokenSource:
         url = config.value(URL) or IMDS_URL
         return RenewedToken(url, lambda: _checked(config, request(config)), lambda: no_answer(url))
     if method in ("", "default"):
-        name, error_name, fetch = f"oauth_cb: {config.value('oauth_cb')}", CALLBACK_FAILED, lambda: token_of_callable(config)
+        name, error_name = f"oauth_cb: {config.value('oauth_cb')}", CALLBACK_FAILED
+        fetch: Callable[[], Token] = partial(token_of_callable, config)
     else:
-        name, error_name, fetch = f"{METHOD}: {method}", PROVIDER_UNREACHABLE, provider_of(config).token
+        name, error_name = f"{METHOD}: {method}", PROVIDER_UNREACHABLE
+        fetch = provider_of(config).token
     late = f"{name} returned no token within {TOKEN_TIMEOUT_S:g} s"
     return RenewedToken(name, lambda: _checked(config, fetch()), lambda: RetriableError(error_name, late))
 
