@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 import threading
@@ -158,6 +159,14 @@ def test_azure_asks_the_metadata_service_for_the_namespace_of_the_brokers(monkey
         problem = refusal(source("azure", HUB, client_id="nobody"))
         assert "found no credentials on this machine: assign a managed identity" in problem
         assert "Identity not found" not in problem
+
+
+def test_azure_logs_nothing_beside_the_error(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with AzureMetadata({}) as service:
+        monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", service.url)
+        refusal(source("azure", HUB))
+    assert caplog.messages == []
 
 
 def test_azure_exchanges_the_token_of_a_service_account_at_entra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

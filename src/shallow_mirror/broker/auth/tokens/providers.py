@@ -21,16 +21,19 @@ _FETCHES: dict[str, Callable[[ClientConfig], Token]] = {
 
 
 _LIBRARIES = ("azure", "boto3", "botocore", "google", "msal", "requests", "urllib3")
-"""Names of their loggers. Below INFO they log requests and responses, with credentials in them."""
+"""Names of their loggers. Below INFO they log requests and responses, with credentials in them, and at INFO every request."""
+
+_REPEATING = "azure.identity"
+"""Its warnings repeat the errors that it raises."""
 
 
 def provider_of(config: ClientConfig) -> Provider:
     """Return the provider of `sasl.oauthbearer.method`."""
     method = config.value(METHOD).lower()
-    for name in _LIBRARIES:
+    for name, level in {**dict.fromkeys(_LIBRARIES, logging.WARNING), _REPEATING: logging.ERROR}.items():
         logger = logging.getLogger(name)
-        if logger.getEffectiveLevel() < logging.INFO:
-            logger.setLevel(logging.INFO)
+        if logger.getEffectiveLevel() < level:
+            logger.setLevel(level)
     return Provider(method, lambda: _FETCHES[method](config))
 
 
