@@ -144,6 +144,11 @@ def test_a_thread_that_cannot_start_leaves_no_call_behind() -> None:
     assert provider.get(0.0) == 1
 
 
+def test_a_caller_that_begins_a_renewal_gets_the_next_credential_where_the_provider_responds() -> None:
+    provider = Provider()
+    assert [provider.get(now) for now in (0.0, 60.0, 119.0, 120.0)] == [1, 2, 2, 3]
+
+
 def test_callers_of_several_threads_share_one_call() -> None:
     began, may_end, calls = threading.Event(), threading.Event(), []
 

@@ -12,6 +12,9 @@ from typing import Generic, TypeVar
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import MirrorError, RetriableError
 
+_GRACE_S = 0.5
+"""So long the caller that begins a renewal waits for it. A broker ends a session with the token that opened it."""
+
 _MOST_PAUSE_S = 30.0
 _PAUSE = 0.25
 """Between two attempts to renew: this share of the time between renewal and end, at most `_MOST_PAUSE_S`."""
@@ -39,9 +42,9 @@ class RenewedCredential(Generic[T]):
 
     A provider gets one call at a time, and this process has one thread for it: libraries of providers may wait for minutes, and
     take no deadline. A call that takes longer than a caller waits is not repeated; later callers wait for it.
-    While the last credential is valid, no caller waits, and an error of `fetch` is logged once, not raised. `RetriableError` is
-    followed by other attempts. After any other error the next attempt is made when the credential has ended: providers lock
-    accounts.
+    While the last credential is valid, no caller waits but the one that begins a call, for `_GRACE_S`, and an error of `fetch`
+    is logged once, not raised. `RetriableError` is followed by other attempts. After any other error the next attempt is made
+    when the credential has ended: providers lock accounts.
     """
 
     def __init__(
@@ -81,10 +84,12 @@ class RenewedCredential(Generic[T]):
 
     def _current(self, attempt: Deadline) -> Lease[T]:
         lease, call = self._look()
+        if call is not None:
+            remaining_s = attempt.remaining_ms() / 1000
+            wait([call], remaining_s if lease is None else min(_GRACE_S, remaining_s))
         if lease is not None:
-            return lease
+            return self._lease or lease
         assert call is not None
-        wait([call], attempt.remaining_ms() / 1000)
         if not call.done():
             raise self._late()
         with self._lock:
@@ -93,11 +98,13 @@ class RenewedCredential(Generic[T]):
         return call.result()
 
     def _look(self) -> tuple[Lease[T] | None, Future[Lease[T]] | None]:
-        """Return the credential while it is valid, else the call to wait for. Begin a call that is due."""
+        """Return the credential while it is valid, and the call to wait for: the one that was due, or runs without one."""
         with self._lock:
             lease = self._lease if self.is_valid() else None
-            if self._running is not None or (lease is not None and self._clock() < self._next_at):
-                return lease, self._running
+            if lease is not None and (self._running is not None or self._clock() < self._next_at):
+                return lease, None
+            if self._running is not None:
+                return None, self._running
             call = self._running = Future()
         try:
             self._start(lambda: self._run(call))
