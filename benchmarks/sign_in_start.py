@@ -27,15 +27,17 @@ _SHOWN_CHARACTERS = 2_000
 def table(starts: Mapping[str, Sequence[Start]]) -> list[str]:
     """Return a line for each method. Pure."""
     first = next(iter(starts))
-    lines = [f"{'':12}{'first record, s':>24}{'CPU s':>8}{f'more than {first}, s':>26}"]
+    lines = [f"{'':12}{'first record, s':>24}{f'more than {first}, s':>26}{'CPU s':>8}{'more CPU s':>12}"]
     for method, own in starts.items():
         seconds = [start.seconds for start in own]
         # Starts of one round followed each other: what else the machine did was similar.
-        more = [start.seconds - base.seconds for start, base in zip(own, starts[first], strict=True)]
+        rounds = list(zip(own, starts[first], strict=True))
+        more = [start.seconds - base.seconds for start, base in rounds]
+        more_cpu_s = statistics.median(start.cpu_s - base.cpu_s for start, base in rounds)
         lines.append(
             f"{method:12}{f'{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})':>24}"
-            f"{statistics.median(start.cpu_s for start in own):8.2f}"
-            + ("" if method == first else f"{f'{statistics.median(more):+.2f} ({min(more):+.2f} to {max(more):+.2f})':>26}")
+            f"{f'{statistics.median(more):+.2f} ({min(more):+.2f} to {max(more):+.2f})':>26}"
+            f"{statistics.median(start.cpu_s for start in own):8.2f}{more_cpu_s:+12.2f}"
         )
     return lines
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from benchmarks import sign_in, sign_in_start
+from benchmarks import sign_in, sign_in_connection, sign_in_start
 from benchmarks.results import Measured
+from benchmarks.sign_in_connection import Connections
 from benchmarks.start_up import Start
 
 
@@ -50,8 +51,18 @@ def test_starts_are_compared_with_those_of_the_same_round() -> None:
         "azure": [Start(seconds, 9.5, 1_000.0, {}) for seconds in (8.25, 12.25, 9.5)],
     }
     _, plain, azure = sign_in_start.table(starts)
-    assert plain.split() == ["plain", "9.00", "(8.00", "to", "12.00)", "9.00"]
-    assert azure.split() == ["azure", "9.50", "(8.25", "to", "12.25)", "9.50", "+0.25", "(+0.25", "to", "+0.50)"]
+    assert " ".join(plain.split()) == "plain 9.00 (8.00 to 12.00) +0.00 (+0.00 to +0.00) 9.00 +0.00"
+    assert " ".join(azure.split()) == "azure 9.50 (8.25 to 12.25) +0.25 (+0.25 to +0.50) 9.50 +0.50"
+
+
+def test_first_connections_are_compared_with_those_of_the_first_method() -> None:
+    runs = {
+        "plain": [Connections(0.1, 0.05, 0.001), Connections(0.3, 0.05, 0.001)],
+        "azure": [Connections(0.4, 0.25, 0.002), Connections(0.4, 0.35, 0.002)],
+    }
+    _, plain, azure = sign_in_connection.table(runs)
+    assert " ".join(plain.split()) == "plain 0.200 0.050 +0.000 1.0"
+    assert " ".join(azure.split()) == "azure 0.400 0.300 +0.250 2.0"
 
 
 def test_an_unknown_method_is_refused_with_those_that_are_known() -> None:
