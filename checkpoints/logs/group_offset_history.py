@@ -73,6 +73,14 @@ class GroupSyncPass:
     seconds: float = 0.0
     problem: str | None = None
     """Why the pass failed; the counts are 0 then."""
+    is_followed: bool = False
+    """What groups commit was read from the source's log, also between the passes."""
+    followed_count: int = 0
+    """Commits that were read from there since the pass before."""
+    not_followed: str | None = None
+    """Why it was not, although `groups.follow` wants it."""
+    repeated_count: int | None = None
+    """Estimate: records that a fail-over without the source repeats. None: not known; none where `is_followed`."""
 
 
 GROUP_SYNCS = row_codec(GroupSyncPass)

@@ -9,8 +9,13 @@ from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, List
 from shallow_mirror.broker.admin import Operation, request_permissions
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import reach
+from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+
+GROUP_LOG = "__consumer_offsets"
+"""The topic in which coordinators log what groups commit."""
 
 
 class GroupClient:
@@ -37,8 +42,9 @@ class GroupClient:
         """Return whether `listed` leaves out groups without Describe permission: who may Describe the cluster sees all."""
         return Operation.DESCRIBE not in (request_permissions(self._cluster, [], self._deadline()).cluster or ())
 
-    def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
-        return {group: self._groups.committed(group, self._deadline()) for group in groups}
+    def committed(self, groups: Iterable[str], *, waits_for_txns: bool = True) -> dict[str, tuple[CommittedOffset, ...]]:
+        """Return the offsets of each group. `waits_for_txns`: as `ConsumerGroups.committed`."""
+        return {group: self._groups.committed(group, self._deadline(), waits_for_txns=waits_for_txns) for group in groups}
 
     def clients(self, group: str) -> tuple[str, ...]:
         return self._groups.clients(group, self._deadline())
@@ -64,6 +70,25 @@ class GroupClient:
         timestamps = dict.fromkeys(existing, timestamp)
         listed = self._cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, self._deadline())
         return {topic_partition: log.offset for topic_partition, log in listed.items()}
+
+    def group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Return the last stable offsets of the partitions of `__consumer_offsets`, and then their high watermarks.
+
+        Raises ConfigError where the cluster does not show that topic.
+        """
+        topic = self._cluster.metadata([GROUP_LOG], self._deadline()).topics.get(GROUP_LOG)
+        if topic is None or topic.error_code:
+            code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
+            raise ConfigError(f"{self._where}: {GROUP_LOG}: {error_name(code)}")
+        latest = {TopicPartition(GROUP_LOG, partition): LATEST_TIMESTAMP for partition in topic.partitions}
+        stable, visible = (
+            {
+                topic_partition: log.offset
+                for topic_partition, log in self._cluster.list_offsets(latest, isolation, self._deadline()).items()
+            }
+            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        )
+        return stable, visible
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._timeout_s * 1000, time.monotonic)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from shallow_mirror import routing
-from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset
+from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset, ListedGroup
 from shallow_mirror.broker.produce import is_receipt
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics
@@ -63,13 +63,24 @@ class GroupCommits:
         )
         return [evaluate(commit, translator, lines, clusters, self.side) for commit in source_commits]
 
-    def plan_commits(self, evaluated: Sequence[GroupPartition], *, is_applied: bool, is_forced: bool = False) -> Iterator[Group]:
-        """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group."""
+    def plan_commits(
+        self,
+        evaluated: Sequence[GroupPartition],
+        *,
+        is_applied: bool,
+        is_forced: bool = False,
+        known: Mapping[str, ListedGroup] | None = None,
+    ) -> Iterator[Group]:
+        """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group.
+
+        `known`: the groups as they were listed a moment ago, in place of listing them; the broker refuses offsets of a group
+        that has members since. What they have is requested in any case.
+        """
         by_group: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for partition in evaluated:
             by_group[partition.group].append(partition)
-        listed = self.other.listed() if by_group else {}
-        may_hide = not by_group.keys() <= listed.keys() and self.other.may_hide_groups()
+        listed = known if known is not None else self.other.listed() if by_group else {}
+        may_hide = known is not None or (not by_group.keys() <= listed.keys() and self.other.may_hide_groups())
         for name, partitions in sorted(by_group.items()):
             remote = listed.get(name)
             committed, refused = self._remote_offsets(name) if remote is not None or may_hide else ((), None)
@@ -150,12 +161,15 @@ class GroupOffsets(GroupCommits):
         else:
             offset_map.require_clusters(target=view.cluster_id())
 
-    def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
-        """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors."""
+    def committed(self, is_wanted: Callable[[str], bool], *, waits_for_txns: bool = True) -> list[Committed]:
+        """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors.
+
+        `waits_for_txns`: as `ConsumerGroups.committed`.
+        """
         listed = self.origin.listed()
         names = [name for name in sorted(listed) if self._config.groups.is_included(name) and is_wanted(name)]
         self._active = {name for name in names if not listed[name].is_free}
-        return committed_offsets(self.origin, names)
+        return _of_applications(self.origin.committed(names, waits_for_txns=waits_for_txns))
 
     def resolve_sources(
         self, committed: Iterable[Committed], offset_map: OffsetMap, forgotten: ForgottenTopics
@@ -242,12 +256,21 @@ class GroupOffsets(GroupCommits):
         )
 
 
+def is_of_mirror(metadata: str) -> bool:
+    """Return whether a group that commits this is one of a mirror, not of an application."""
+    return bool(metadata) and (is_receipt(metadata) or Origin.parse(metadata) is not None)
+
+
 def committed_offsets(origin: GroupClient, groups: Iterable[str]) -> list[Committed]:
     """Return the offsets of these groups, without those of mirrors."""
+    return _of_applications(origin.committed(groups))
+
+
+def _of_applications(committed: Mapping[str, Sequence[CommittedOffset]]) -> list[Committed]:
     return [
         Committed(group, offset.topic_partition, offset.offset, offset.metadata)
-        for group, offsets in origin.committed(groups).items()
-        if not any(is_receipt(offset.metadata) or Origin.parse(offset.metadata) is not None for offset in offsets)
+        for group, offsets in committed.items()
+        if not any(is_of_mirror(offset.metadata) for offset in offsets)
         for offset in offsets
     ]
 

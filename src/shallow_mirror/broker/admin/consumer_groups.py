@@ -87,8 +87,11 @@ class ConsumerGroups:
                     self._cluster.learn_coordinator(CoordinatorKind.GROUP, group.group_id, node_id)
         return groups
 
-    def committed(self, group: str, deadline: Deadline) -> tuple[CommittedOffset, ...]:
-        """Return the committed offsets in order of topic-partition."""
+    def committed(self, group: str, deadline: Deadline, *, waits_for_txns: bool = True) -> tuple[CommittedOffset, ...]:
+        """Return the committed offsets in order of topic-partition.
+
+        `waits_for_txns`: the offset is None while a transaction that commits another one is open; else it is that of before.
+        """
         with self._named():
             response = self._ask(
                 group,
@@ -97,7 +100,7 @@ class ConsumerGroups:
                 deadline,
                 group_id=group,
                 topics=None,
-                require_stable=True,
+                require_stable=waits_for_txns,
             )
             self._raise_for(response.error_code, f"reading the offsets of group {group}")
             return tuple(sorted(self._offsets(group, response), key=lambda committed: committed.topic_partition))
