@@ -77,6 +77,8 @@ class GroupSyncPass:
     """What groups commit was read from the source's log, also between the passes."""
     followed_count: int = 0
     """Commits that were read from there since the pass before."""
+    oldest_s: float | None = None
+    """Age of the oldest commit that could be moved and was not at the target yet; None where it is not known."""
     not_followed: str | None = None
     """Why it was not, although `groups.follow` wants it."""
     repeated_count: int | None = None

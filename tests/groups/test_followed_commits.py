@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.changes import error
+from tests.fakes.changes import dropped_before, error
 from tests.fakes.coordinators import Committed
 from tests.groups.followed_world import LOG, TOPIC, FollowedWorld
 from tests.support.group_log import commit_key, commit_value
 from tests.support.mirror_runs import wait_for
 
 from shallow_mirror.broker.produce import is_receipt
+from shallow_mirror.checkpoints.logs.runs import Problem
 from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError, RetriableError
-from shallow_mirror.groups.sync import GroupSyncer
+from shallow_mirror.groups.report import GroupLag
+from shallow_mirror.groups.sync import GroupSync, GroupSyncer
 
 T0 = datetime(2026, 5, 1, 14, 0, tzinfo=UTC)
 
@@ -46,8 +49,7 @@ def test_a_commit_is_at_the_target_one_step_later(world: FollowedWorld, syncer: 
     world.commit(7, "other", 1)
     syncer.step()
     assert (world.offset(), world.offset("other", 1)) == (20, 7)
-    assert syncer.lag().age_s == 0.0
-    assert syncer.lag().commit_count == 2
+    assert (syncer.lag(), syncer.lag()) == (GroupLag(0.0, 2), GroupLag(0.0, 0))
     requests = [cluster.asked(api) for cluster in (world.source, world.target) for api in ("OffsetFetch", "OffsetCommit")]
     syncer.step()
     syncer.step()
@@ -282,3 +284,54 @@ def _is_there(world: FollowedWorld, syncer: GroupSyncer, offset: int) -> bool:
     with suppress(RetriableError):
         syncer.step()
     return world.offset() == offset
+
+
+def test_the_thread_does_steps_between_passes_and_serves_the_lag(world: FollowedWorld) -> None:
+    lags: list[GroupLag] = []
+    storage = TableStorage(world.config.tables)
+    with GroupSync(world.config, 3_600.0, storage, storage.best_effort_tables(), on_lag=lags.append) as sync:
+        wait_for("the first pass", lambda: lags)
+        for offset in (10, 20, 200):
+            world.commit(offset)
+            wait_for("the commit at the target", lambda offset=offset: world.offset() == min(offset, 20))
+        sync.is_last_wanted = True
+    assert sum(lag.new_count for lag in lags) == 3
+    assert lags[-1].age_s is not None
+    assert lags[-1].age_s > 0.0, "200 is not mirrored yet"
+
+
+def test_a_step_that_fails_is_reported_and_the_next_pass_goes_on(world: FollowedWorld) -> None:
+    problems: list[str] = []
+    storage = TableStorage(world.config.tables)
+
+    def report(problem: Problem, _level: int) -> None:
+        problems.append(problem.text)
+
+    with GroupSync(world.config, 0.5, storage, storage.best_effort_tables(), report=report):
+        world.commit(10)
+        wait_for("the first pass", lambda: world.offset() == 10)
+        world.source.change("Fetch", *(dropped_before() for _ in range(3)))
+        world.target.change_always("OffsetFetch", error(30))
+        world.commit(20)
+        wait_for("a problem", lambda: problems)
+        world.target.change_always("OffsetFetch", None)
+        wait_for("the commit at the target", lambda: world.offset() == 20)
+
+
+def test_polling_is_reported_once_and_once_more_with_the_number_of_records(world: FollowedWorld) -> None:
+    refuse_log(world)
+    world.commit(10)
+    problems: list[Problem] = []
+    storage = TableStorage(world.config.tables)
+    with GroupSync(
+        world.config,
+        0.05,
+        storage,
+        storage.best_effort_tables(),
+        report=lambda problem, _level: problems.append(problem),
+    ):
+        wait_for("both", lambda: len(problems) >= 2)
+    assert [problem.error_name for problem in problems] == ["NotFollowedError"] * 2
+    assert "a fail-over without the source repeats the records that groups read between two" in problems[0].text
+    assert "a fail-over without the source repeats about 0 records" in problems[1].text
+    assert problems[0].remedy == f"give the mirror's user Read on topic {LOG} of the source, or set groups.follow to off"

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from shallow_mirror.checkpoints.logs import GroupSyncPass
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 
@@ -102,6 +104,16 @@ class Group:
         return Counter(partition.step.value for partition in self.partitions if partition.step is not Step.NONE)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """State of the target's groups while commits are followed."""
+
+    age_s: float | None
+    """Since the oldest commit that can be moved and is not at the target yet; 0: all are. None: they are not followed."""
+    new_count: int = 0
+    """Commits that were read from the source's log since the last time this was reported."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
     """`observed_at`: the pass that the positions are of; `next_at`: the first one after the requested time, None without one."""
@@ -149,6 +161,15 @@ class GroupsReport:
         ]
         fields = {"mirror": self.mirror, "origin": self.origin, "other": self.other, "may_hide_groups": self.may_hide_groups}
         return {**fields, "as_of": as_of, "groups": groups}
+
+
+def polling_sentence(done: GroupSyncPass) -> str:
+    """Return what it means for a fail-over that the groups of a pass are polled."""
+    count = "the records" if done.repeated_count is None else f"about {counted(done.repeated_count, 'record')}"
+    return (
+        f"a fail-over without the source repeats {count} that groups read between two synchronizations, because their offsets "
+        f"are polled and not followed: {done.not_followed}"
+    )
 
 
 def _text(at: datetime | None) -> str | None:

@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from shallow_mirror.broker import ListedGroup
@@ -31,7 +31,7 @@ from shallow_mirror.groups.commit_table import GroupPartitionCommits, Place, Run
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
-from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
+from shallow_mirror.groups.report import Group, GroupLag, GroupPartition, Outcome, Step, polling_sentence
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows
 from shallow_mirror.pass_thread import REQUEST_S, Passes, PassThread
 from shallow_mirror.plurals import counted
@@ -50,17 +50,6 @@ _LISTED_S = 5.0
 """How old a listing of the target's groups may be in a step."""
 _REFUSED_S = 2.0
 """After a commit that was refused, or whose outcome is unknown, steps leave the offset alone for that long."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLag:
-    """What the target lacks of the groups' commits. `age_s`: since the oldest commit that is not there; 0: all are there.
-
-    None: not known, as the log of the groups is not followed. `commit_count`: read from that log since it is followed.
-    """
-
-    age_s: float | None
-    commit_count: int = 0
 
 
 class GroupSyncer:
@@ -89,7 +78,7 @@ class GroupSyncer:
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
         self._passed_at: datetime | None = None
         self._whole_at: datetime | None = None
-        self._count = self._counted_commits = 0
+        self._count = self._counted_commits = self._reported_commits = 0
 
     def close(self) -> None:
         self._source.close()
@@ -112,6 +101,7 @@ class GroupSyncer:
         done = replace(
             done,
             is_followed=self.is_following,
+            oldest_s=self._oldest_s(),
             not_followed=self._not_followed,
             followed_count=max(0, self._source.commit_count() - self._counted_commits),
             repeated_count=None if self.is_following else self._repeated(read_count, now),
@@ -129,11 +119,16 @@ class GroupSyncer:
         return self._source is not self._polled
 
     def lag(self) -> GroupLag:
+        """Return what the target lacks of the groups' commits, as of the last pass or step."""
+        count = self._source.commit_count()
+        new_count, self._reported_commits = max(0, count - self._reported_commits), count
+        return GroupLag(self._oldest_s(), new_count)
+
+    def _oldest_s(self) -> float | None:
         if not isinstance(self._source, FollowedCommits):
-            return GroupLag(None)
+            return None
         oldest_ms = self._source.oldest_ms(self._held.keys())
-        age_s = 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
-        return GroupLag(age_s, self._source.commit_count())
+        return 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
 
     def _newest(self, is_whole: bool) -> list[Committed]:
         """Return the newest offset of every group; begin to follow the log where that is wanted and possible.
@@ -163,7 +158,7 @@ class GroupSyncer:
     def _stop_following(self) -> None:
         if self.is_following:
             self._source.close()
-        self._source, self._counted_commits = self._polled, 0
+        self._source, self._counted_commits, self._reported_commits = self._polled, 0, 0
 
     def step(self) -> None:
         """Commit what was committed at the source since, if the log of the groups is followed. Raises MirrorError, OSError."""
@@ -367,18 +362,9 @@ class GroupSync(PassThread[GroupSyncPass]):
         if told in (self._told, (self._told[0], False)):
             return
         self._told = told
-        text = f"groups: {polling_sentence(done, self._interval_s)}"
+        text = f"groups: {polling_sentence(done)}"
         remedy = f"give the mirror's user Read on topic {GROUP_LOG} of the source, or set groups.follow to off"
         self._report(Problem(kind=ProblemKind.GROUP, text=text, remedy=remedy, error_name="NotFollowedError"), logging.WARNING)
-
-
-def polling_sentence(done: GroupSyncPass, interval_s: float) -> str:
-    """Return what polling means for a fail-over."""
-    count = "the records" if done.repeated_count is None else f"about {counted(done.repeated_count, 'record')}"
-    return (
-        f"a fail-over without the source repeats {count} that groups read between two synchronizations, as their offsets are "
-        f"requested every {interval_s:g} s and not followed: {done.not_followed}"
-    )
 
 
 def _pass_of(groups: Sequence[Group], now: datetime, is_whole: bool, seconds: float) -> GroupSyncPass:

@@ -16,6 +16,7 @@ from shallow_mirror.access import AccessPass
 from shallow_mirror.checkpoints.logs import GroupSyncPass
 from shallow_mirror.checkpoints.logs.runs import CountedProblem
 from shallow_mirror.checkpoints.rows import PRESERVED, TopicOffsets
+from shallow_mirror.groups.report import polling_sentence
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.streaming.planning import LeftOutPartition
@@ -93,6 +94,8 @@ def render(report: StatusReport) -> RenderableType:
         )
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
+        if report.groups.not_followed is not None:
+            lines.append(f"groups: {polling_sentence(report.groups)}")
     if report.acls is not None:
         lines.append(_access_line("acls", report.acls))
     if report.quotas is not None:
@@ -135,10 +138,14 @@ def _groups_line(sync: GroupSyncPass) -> str:
     if sync.problem is not None:
         return f"groups: could not be synchronized at {at}: {sync.problem}"
     in_place = sync.in_place_count + sync.committed_count
-    return (
+    line = (
         f"groups: {sync.group_count:,} at {at}: {in_place:,} of {counted(sync.partition_count, 'offset')} in place at the "
         f"target, {sync.waiting_count:,} wait, {sync.left_count:,} are not moved (`shallow-mirror groups CONF`)"
     )
+    if sync.is_followed:
+        late = f", the oldest that is not there is {sync.oldest_s:.1f} s old" if sync.oldest_s else ""
+        return f"{line}; commits are followed: {sync.followed_count:,} since the synchronization before{late}"
+    return line
 
 
 def _access_line(what: str, done: AccessPass) -> str:
