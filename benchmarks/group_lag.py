@@ -158,6 +158,7 @@ class GrowingMap(threading.Thread):
             source_cluster_id=clusters[0],
             target_cluster_id=clusters[1],
             run=RunIdentity(run_id="r", host="here", pid=1, started_at_ms=1),
+            now_ms=lambda: int(time.time() * 1000),
         )
         self._owner.settle()
         self._mirrored = 0

@@ -130,3 +130,6 @@ class FollowedWorld(AbstractContextManager["FollowedWorld"]):
         with self.target.lock:
             committed = self.target.groups.offsets.get((group, (TOPIC, partition)))
         return None if committed is None else committed.offset
+
+    def is_at_target(self, offset: int) -> bool:
+        return self.offset() == offset

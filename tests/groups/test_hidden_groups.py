@@ -70,7 +70,7 @@ class HidingCluster(GroupClient):
     def may_hide_groups(self) -> bool:
         return True
 
-    def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
+    def committed(self, groups: Iterable[str], *, waits_for_txns: bool = True) -> dict[str, tuple[CommittedOffset, ...]]:
         if "hidden" in groups:
             raise ConfigError("GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden")
         return dict.fromkeys(groups, ())

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from shallow_mirror.checkpoints.logs import GroupSyncPass
-from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition, TopicPartition
 
 
@@ -161,15 +159,6 @@ class GroupsReport:
         ]
         fields = {"mirror": self.mirror, "origin": self.origin, "other": self.other, "may_hide_groups": self.may_hide_groups}
         return {**fields, "as_of": as_of, "groups": groups}
-
-
-def polling_sentence(done: GroupSyncPass) -> str:
-    """Return what it means for a fail-over that the groups of a pass are polled."""
-    count = "the records" if done.repeated_count is None else f"about {counted(done.repeated_count, 'record')}"
-    return (
-        f"a fail-over without the source repeats {count} that groups read between two synchronizations, because their offsets "
-        f"are polled and not followed: {done.not_followed}"
-    )
 
 
 def _text(at: datetime | None) -> str | None:

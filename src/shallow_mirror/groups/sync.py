@@ -31,7 +31,7 @@ from shallow_mirror.groups.commit_table import GroupPartitionCommits, Place, Run
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
-from shallow_mirror.groups.report import Group, GroupLag, GroupPartition, Outcome, Step, polling_sentence
+from shallow_mirror.groups.report import Group, GroupLag, GroupPartition, Outcome, Step
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows
 from shallow_mirror.pass_thread import REQUEST_S, Passes, PassThread
 from shallow_mirror.plurals import counted
@@ -94,8 +94,8 @@ class GroupSyncer:
         self._lookups.clear()
         groups, moving = self._sync(committed)
         self._settle(groups, {})
-        if self.is_following:
-            self.step()
+        if self.is_following and (waiting := self._source.waiting()):
+            self._commit_waiting(waiting)
         done = _pass_of(groups, now, is_whole, time.monotonic() - began)
         changed, read_count = self._changed(groups, moving, is_whole)
         done = replace(
@@ -119,7 +119,7 @@ class GroupSyncer:
         return self._source is not self._polled
 
     def lag(self) -> GroupLag:
-        """Return what the target lacks of the groups' commits, as of the last pass or step."""
+        """Return what the target lacks of the groups' commits, with those that were read since this was called last."""
         count = self._source.commit_count()
         new_count, self._reported_commits = max(0, count - self._reported_commits), count
         return GroupLag(self._oldest_s(), new_count)
@@ -160,14 +160,18 @@ class GroupSyncer:
             self._source.close()
         self._source, self._counted_commits, self._reported_commits = self._polled, 0, 0
 
-    def step(self) -> None:
+    def step(self) -> GroupLag:
         """Commit what was committed at the source since, if the log of the groups is followed. Raises MirrorError, OSError."""
         try:
             waiting = self._source.waiting()
         except NotFollowedError as error:
-            return self._poll_because(error)
-        if not waiting:
-            return None
+            self._poll_because(error)
+            waiting = None
+        if waiting:
+            self._commit_waiting(waiting)
+        return self.lag()
+
+    def _commit_waiting(self, waiting: Sequence[GroupPartitionCommits]) -> None:
         self._refresh_map()
         for _ in range(2):
             # The newest offsets first. Of those that the map does not cover, it covers earlier ones.
@@ -182,7 +186,6 @@ class GroupSyncer:
             seen = {(partition.group, partition.topic_partition) for group in groups for partition in group.partitions}
             # Of topics that a migration has handed over.
             self._held |= dict.fromkeys(chosen.keys() - seen, math.inf)
-        return None
 
     def _chosen(self, waiting: Sequence[GroupPartitionCommits]) -> dict[Place, tuple[GroupPartitionCommits, Rung]]:
         now, chosen = self._clock(), {}
@@ -266,11 +269,11 @@ class GroupSyncer:
         pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
         now |= {key: position for key, position in self._noted.items() if key in pending or key[1].topic in moving}
         changed = changed_positions(self._noted, now, is_whole=is_whole)
-        read_count = sum(
-            max(0, position.offset - self._noted[key].offset)
-            for key, position in now.items()
-            if key in self._noted and position.offset is not None and self._noted[key].offset is not None
-        )
+        read_count = 0
+        for key, position in now.items():
+            before = self._noted[key].offset if key in self._noted else None
+            if before is not None and position.offset is not None:
+                read_count += max(0, position.offset - before)
         self._noted = now
         return changed, read_count
 
@@ -324,8 +327,10 @@ class GroupSync(PassThread[GroupSyncPass]):
             began = time.monotonic()
             if began >= ends_at:
                 return False
-            if self.attempt(lambda: (syncer.step(), self._on_lag(syncer.lag())), self._now()) is None:
+            lag = self.attempt(syncer.step, self._now())
+            if lag is None:
                 break
+            self._on_lag(lag)
             took = time.monotonic() - began
             self._next_step_at = began + max(STEP_S, took / STEP_SHARE)
         return self._stop.wait(max(0.0, ends_at - time.monotonic()))
@@ -355,16 +360,19 @@ class GroupSync(PassThread[GroupSyncPass]):
 
     def _report_polling(self, done: GroupSyncPass) -> None:
         """Report once that a fail-over repeats records, and once more when it is known how many."""
-        if done.not_followed is None or not done.partition_count:
+        repeats = done.repeats_sentence
+        if repeats is None or not done.partition_count:
             self._told = None, False
             return
         told = done.not_followed, done.repeated_count is not None
         if told in (self._told, (self._told[0], False)):
             return
         self._told = told
-        text = f"groups: {polling_sentence(done)}"
         remedy = f"give the mirror's user Read on topic {GROUP_LOG} of the source, or set groups.follow to off"
-        self._report(Problem(kind=ProblemKind.GROUP, text=text, remedy=remedy, error_name="NotFollowedError"), logging.WARNING)
+        self._report(
+            Problem(kind=ProblemKind.GROUP, text=f"groups: {repeats}", remedy=remedy, error_name="NotFollowedError"),
+            logging.WARNING,
+        )
 
 
 def _pass_of(groups: Sequence[Group], now: datetime, is_whole: bool, seconds: float) -> GroupSyncPass:

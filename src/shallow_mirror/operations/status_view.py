@@ -16,7 +16,6 @@ from shallow_mirror.access import AccessPass
 from shallow_mirror.checkpoints.logs import GroupSyncPass
 from shallow_mirror.checkpoints.logs.runs import CountedProblem
 from shallow_mirror.checkpoints.rows import PRESERVED, TopicOffsets
-from shallow_mirror.groups.report import polling_sentence
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.streaming.planning import LeftOutPartition
@@ -94,8 +93,8 @@ def render(report: StatusReport) -> RenderableType:
         )
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
-        if report.groups.not_followed is not None:
-            lines.append(f"groups: {polling_sentence(report.groups)}")
+        if (repeats := report.groups.repeats_sentence) is not None:
+            lines.append(f"groups: {repeats}")
     if report.acls is not None:
         lines.append(_access_line("acls", report.acls))
     if report.quotas is not None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from shallow_mirror.checkpoints.logs.runs import CountedProblem
 from shallow_mirror.checkpoints.rows import PRESERVED, PausedInterval, TopicOffsets
-from shallow_mirror.groups.report import polling_sentence
 from shallow_mirror.operations.status import RunStatus, StatusReport, total
 from shallow_mirror.plurals import counted
 from shallow_mirror.report import charts
@@ -100,8 +99,8 @@ def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
         lines.append(
             f"In quarantine: {counted(status.quarantined_batches, 'batch')}, {counted(status.quarantined_bytes, 'byte')}."
         )
-    if status.groups is not None and status.groups.not_followed is not None:
-        lines.append(f"Consumer groups: {polling_sentence(status.groups)}")
+    if status.groups is not None and (repeats := status.groups.repeats_sentence) is not None:
+        lines.append(f"Consumer groups: {repeats}")
     lines += _paused_now(pauses)
     lines += [f"Open at the source: {transaction.sentence(status.at_ms)}" for transaction in status.open_transactions[:5]]
     return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shallow_mirror.types import TopicPartition
-from shallow_mirror.wire.records import unpack_batch
-from shallow_mirror.wire.records.unpacked_batch import read_varint
+from shallow_mirror.wire.records.unpacked_batch import read_varint, unpack_batch
 
 
 class LoggedRecord(NamedTuple):
