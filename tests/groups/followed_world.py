@@ -13,14 +13,17 @@ from typing import Any, Self
 from tests.fakes.coordinators import Committed
 from tests.fakes.strict_broker import StrictCluster
 from tests.support.group_log import commit_batch, commit_key, commit_value
+from tests.support.mirror_runs import wait_for
 from tests.support.record_batches import batch, marker
 
 from shallow_mirror.checkpoints import DecidedSegment
 from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.groups.commit_sources import FollowedCommits
+from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.groups.sync import GroupSyncer
-from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition
+from shallow_mirror.types import Segment, SegmentKind, SlotTxn, SourcePartition, TargetPartition, TopicPartition
 
 LOG, TOPIC = "__consumer_offsets", "orders"
 LOG_PARTITIONS = 2
@@ -130,6 +133,13 @@ class FollowedWorld(AbstractContextManager["FollowedWorld"]):
         with self.target.lock:
             committed = self.target.groups.offsets.get((group, (TOPIC, partition)))
         return None if committed is None else committed.offset
+
+    def step(self, syncer: GroupSyncer) -> GroupLag:
+        """Do a step when all of the log has arrived, however busy this machine is."""
+        source, log = syncer._source, TopicPartition(LOG, 0)
+        assert isinstance(source, FollowedCommits)
+        wait_for("the log", lambda: source.read() or source._consumer.position(log) >= self.log_end())
+        return syncer.step()
 
     def is_at_target(self, offset: int) -> bool:
         return self.offset() == offset

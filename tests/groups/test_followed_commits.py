@@ -48,11 +48,11 @@ def test_a_commit_is_at_the_target_one_step_later(world: FollowedWorld, syncer: 
     assert (done.is_followed, done.not_followed, done.committed_count, world.offset()) == (True, None, 1, 10)
     world.commit(20)
     world.commit(7, "other", 1)
-    assert syncer.step().age_s == 0.0
+    assert world.step(syncer).age_s == 0.0
     assert (world.offset(), world.offset("other", 1)) == (20, 7)
     requests = [cluster.asked(api) for cluster in (world.source, world.target) for api in ("OffsetFetch", "OffsetCommit")]
-    syncer.step()
-    syncer.step()
+    world.step(syncer)
+    world.step(syncer)
     assert requests == [
         cluster.asked(api) for cluster in (world.source, world.target) for api in ("OffsetFetch", "OffsetCommit")
     ], "nothing was committed, nothing is requested"
@@ -65,29 +65,29 @@ def test_of_a_group_that_is_ahead_of_the_map_the_newest_offset_that_it_covers_is
     syncer.run_pass(T0)
     for offset in (40, 90, 100, 140, 190):
         world.commit(offset)
-    age_s = syncer.step().age_s
+    age_s = world.step(syncer).age_s
     assert world.offset() == 100
     assert age_s is not None
     assert age_s > 0.0
     world.mirror(150)
-    syncer.step()
+    world.step(syncer)
     assert world.offset() == 140
     world.commit(200)
     world.mirror(300)
-    assert (syncer.step().age_s, world.offset()) == (0.0, 200)
+    assert (world.step(syncer).age_s, world.offset()) == (0.0, 200)
 
 
 def test_what_waits_for_the_map_is_tried_again_only_when_the_map_has_changed(world: FollowedWorld, syncer: GroupSyncer) -> None:
     syncer.run_pass(T0)
     world.commit(140)
-    syncer.step()
+    world.step(syncer)
     asked = world.target.asked("OffsetFetch")
     world.commit(150)
-    syncer.step()
-    syncer.step()
+    world.step(syncer)
+    world.step(syncer)
     assert (world.target.asked("OffsetFetch"), world.offset()) == (asked, None)
     world.mirror(145)
-    syncer.step()
+    world.step(syncer)
     assert world.offset() == 140
 
 
@@ -95,14 +95,14 @@ def test_nothing_goes_backwards(world: FollowedWorld, syncer: GroupSyncer) -> No
     world.commit(50)
     syncer.run_pass(T0)
     world.commit(30)
-    assert syncer.step().age_s == 0.0
+    assert world.step(syncer).age_s == 0.0
     assert world.offset() == 50, "a reset at the source moves nothing"
     world.reset(80)
     world.commit(60)
-    syncer.step()
+    world.step(syncer)
     assert world.offset() == 80, "the application continued at the target"
     world.commit(90)
-    syncer.step()
+    world.step(syncer)
     assert world.offset() == 90
 
 
@@ -110,14 +110,14 @@ def test_offsets_of_a_transaction_are_committed_with_it(world: FollowedWorld, sy
     world.commit(10)
     syncer.run_pass(T0)
     world.commit(20, producer_id=44)
-    syncer.step()
+    world.step(syncer)
     assert world.offset() == 10
     world.end_transaction(44, is_committed=True)
-    syncer.step()
+    world.step(syncer)
     assert world.offset() == 20
     world.commit(30, producer_id=44)
     world.end_transaction(44, is_committed=False)
-    syncer.step()
+    world.step(syncer)
     syncer.run_pass(T0 + timedelta(seconds=30))
     assert world.offset() == 20
 
@@ -132,7 +132,7 @@ def test_a_transaction_that_is_open_at_the_start_is_followed_from_its_beginning(
     syncer.run_pass(T0)
     assert (world.offset(), world.offset("other")) == (10, 30)
     world.end_transaction(44, is_committed=is_committed)
-    syncer.step()
+    world.step(syncer)
     assert world.offset() == (20 if is_committed else 10)
 
 
@@ -142,7 +142,7 @@ def test_deleted_groups_and_records_of_other_types_move_nothing(world: FollowedW
     world.log([(commit_key("billing", TOPIC, 0), None), (struct.pack(">h", 2) + b"\x00\x07billing", None)])
     world.log([(struct.pack(">h", 11) + b"share", b"state")])
     world.log([(commit_key("billing", "left-out", 0), commit_value(5))])
-    syncer.step()
+    world.step(syncer)
     assert world.offset() is None
 
 
@@ -153,7 +153,7 @@ def test_groups_of_mirrors_and_excluded_ones_are_left_out(tmp_path: Path) -> Non
         syncer.run_pass(T0)
         world.log([(commit_key("m-0", TOPIC, 0), commit_value(5, receipt))])
         world.log([(commit_key("console-consumer-7", TOPIC, 0), commit_value(5))])
-        syncer.step()
+        world.step(syncer)
         syncer.run_pass(T0 + timedelta(seconds=30))
         assert (world.offset("m-0"), world.offset("console-consumer-7")) == (None, None)
 
@@ -165,8 +165,8 @@ def test_topics_that_a_migration_has_handed_over_are_left_alone(world: FollowedW
     controls.add("hand-over", [TOPIC])
     world.commit(20)
     world.reset(5)
-    syncer.step()
-    syncer.step()
+    world.step(syncer)
+    world.step(syncer)
     assert world.offset() == 5
     controls.add("take-back", [TOPIC])
     syncer.run_pass(T0 + timedelta(seconds=30))
@@ -179,11 +179,11 @@ def test_a_commit_that_was_refused_is_tried_again_in_a_while(world: FollowedWorl
         syncer.run_pass(T0)
         world.target.change("OffsetCommit", error(25))
         world.commit(10)
-        syncer.step()
-        syncer.step()
+        world.step(syncer)
+        world.step(syncer)
         assert (world.offset(), world.target.asked("OffsetCommit")) == (None, 1)
         now_s[0] += 60
-        syncer.step()
+        world.step(syncer)
         assert world.offset() == 10
 
 
@@ -243,8 +243,8 @@ def test_an_unknown_version_is_polled_instead(world: FollowedWorld, syncer: Grou
     with world.source.lock:
         world.source.groups.commit_now("billing", (TOPIC, 0), Committed(20, ""))
     world.log([(commit_key("billing", TOPIC, 0), struct.pack(">h", 5) + commit_value(20)[2:])])
-    syncer.step()
-    assert (syncer.is_following, world.offset()) == (False, None)
+    wait_for("the record", lambda: syncer.step() and not syncer.is_following)
+    assert world.offset() is None
     done = syncer.run_pass(T0 + timedelta(seconds=30))
     assert world.offset() == 20
     assert done.is_followed, "what is behind it may be read"
@@ -257,8 +257,8 @@ def test_a_log_that_is_another_one_now_is_read_anew(world: FollowedWorld, syncer
     world.source.delete_topic(LOG)
     world.source.create_topic(LOG, 2)
     world.commit(40)
-    syncer.step()
-    assert (syncer.is_following, world.offset()) == (False, 30)
+    wait_for("the other log", lambda: syncer.step() and not syncer.is_following)
+    assert world.offset() == 30
     assert syncer.run_pass(T0 + timedelta(seconds=30)).is_followed
     assert world.offset() == 40
 

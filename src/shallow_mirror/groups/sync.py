@@ -31,8 +31,9 @@ from shallow_mirror.groups.commit_table import GroupPartitionCommits, Place, Run
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
+from shallow_mirror.groups.recent_rows import RecentRows
 from shallow_mirror.groups.report import Group, GroupLag, GroupPartition, Outcome, Step
-from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, add_rows
+from shallow_mirror.groups.sync_plan import Committed, GroupOffsets
 from shallow_mirror.pass_thread import REQUEST_S, Passes, PassThread
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
@@ -66,6 +67,7 @@ class GroupSyncer:
         self._not_followed: str | None = None
         self._map: OffsetMap | None = None
         self._controls: Controls | None = None
+        self._recent = RecentRows()
         self._translator: CommitTranslator | None = None
         self._lookups: dict[Place, tuple[Commit, ...]] = {}
         self._revision: object = None
@@ -92,7 +94,7 @@ class GroupSyncer:
         self._limits.clear()
         self._held.clear()
         self._lookups.clear()
-        groups, moving = self._sync(committed)
+        groups, moving = self._sync(committed, self._refresh_map())
         self._settle(groups, {})
         if self.is_following and (waiting := self._source.waiting()):
             self._commit_waiting(waiting)
@@ -172,7 +174,7 @@ class GroupSyncer:
         return self.lag()
 
     def _commit_waiting(self, waiting: Sequence[GroupPartitionCommits]) -> None:
-        self._refresh_map()
+        offset_map = self._refresh_map()
         for _ in range(2):
             # The newest offsets first. Of those that the map does not cover, it covers earlier ones.
             chosen = self._chosen(waiting)
@@ -181,7 +183,7 @@ class GroupSyncer:
             committed = [
                 Committed(entry.group, entry.topic_partition, rung.offset, rung.note()) for entry, rung in chosen.values()
             ]
-            groups, _ = self._sync(committed, known=self._known())
+            groups, _ = self._sync(committed, offset_map, known=self._known())
             self._settle(groups, chosen)
             seen = {(partition.group, partition.topic_partition) for group in groups for partition in group.partitions}
             # Of topics that a migration has handed over.
@@ -222,10 +224,9 @@ class GroupSyncer:
                 self._held[place] = self._clock() + _REFUSED_S if is_brief else math.inf
 
     def _sync(
-        self, committed: Sequence[Committed], *, known: Mapping[str, ListedGroup] | None = None
+        self, committed: Sequence[Committed], offset_map: OffsetMap, *, known: Mapping[str, ListedGroup] | None = None
     ) -> tuple[list[Group], Collection[str]]:
         """Translate offsets and commit them. Return what became of them, and the topics that a migration has handed over."""
-        offset_map = self._refresh_map()
         # Of a topic that a migration has handed over the target's groups are the application's own: an operator may have reset
         # them, and what the source has is older.
         if self._controls is None:
@@ -243,7 +244,8 @@ class GroupSyncer:
         commits = {lookup for lookups in self._lookups.values() for lookup in lookups}
         translator = CommitTranslator(commits) if self._translator is None else self._translator.continue_with(commits)
         self._translator = None  # until it has all rows: one that was interrupted cannot be continued
-        add_rows(translator, offset_map, {commit.source.topic for commit in commits}, translator.reads_from())
+        topics = {commit.source.topic for commit in commits}
+        self._recent.add_to(translator, offset_map, topics, translator.reads_from())
         self._translator = translator
         evaluated = self._groups.evaluate(commits_with_source, translator, clusters)
         return list(self._groups.plan_commits(evaluated, is_applied=True, known=known)), moving
@@ -257,6 +259,7 @@ class GroupSyncer:
         if revision != self._revision:
             self._limits.clear()
         self._revision = revision
+        self._recent.refresh(self._map)
         return self._map
 
     def _changed(self, groups: Sequence[Group], moving: Collection[str], is_whole: bool) -> tuple[list[GroupPosition], int]:
