@@ -231,18 +231,19 @@ def next_step(partition: GroupPartition, remote: RemoteGroup, *, is_forced: bool
     """Decide the action on the other cluster: nothing for a group that has members there, nothing backwards unless forced."""
     if partition.to_topic_partition is None:
         return partition
-    partition = replace(partition, has=remote.offsets.get(partition.to_topic_partition))
+    has = remote.offsets.get(partition.to_topic_partition)
     if not may_commit(partition, is_forced=is_forced):
-        return partition
+        return replace(partition, has=has)
     assert partition.to_offset is not None
-    if partition.has == partition.to_offset:
-        return replace(partition, step=Step.IN_PLACE)
-    if partition.has is not None and partition.has > partition.to_offset and not is_forced:
-        reason = f"the group continued there, to {partition.has:,}: only --force moves it back"
-        return replace(partition, step=Step.FURTHER, reason=reason)
+    if has == partition.to_offset:
+        return replace(partition, has=has, step=Step.IN_PLACE)
+    if has is not None and has > partition.to_offset and not is_forced:
+        reason = f"the group continued there, to {has:,}: only --force moves it back"
+        return replace(partition, has=has, step=Step.FURTHER, reason=reason)
     if not remote.is_free:
         clients = ", ".join(remote.clients[:3]) or "members"
-        return replace(partition, step=Step.ACTIVE, reason=f"the group is active there ({clients}): stop its consumers first")
-    if partition.to_topic_partition in remote.offsets and partition.has is None:
-        return replace(partition, step=Step.REFUSED, reason="a transaction of the group there is open: try again")
-    return replace(partition, step=Step.TO_COMMIT)
+        reason = f"the group is active there ({clients}): stop its consumers first"
+        return replace(partition, has=has, step=Step.ACTIVE, reason=reason)
+    if partition.to_topic_partition in remote.offsets and has is None:
+        return replace(partition, has=has, step=Step.REFUSED, reason="a transaction of the group there is open: try again")
+    return replace(partition, has=has, step=Step.TO_COMMIT)

@@ -73,10 +73,12 @@ def parse_committed_offset(value: bytes | memoryview) -> int:
 
     Below 0 there is none: brokers take such commits, and no consumer reads them.
     """
-    version, offset = Reader(memoryview(value)).unpack(_VERSION_AND_OFFSET)
+    if len(value) < _VERSION_AND_OFFSET.size:
+        raise WireError(f"committed offset of {len(value)} bytes")
+    version, offset = _VERSION_AND_OFFSET.unpack_from(value)
     if not 0 <= version <= NEWEST_VALUE:
         raise UnknownCommitError(version)
-    return offset
+    return int(offset)
 
 
 def parse_commit_value(value: bytes | memoryview) -> CommitValue:
