@@ -105,13 +105,19 @@ class FollowedWorld(AbstractContextManager["FollowedWorld"]):
         self.owner.settle()
         self._mirrored = until
 
-    def commit(self, offset: int, group: str = "billing", partition: int = 0, *, producer_id: int | None = None) -> None:
-        """Commit at the source, and log it; of a transaction it is logged only."""
+    def commit(self, offset: int, group: str = "billing", partition: int = 0, *, producer_id: int | None = None) -> int:
+        """Commit at the source, and log it; of a transaction it is logged only. Return its offset in the log."""
+        logged_at = self.log_end()
         if producer_id is None:
-            with self.source.lock:
-                self.source.groups.commit_now(group, (TOPIC, partition), Committed(offset, f"of {offset}"))
+            self.answer(offset, group, partition)
         value = commit_value(offset, f"of {offset}", int(time.time() * 1000))
         self.log([(commit_key(group, TOPIC, partition), value)], -1 if producer_id is None else producer_id)
+        return logged_at
+
+    def answer(self, offset: int, group: str = "billing", partition: int = 0) -> None:
+        """Let the coordinator of the source answer with an offset."""
+        with self.source.lock:
+            self.source.groups.commit_now(group, (TOPIC, partition), Committed(offset, f"of {offset}"))
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
         self.source.seed((LOG, 0), marker(self.log_end(), int(is_committed), producer_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -280,6 +281,58 @@ def _is_there(world: FollowedWorld, syncer: GroupSyncer, offset: int) -> bool:
     with suppress(RetriableError):
         syncer.step()
     return world.offset() == offset
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 10))])
+def test_a_target_has_only_what_was_committed_in_order_whenever_a_sync_is_killed(tmp_path: Path, seed: int) -> None:
+    """A sync keeps nothing, so one that is left in the middle is one that was killed."""
+    chance, now = random.Random(seed), T0
+    with FollowedWorld(tmp_path) as world:
+        syncer = world.syncer()
+        syncer.run_pass(now)
+        valid: set[int | None] = {None}
+        newest, newest_at, pending, mirrored, before = 0, -1, dict[int, tuple[int, int]](), 100, -1
+        for _ in range(60):
+            action = chance.choice(["commit", "commit", "begin", "end", "step", "step", "pass", "mirror", "kill"])
+            offset = max(0, min(900, newest + chance.randrange(-10, 40)))
+            if action == "commit":
+                newest, newest_at = offset, world.commit(offset)
+                valid.add(offset)
+            elif action == "begin" and len(pending) < 2:
+                producer_id = 44 + len(pending)
+                pending[producer_id] = offset, world.commit(offset, producer_id=producer_id)
+            elif action == "end" and pending:
+                producer_id, (offset, logged_at) = pending.popitem()
+                is_committed = chance.random() < 0.5
+                if is_committed and logged_at > newest_at:
+                    newest, newest_at = offset, logged_at
+                    world.answer(offset)
+                    valid.add(offset)
+                world.end_transaction(producer_id, is_committed=is_committed)
+            elif action == "mirror":
+                mirrored += chance.randrange(1, 60)
+                world.mirror(mirrored)
+            elif action == "step":
+                world.step(syncer)
+            elif action == "pass":
+                now += timedelta(seconds=30)
+                syncer.run_pass(now)
+            elif action == "kill":
+                syncer.close()
+                syncer = world.syncer()
+                syncer.run_pass(now)
+            at_target = world.offset()
+            assert at_target in valid
+            assert (at_target or 0) <= mirrored
+            assert (-1 if at_target is None else at_target) >= before
+            before = -1 if at_target is None else at_target
+        for producer_id in pending:
+            world.end_transaction(producer_id, is_committed=False)
+        world.mirror(max(mirrored, newest) + 1)
+        world.step(syncer)
+        syncer.run_pass(now + timedelta(seconds=30))
+        assert world.offset() == (max(newest, before) if len(valid) > 1 else None)
+        syncer.close()
 
 
 def test_the_thread_does_steps_between_passes_and_serves_the_lag(world: FollowedWorld) -> None:
