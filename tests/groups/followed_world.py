@@ -144,7 +144,12 @@ class FollowedWorld(AbstractContextManager["FollowedWorld"]):
         """Do a step when all of the log has arrived, however busy this machine is."""
         source, log = syncer._source, TopicPartition(LOG, 0)
         assert isinstance(source, FollowedCommits)
-        wait_for("the log", lambda: source.read() or source._consumer.position(log) >= self.log_end())
+
+        def is_read() -> bool:
+            source.read()
+            return source._consumer.position(log) >= self.log_end()
+
+        wait_for("the log", is_read)
         return syncer.step()
 
     def is_at_target(self, offset: int) -> bool:
