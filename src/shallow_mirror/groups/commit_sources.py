@@ -169,8 +169,9 @@ class FollowedCommits:
             batches = self._consumer.poll_batches(FETCH_BYTES, timeout_ms)
             for batch in batches:
                 self._apply(batch)
-        except RetriableError:
-            raise
+        except RetriableError as error:
+            detail = f"{self._config.source_cluster_name}: {GROUP_LOG}: {error.detail}"
+            raise RetriableError(error.error_name, detail) from error
         except ConfigError as error:
             raise NotFollowedError(_refused(str(error))) from error
         except (WireError, ValueError) as error:

@@ -12,7 +12,7 @@ from shallow_mirror.broker.cluster import reach
 from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
 from shallow_mirror.broker.produce.txn import BegunRequest
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
 
 GROUP_LOG = "__consumer_offsets"
@@ -107,6 +107,12 @@ class GroupClient:
 
         Raises ConfigError where the cluster does not show that topic.
         """
+        try:
+            return self._group_log_ends()
+        except RetriableError as error:
+            raise RetriableError(error.error_name, f"{self._where}: {error.detail}") from error
+
+    def _group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         topic = self._cluster.metadata([GROUP_LOG], self._deadline()).topics.get(GROUP_LOG)
         if topic is None or topic.error_code:
             code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
