@@ -1,7 +1,6 @@
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
-import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -34,7 +33,7 @@ public class GroupCommits {
                 producer.beginTransaction();
                 producer.sendOffsetsToTransaction(
                     Map.of(new TopicPartition(topic, partition), new OffsetAndMetadata(6, "in a transaction")),
-                    new ConsumerGroupMetadata(group));
+                    consumer.groupMetadata());
                 if (partition == 1) {
                     producer.commitTransaction();
                 } else {

@@ -208,7 +208,7 @@ def test_a_log_that_may_not_be_read_is_polled_and_the_reason_says_what_to_grant(
     assert (done.is_followed, done.committed_count, done.repeated_count) == (False, 1, None)
     assert done.not_followed is not None
     assert "TOPIC_AUTHORIZATION_FAILED" in done.not_followed
-    assert f"grant Read on topic {LOG} of the source" in done.not_followed
+    assert f"grant Read on topic {LOG} to the user of the mirror file" in done.not_followed
     world.commit(40)
     assert syncer.step() == GroupLag(None)
     assert world.offset() == 10

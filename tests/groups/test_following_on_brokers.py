@@ -109,9 +109,10 @@ def test_the_log_says_what_the_coordinators_answer(mirrored: Mirrored) -> None:
 @pytest.mark.long
 def test_commits_of_a_java_client_are_followed_and_those_of_its_aborted_transaction_are_not(mirrored: Mirrored) -> None:
     m = mirrored
+    m.commit(m.source, "first", {0: 3})  # a cluster without any group has no log of them
     storage = TableStorage(m.config.tables)
     with closing(GroupSyncer(m.config, storage, storage.best_effort_tables())) as syncer:
-        syncer.run_pass(T0)
+        assert syncer.run_pass(T0).is_followed
         command = [java_executable(), "-cp", f"{kafka_jars()[0].parent}/*", str(Path(__file__).parent / "GroupCommits.java")]
         subprocess.run([*command, bootstrap(m), m.topic, m.group("java")], capture_output=True, check=True, timeout=60)
         wait_for("its offsets", lambda: bool(syncer.step()) and _offsets(m, "java") == {0: 4, 1: 5})

@@ -203,4 +203,6 @@ def _note(entry: GroupPartitionCommits, of_mirrors: set[str]) -> str:
 
 
 def _refused(why: str) -> str:
-    return f"{why}: grant Read on topic {GROUP_LOG} of the source to the user of the mirror file"
+    """Add what to grant, where the broker's answer does not say it: it may hide that there is such a topic."""
+    grant = f"grant Read on topic {GROUP_LOG}"
+    return why if grant in why else f"{why}: {grant} to the user of the mirror file, if the cluster has groups"

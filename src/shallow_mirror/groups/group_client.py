@@ -9,7 +9,7 @@ from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, List
 from shallow_mirror.broker.admin import Operation, request_permissions
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import reach
-from shallow_mirror.broker.net import UNKNOWN_TOPIC_OR_PARTITION, error_name
+from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, error_name, refusal
 from shallow_mirror.broker.produce.txn import BegunRequest
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
@@ -117,6 +117,9 @@ class GroupClient:
         if topic is None or topic.error_code:
             code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
             raise ConfigError(f"{self._where}: {GROUP_LOG}: {error_name(code)}")
+        # Where the log is read to its end already, nothing else shows soon that it may not be read.
+        if request_permissions(self._cluster, [GROUP_LOG], self._deadline()).missing_on(GROUP_LOG, [Operation.READ]):
+            raise ConfigError(f"{self._where}: {refusal(TOPIC_AUTHORIZATION_FAILED, 'Fetch', topic=GROUP_LOG)}")
         latest = {TopicPartition(GROUP_LOG, partition): LATEST_TIMESTAMP for partition in topic.partitions}
         stable, visible = (
             {

@@ -146,9 +146,10 @@ class GroupSyncer:
             self._stop_following()
             try:
                 self._source, self._not_followed = FollowedCommits(self._config, self._groups), None
+                return self._source.newest()
             except NotFollowedError as error:
                 self._poll_because(error)
-        return self._source.newest()
+        return self._polled.newest()
 
     def _poll_because(self, error: NotFollowedError) -> None:
         """Poll until the next pass. Raises ConfigError where that is not wanted."""
