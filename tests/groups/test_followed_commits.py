@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from tests.fakes.changes import dropped_before, error
 from tests.fakes.coordinators import Committed
+from tests.fakes.partition_log import PartitionLog
 from tests.groups.followed_world import LOG, TOPIC, FollowedWorld
-from tests.support.group_log import commit_key, commit_value
+from tests.support.group_log import commit_batch, commit_key, commit_value
 from tests.support.mirror_runs import wait_for
 
 from shallow_mirror.broker.produce import is_receipt
@@ -262,6 +263,18 @@ def test_a_log_that_is_another_one_now_is_read_anew(world: FollowedWorld, syncer
     assert world.offset() == 30
     assert syncer.run_pass(T0 + timedelta(seconds=30)).is_followed
     assert world.offset() == 40
+
+
+def test_a_log_with_more_partitions_is_followed_in_all_of_them(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    world.commit(10)
+    syncer.run_pass(T0)
+    world.source.logs[LOG, 2] = PartitionLog(1, world.source.log(LOG).configs)
+    world.answer(20)
+    world.source.seed((LOG, 2), commit_batch(0, [(commit_key("billing", TOPIC, 0), commit_value(20))]))
+    assert syncer.run_pass(T0 + timedelta(seconds=30)).is_followed
+    assert world.offset() == 20
+    world.source.seed((LOG, 2), commit_batch(1, [(commit_key("billing", TOPIC, 0), commit_value(30))]))
+    wait_for("the commit at the target", lambda: bool(syncer.step()) and world.offset() == 30)
 
 
 def test_a_source_that_does_not_answer_is_an_error_of_the_step_and_nothing_is_lost(

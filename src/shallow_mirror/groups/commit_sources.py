@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from shallow_mirror.broker import TopicMetadata
 from shallow_mirror.broker.clients import BatchConsumer, FetchedBatch, IsolationLevel
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
@@ -81,13 +82,13 @@ class FollowedCommits:
 
     def __init__(self, config: MirrorConfig, groups: GroupOffsets, clock: Callable[[], float] = time.monotonic) -> None:
         """Read to the end of the log. Raises NotFollowedError, and RetriableError where the source does not answer in time."""
-        self._config, self._clock = config, clock
+        self._config, self._groups, self._clock = config, groups, clock
         self._is_included: dict[str, bool] = {}
         self._of_mirrors: set[str] = set()
         self._table = CommitTable(self._is_wanted)
         self._consumer = BatchConsumer(config.source.client, isolation=IsolationLevel.READ_UNCOMMITTED)
         try:
-            self._begin(groups)
+            self._begin()
         except BaseException:
             self._consumer.close()
             raise
@@ -100,8 +101,10 @@ class FollowedCommits:
                 return False
         return True
 
-    def _begin(self, groups: GroupOffsets) -> None:
+    def _begin(self) -> None:
+        groups = self._groups
         try:
+            self._log = _identity(groups.source.group_log())
             stable, ends = groups.source.group_log_ends()
         except ConfigError as error:
             raise NotFollowedError(_refused(str(error))) from error
@@ -126,6 +129,13 @@ class FollowedCommits:
                 raise RetriableError("REQUEST_TIMED_OUT", f"{GROUP_LOG} was not read to its end within {_CATCH_UP_S:.0f} s")
 
     def newest(self) -> list[Committed]:
+        """As `CommitSource.newest`. Where the topic has other partitions or is another one by now, it is not followed."""
+        try:
+            log = _identity(self._groups.source.group_log())
+        except ConfigError as error:
+            raise NotFollowedError(_refused(str(error))) from error
+        if log != self._log:
+            raise NotFollowedError(f"{GROUP_LOG} of the source has other partitions than before, or was created again")
         self.read()
         committed = [
             Committed(entry.group, entry.topic_partition, entry.newest.offset, _note(entry, self._of_mirrors))
@@ -200,6 +210,10 @@ def _note(entry: GroupPartitionCommits, of_mirrors: set[str]) -> str:
     if is_of_mirror(note):
         of_mirrors.add(entry.group)
     return note
+
+
+def _identity(log: TopicMetadata) -> tuple[str, frozenset[int]]:
+    return log.topic_id, frozenset(log.partitions)
 
 
 def _refused(why: str) -> str:

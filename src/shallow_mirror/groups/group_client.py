@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, ListedGroup
+from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
 from shallow_mirror.broker.admin import Operation, request_permissions
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import reach
@@ -112,11 +112,16 @@ class GroupClient:
         except RetriableError as error:
             raise RetriableError(error.error_name, f"{self._where}: {error.detail}") from error
 
-    def _group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    def group_log(self) -> TopicMetadata:
+        """Return the metadata of `__consumer_offsets`. Raises ConfigError where the cluster does not show that topic."""
         topic = self._cluster.metadata([GROUP_LOG], self._deadline()).topics.get(GROUP_LOG)
         if topic is None or topic.error_code:
             code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
             raise ConfigError(f"{self._where}: {GROUP_LOG}: {error_name(code)}")
+        return topic
+
+    def _group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        topic = self.group_log()
         # Where the log is read to its end already, nothing else shows soon that it may not be read.
         if request_permissions(self._cluster, [GROUP_LOG], self._deadline()).missing_on(GROUP_LOG, [Operation.READ]):
             raise ConfigError(f"{self._where}: {refusal(TOPIC_AUTHORIZATION_FAILED, 'Fetch', topic=GROUP_LOG)}")

@@ -47,6 +47,8 @@ STEP_S = 0.4
 """From the beginning of a step to that of the next one."""
 STEP_SHARE = 0.25
 """Share of the time that steps may take; the pause behind a long one is longer."""
+_FAILED_STEP_S = 2.0
+"""From the beginning of a step that failed to that of the next one, at least."""
 _LISTED_S = 5.0
 """How old a listing of the target's groups may be in a step."""
 _REFUSED_S = 2.0
@@ -316,13 +318,14 @@ class GroupSync(PassThread[GroupSyncPass]):
         self._on_lag = on_lag
         self._told: tuple[str | None, bool] = None, False
         self._next_step_at = 0.0
+        self._is_step = False
 
     def open_passes(self) -> GroupSyncer:
         self._syncer = GroupSyncer(self._config, self._storage, self._history)
         return self._syncer
 
     def is_stopped_within(self, passes: Passes[GroupSyncPass], pause_s: float) -> bool:
-        """Do steps until the next pass. One that failed is the last one: the pass tries again."""
+        """Do steps until the next pass."""
         syncer, ends_at = self._syncer, time.monotonic() + pause_s
         while syncer.is_following:
             began = time.monotonic()
@@ -331,12 +334,13 @@ class GroupSync(PassThread[GroupSyncPass]):
             began = time.monotonic()
             if began >= ends_at:
                 return False
+            self._is_step = True
             lag = self.attempt(syncer.step, self._now())
-            if lag is None:
-                break
-            self._on_lag(lag)
-            took = time.monotonic() - began
-            self._next_step_at = began + max(STEP_S, took / STEP_SHARE)
+            self._is_step = False
+            if lag is not None:
+                self._on_lag(lag)
+            pause_s = max(STEP_S, (time.monotonic() - began) / STEP_SHARE)
+            self._next_step_at = began + (pause_s if lag is not None else max(pause_s, _FAILED_STEP_S))
         return self._stop.wait(max(0.0, ends_at - time.monotonic()))
 
     def on_failure(self, error: Exception, problem: str, now: datetime, level: int) -> None:
@@ -347,7 +351,8 @@ class GroupSync(PassThread[GroupSyncPass]):
             error_name=type(error).__name__,
         )
         self._report(occurrence, level)
-        record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
+        if not self._is_step:  # there may be many, and a pass that fails as well says so
+            record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
 
     def on_done(self, done: GroupSyncPass) -> None:
         self._next_step_at = time.monotonic() + STEP_S
