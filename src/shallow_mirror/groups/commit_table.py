@@ -40,13 +40,15 @@ class Rung:
 
     offset: int
     value: bytes | None
-    """As it was logged; None: `metadata` is known."""
+    """As it was logged, until `metadata` is needed; None: that is known."""
     committed_at_ms: int
     metadata: str = ""
 
     def note(self) -> str:
         """Return the metadata. Raises WireError."""
-        return self.metadata if self.value is None else parse_commit_value(self.value).metadata
+        if self.value is not None:
+            self.metadata, self.value = parse_commit_value(self.value).metadata, None
+        return self.metadata
 
 
 @dataclass(slots=True)

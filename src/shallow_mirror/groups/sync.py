@@ -45,8 +45,8 @@ TIDY_EVERY_PASSES = 200
 
 STEP_S = 0.4
 """From the beginning of a step to that of the next one."""
-STEP_SHARE = 0.25
-"""Share of the time that steps may take; the pause behind a long one is longer."""
+STEP_SHARE, STEP_CPU_SHARE = 0.5, 0.1
+"""Shares of the time that steps may take, and of the time of one core; the pause behind a long one is longer."""
 _FAILED_STEP_S = 2.0
 """From the beginning of a step that failed to that of the next one, at least."""
 _LISTED_S = 5.0
@@ -334,12 +334,13 @@ class GroupSync(PassThread[GroupSyncPass]):
             began = time.monotonic()
             if began >= ends_at:
                 return False
-            self._is_step = True
+            self._is_step, cpu_began = True, time.thread_time()
             lag = self.attempt(syncer.step, self._now())
             self._is_step = False
             if lag is not None:
                 self._on_lag(lag)
-            pause_s = max(STEP_S, (time.monotonic() - began) / STEP_SHARE)
+            took, cpu_took = time.monotonic() - began, time.thread_time() - cpu_began
+            pause_s = max(STEP_S, took / STEP_SHARE, cpu_took / STEP_CPU_SHARE)
             self._next_step_at = began + (pause_s if lag is not None else max(pause_s, _FAILED_STEP_S))
         return self._stop.wait(max(0.0, ends_at - time.monotonic()))
 
