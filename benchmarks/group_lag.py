@@ -276,10 +276,11 @@ def measure(load: Load, folder: Path, nodes: list[LocalKafka]) -> None:
     sync.wait()
     source, target = committed(nodes[0].bootstrap), committed(nodes[1].bootstrap)
     lags = lags_s(source, target, since_ms)
+    window_s = (max(at_ms for commits in source.values() for _, at_ms in commits) - since_ms) / 1000
     at_target = sum(at_ms >= since_ms for commits in target.values() for _, at_ms in commits)
     print(
-        f"{load.groups} groups, {load.partitions} partitions, {len(lags) / load.seconds:,.0f} commits/s at the source, "
-        f"{at_target / load.seconds:,.0f} at the target"
+        f"{load.groups} groups, {load.partitions} partitions, {len(lags) / window_s:,.0f} commits/s at the source, "
+        f"{at_target / window_s:,.0f} at the target"
     )
     print(f"lag: p50 {np.percentile(lags, 50):.2f} s, p99 {np.percentile(lags, 99):.2f} s, max {lags.max():.2f} s")
     print(f"CPU of the synchronization: {cpu_s / took_s:.3f} cores")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
 from shallow_mirror.broker.admin import Operation, request_permissions
@@ -102,38 +103,41 @@ class GroupClient:
         listed = self._cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, self._deadline())
         return {topic_partition: log.offset for topic_partition, log in listed.items()}
 
-    def group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return the last stable offsets of the partitions of `__consumer_offsets`, and then their high watermarks.
-
-        Raises ConfigError where the cluster does not show that topic.
-        """
-        try:
-            return self._group_log_ends()
-        except RetriableError as error:
-            raise RetriableError(error.error_name, f"{self._where}: {error.detail}") from error
-
     def group_log(self) -> TopicMetadata:
         """Return the metadata of `__consumer_offsets`. Raises ConfigError where the cluster does not show that topic."""
-        topic = self._cluster.metadata([GROUP_LOG], self._deadline()).topics.get(GROUP_LOG)
+        with self._named():
+            topic = self._cluster.metadata([GROUP_LOG], self._deadline()).topics.get(GROUP_LOG)
         if topic is None or topic.error_code:
             code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
             raise ConfigError(f"{self._where}: {GROUP_LOG}: {error_name(code)}")
         return topic
 
-    def _group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        topic = self.group_log()
-        # Where the log is read to its end already, nothing else shows soon that it may not be read.
-        if request_permissions(self._cluster, [GROUP_LOG], self._deadline()).missing_on(GROUP_LOG, [Operation.READ]):
-            raise ConfigError(f"{self._where}: {refusal(TOPIC_AUTHORIZATION_FAILED, 'Fetch', topic=GROUP_LOG)}")
-        latest = {TopicPartition(GROUP_LOG, partition): LATEST_TIMESTAMP for partition in topic.partitions}
-        stable, visible = (
-            {
-                topic_partition: log.offset
-                for topic_partition, log in self._cluster.list_offsets(latest, isolation, self._deadline()).items()
-            }
-            for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
-        )
+    def group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Return the last stable offsets of the partitions of `__consumer_offsets`, and then their high watermarks.
+
+        Raises ConfigError where it may not be read.
+        """
+        latest = {TopicPartition(GROUP_LOG, partition): LATEST_TIMESTAMP for partition in self.group_log().partitions}
+        with self._named():
+            # Where the log is read to its end already, nothing else shows soon that it may not be read.
+            if request_permissions(self._cluster, [GROUP_LOG], self._deadline()).missing_on(GROUP_LOG, [Operation.READ]):
+                raise ConfigError(f"{self._where}: {refusal(TOPIC_AUTHORIZATION_FAILED, 'Fetch', topic=GROUP_LOG)}")
+            stable, visible = (
+                {
+                    topic_partition: log.offset
+                    for topic_partition, log in self._cluster.list_offsets(latest, isolation, self._deadline()).items()
+                }
+                for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
         return stable, visible
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the cluster in errors."""
+        try:
+            yield
+        except RetriableError as error:
+            raise RetriableError(error.error_name, f"{self._where}: {error.detail}") from error
 
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._timeout_s * 1000, time.monotonic)
