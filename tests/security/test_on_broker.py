@@ -32,6 +32,7 @@ from shallow_mirror.groups.group_client import GroupClient
 from shallow_mirror.groups.sync import GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.sinks.kafka import id_count
+from shallow_mirror.streaming.runs.permissions import require_acls
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers
@@ -274,8 +275,15 @@ def test_the_log_of_the_groups_is_followed_once_it_may_be_read_and_polled_before
         cluster_id = everything.cluster_id()
     secured.grant(Right("READ", "GROUP", topic_name), Right("READ", "TOPIC", topic_name))
     run = RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000)
-    ids = {"source_cluster_id": cluster_id, "target_cluster_id": cluster_id}
-    LedgerOwner.take_over(settings.tables, name=settings.mirror, run=run, now_ms=lambda: 1_000, **ids).settle()
+    owner = LedgerOwner.take_over(
+        settings.tables,
+        name=settings.mirror,
+        source_cluster_id=cluster_id,
+        target_cluster_id=cluster_id,
+        run=run,
+        now_ms=lambda: 1_000,
+    )
+    owner.settle()
     storage, now = TableStorage(settings.tables), datetime(2026, 5, 1, tzinfo=UTC)
     with closing(GroupSyncer(settings, storage, storage.best_effort_tables())) as syncer:
         for granted in ("DESCRIBE", "READ"):
@@ -285,6 +293,14 @@ def test_the_log_of_the_groups_is_followed_once_it_may_be_read_and_polled_before
             assert "grant Read on topic __consumer_offsets" in str(done.not_followed)
             secured.grant(Right(granted, "TOPIC", "__consumer_offsets"))
             time.sleep(0.2)  # the broker's authorizer hears of it a moment later
+            if granted == "DESCRIBE":
+                required = settings.groups.model_copy(update={"follow": "required"})
+                missing = (
+                    r"groups\.follow is required: source topic __consumer_offsets: .*: grant Read on topic __consumer_offsets"
+                )
+                with closing(Cluster(settings.source.client)) as source, closing(Cluster(settings.target.client)) as target:
+                    with pytest.raises(ConfigError, match=missing):
+                        require_acls(settings.model_copy(update={"groups": required}), source, target, deadline(20_000))
         assert syncer.run_pass(now).is_followed
 
 
