@@ -17,6 +17,7 @@ from shallow_mirror.checkpoints.rows.codec import Column, Inline, Int32, row_cod
 from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 
 GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE = "group_offsets", "group_syncs"
@@ -73,6 +74,27 @@ class GroupSyncPass:
     seconds: float = 0.0
     problem: str | None = None
     """Why the pass failed; the counts are 0 then."""
+    is_followed: bool = False
+    """What groups commit was read from the source's log, also between the passes."""
+    followed_count: int = 0
+    """Commits that were read from there since the pass before."""
+    oldest_s: float | None = None
+    """Age of the oldest commit that could be moved and was not at the target yet; None where it is not known."""
+    not_followed: str | None = None
+    """Why it was not, although `groups.follow` wants it."""
+    repeated_count: int | None = None
+    """Estimate: records that a fail-over without the source repeats. None: not known; none where `is_followed`."""
+
+    @property
+    def repeats_sentence(self) -> str | None:
+        """Return what it means for a fail-over that groups are polled; None where they are followed, or need not be."""
+        if self.not_followed is None:
+            return None
+        count = "the records" if self.repeated_count is None else f"about {counted(self.repeated_count, 'record')}"
+        return (
+            f"a fail-over without the source repeats {count} that groups read between two synchronizations, because their "
+            f"offsets are polled and not followed: {self.not_followed}"
+        )
 
 
 GROUP_SYNCS = row_codec(GroupSyncPass)

@@ -14,6 +14,7 @@ from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.sinks.kafka import transactional_id
 
 _log = logging.getLogger(__name__)
@@ -69,15 +70,24 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
         request_permissions(cluster, names, deadline) if names else Permissions(None, {})
         for cluster, names in ((source, topics), (target, targets))
     )
+    group_log = request_permissions(source, [GROUP_LOG], deadline) if _requires_group_log(config) else Permissions(None, {})
     of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
     problems = [
         *(f"source topic {name}: {grant}" for name, grant in unauthorized.items()),
         *(f"source topic {name}: {grant}" for name in topics for grant in missing_on_topic(of_source, name, ON_SOURCE_TOPICS)),
+        *(
+            f"groups.follow is required: source topic {GROUP_LOG}: {grant}"
+            for grant in missing_on_topic(group_log, GROUP_LOG, ON_SOURCE_TOPICS)
+        ),
         *(f"target topic {name}: {grant}" for name in targets for grant in missing_on_topic(of_target, name, ON_TARGET_TOPICS)),
         *(f"{config.target_cluster_name}: {problem}" for problem in of_slots),
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _requires_group_log(config: MirrorConfig) -> bool:
+    return config.groups.sync_s is not None and config.groups.follow == "required"
 
 
 def missing_on_topic(permissions: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[str]:

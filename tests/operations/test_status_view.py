@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -215,6 +216,17 @@ def test_the_last_look_at_the_groups_is_a_line() -> None:
     done = GroupSyncPass(observed_at=at, group_count=3, partition_count=36, in_place_count=30, committed_count=4, waiting_count=2)
     assert "groups: 3 at 2026-05-01T14:03:00+00:00: 34 of 36 offsets in place at the target, 2 wait, 0 are not moved" in rendered(
         report(groups=done)
+    )
+    followed = replace(done, is_followed=True, followed_count=1_234, oldest_s=0.31)
+    assert (
+        "; commits are followed: 1,234 since the synchronization before, the oldest that is not there is 0.3 s old"
+        in rendered(report(groups=followed))
+    )
+    polled = replace(done, not_followed="grant Read on topic __consumer_offsets", repeated_count=1_500)
+    assert (
+        "groups: a fail-over without the source repeats about 1,500 records that groups read between two synchronizations, "
+        "because their offsets are polled and not followed: grant Read on topic __consumer_offsets"
+        in rendered(report(groups=polled))
     )
     failed = report(groups=GroupSyncPass(observed_at=at, problem="RetriableError: the source is unreachable"))
     assert (

@@ -93,6 +93,8 @@ def render(report: StatusReport) -> RenderableType:
         )
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
+        if (repeats := report.groups.repeats_sentence) is not None:
+            lines.append(f"groups: {repeats}")
     if report.acls is not None:
         lines.append(_access_line("acls", report.acls))
     if report.quotas is not None:
@@ -135,10 +137,14 @@ def _groups_line(sync: GroupSyncPass) -> str:
     if sync.problem is not None:
         return f"groups: could not be synchronized at {at}: {sync.problem}"
     in_place = sync.in_place_count + sync.committed_count
-    return (
+    line = (
         f"groups: {sync.group_count:,} at {at}: {in_place:,} of {counted(sync.partition_count, 'offset')} in place at the "
         f"target, {sync.waiting_count:,} wait, {sync.left_count:,} are not moved (`shallow-mirror groups CONF`)"
     )
+    if sync.is_followed:
+        late = f", the oldest that is not there is {sync.oldest_s:.1f} s old" if sync.oldest_s else ""
+        return f"{line}; commits are followed: {sync.followed_count:,} since the synchronization before{late}"
+    return line
 
 
 def _access_line(what: str, done: AccessPass) -> str:
