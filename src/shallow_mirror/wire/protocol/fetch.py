@@ -38,7 +38,7 @@ NO_SESSION = 0
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """What to fetch of one partition.
+    """A partition of a Fetch request.
 
     `leader_epoch` and `last_fetched_epoch` may be -1: not checked by the broker. `topic_id`: as Kafka prints it, or "".
     """
@@ -53,11 +53,11 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What was fetched of one partition.
+    """A partition of a Fetch response.
 
     `records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset).
-    `diverging`: (leader epoch, its end offset) where the log was truncated. `preferred_replica`: the node that the leader names
-    to be read instead (KIP-392), NO_REPLICA where it answers itself.
+    `diverging`: (leader epoch, its end offset) if the log was truncated. `preferred_replica`: the node that the leader names
+    to be read instead (KIP-392), NO_REPLICA if it answers itself.
     """
 
     topic_partition: TopicPartition
@@ -84,7 +84,7 @@ TopicNames = Mapping[bytes, str]
 
 
 def topic_names(partitions: Sequence[FetchPartition]) -> TopicNames | None:
-    """Return names by topic id for a request by ids; None where an id is not known: the request has to go by names."""
+    """Return names by topic id for a request by ids; None if an id is not known: the request has to go by names."""
     names = {_raw_id(partition.topic_id): partition.topic_partition.topic for partition in partitions}
     return None if NO_TOPIC_ID in names else names
 

@@ -63,7 +63,7 @@ class BlockTooLargeError(ValueError):
 
 
 def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
-    """Decompress a block. Raises CorruptBlockError, BlockTooLargeError, ConfigError where the codec's library is missing."""
+    """Decompress a block. Raises CorruptBlockError, BlockTooLargeError, ConfigError if the codec's library is missing."""
     if codec is Codec.NONE:
         return _bounded(block, max_bytes)
     return memoryview(_DECOMPRESSORS[codec](block, max_bytes))

@@ -28,9 +28,9 @@ _NO_TIME_MS = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """What becomes of one part. `queue`: what is sent, once `stamped` was restamped; `log_end`: where the target's log ends then.
+    """The plan for one part. `queue`: batches to send, once `stamped` was restamped; `log_end`: the end of the target's log then.
 
-    `rewritten`, by fetched batch, and `base_offsets` are what `SegmentBuilder.add` takes, once everything is on the target:
+    `rewritten`, by fetched batch, and `base_offsets` are the arguments of `SegmentBuilder.add`, once everything is on the target:
     the n-th of the sent batches that it knows lies at the n-th base offset, and is of the fetched batch `fetched[n]`.
     """
 
@@ -65,11 +65,10 @@ def place(
     producer: SharedProducer,
     max_opened_bytes: int,
 ) -> Placement:
-    """Return what is to be sent so that the target's log, which ends at `log_end`, holds all below `admission.next_position`.
+    """Return the batches to send so that the target's log, which ends at `log_end`, holds all below `admission.next_position`.
 
-    `position`: up to where the source was accounted for before. Batches that are sent are restamped where they lie, by the
-    caller, for all partitions at once; what lies below `log_end` is on the target, and is recorded, not sent. Raises what
-    `rebuild_in_place` raises.
+    `position`: up to which the source was accounted for before. The caller restamps batches in place, for all partitions at
+    once. Those below `log_end` are on the target, and are recorded, not sent. Raises as `rebuild_in_place`.
     """
 
     def rebuilt(i: int, first_offset: int) -> list[PlacedBatch]:

@@ -29,7 +29,7 @@ _MAX_PENDING_BYTES, _MAX_PENDING_RECORDS = 2 << 20, 1 << 15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RebuiltRun:
-    """Batches of the index, and what they became: one batch, or several where the target's size limit needs that."""
+    """Batches of the index, and their result: one batch, or several if the target's size limit needs that."""
 
     members: tuple[int, ...]
     rebuilt: Rebuilt
@@ -100,7 +100,7 @@ class RebuildPipeline:
         return len(self._to_open) > 0
 
     def run(self) -> None:
-        """Rebuild everything. Raises ConfigError; BatchRefusedError and CorruptBatchError unless it keeps what is refused."""
+        """Rebuild everything. Raises ConfigError; BatchRefusedError and CorruptBatchError unless it keeps refused batches."""
         to_open, headers = self._to_open, self._index.headers[self._to_open]
         is_whole = (headers["base_offset"] >= self._position) & (headers["records_count"] <= MOST_RECORDS)
         if self._cut is not None:
