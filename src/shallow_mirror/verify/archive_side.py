@@ -72,7 +72,7 @@ class ArchiveSide:
         return topic_partition in self._sources
 
     def log_view(self, topic_partition: TopicPartition) -> LogView:
-        """Return what is left of the range that was restored: retention of the archive deletes from its begin on."""
+        """Return the rest of the restored range: retention of the archive deletes from its begin on."""
         source = self._sources.get(topic_partition)
         if source is None:
             return LogView(0, 0, False)

@@ -27,8 +27,8 @@ NO_BATCH = "no batch"
 class DroppedCheck:
     """Walk along the source offsets.
 
-    Everything below `checked_end` was checked. `absences` are in data rows, `contradictions` (start, end, what) in rows of
-    markers and of aborted data.
+    Everything below `checked_end` was checked. `absences` are in data rows, `contradictions` (start, end, description) in rows
+    of markers and of aborted data.
     """
 
     def __init__(self, rows: MapRows, start: int) -> None:
@@ -38,7 +38,7 @@ class DroppedCheck:
         self.contradictions: list[tuple[int, int, str]] = []
 
     def add(self, chunk: Chunk, *, log_start: int, is_compacted: bool) -> None:
-        """Add the batches of a chunk, in order; what lies between them holds nothing."""
+        """Add the batches of a chunk, in order. There are no records between them."""
         self.checked_end = max(self.checked_end, log_start)
         base = chunk.index.headers["base_offset"][chunk.chosen]
         ends = np.maximum.accumulate(chunk.index.last_offset[chunk.chosen] + 1)
@@ -53,7 +53,7 @@ class DroppedCheck:
             self._note(start, end, kind_of(chunk.admission, i), is_compacted=is_compacted)
 
     def skip(self, end: int) -> None:
-        """Skip to `end`: what lies below is unknown."""
+        """Skip to `end`: all offsets below are unknown."""
         self.checked_end = max(self.checked_end, end)
 
     def close(self, end: int, *, is_compacted: bool) -> None:

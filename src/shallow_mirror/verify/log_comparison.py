@@ -15,7 +15,7 @@ from shallow_mirror.verify.range_verifier import OnPosition, PartitionReaders, v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogComparison:
-    """What both logs show of [start, end).
+    """The records of [start, end) in both logs.
 
     `record_count` records are equal, in batches of `size_bytes`. `holes`: offsets at which neither side shows a record.
     `differences`: the others.
@@ -41,7 +41,8 @@ def compare_logs(
 ) -> LogComparison:
     """Compare all that both logs still have from `start` up to `end`, as readers of each cluster's isolation level see it.
 
-    Compaction is no excuse: what only one side shows is a difference. Metadata of both was loaded. Raises as `verify_range`.
+    Compaction is no excuse: a record that only one side shows is a difference. Metadata of both was loaded. Raises as
+    `verify_range`.
     """
     start = min(end, max(start, source.log_view(source_partition).log_start, target.log_view(target_partition).log_start))
     rows = _one_row(start, end)

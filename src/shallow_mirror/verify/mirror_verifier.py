@@ -146,9 +146,10 @@ class MirrorVerifier:
         return sorted(names if topics is None else names.intersection(topics))
 
     def _await_decisions(self) -> None:
-        """Wait until the map has passed the target's log ends where offsets are preserved: readers see records before a decision.
+        """Wait until the map has passed the target's log ends of preserved offsets: readers see records before a decision.
 
-        The round of a running mirror ends in time. What no row names then was written by others, or by a mirror that was killed.
+        The round of a running mirror ends in time. Records that no row names then were written by others, or by a mirror that
+        was killed.
         """
         give_up_at = self._clock() + DECIDED_WITHIN_S
         while self._has_undecided() and self._clock() < give_up_at:

@@ -33,12 +33,13 @@ PAIR_COLUMNS = [*_PLACE, *COLUMNS, "transactional_id", "target_producer_id", "ta
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionPair:
-    """`rows` are those of the source topic as it is now; none where it is gone. `gone_offsets`: copied from what is gone.
+    """`rows` are those of the source topic as it is now; none if it is gone. `gone_offsets`: copied from incarnations that are
+    gone.
 
-    `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that
-    were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was. `problems` are
-    what the map's own rows contradict. `is_preserved`: some records were written so that they keep their offsets. `filler_count`:
-    offsets without a record that fillers took in such rows.
+    `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches
+    that were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was.
+    `problems` are contradictions between the map's own rows. `is_preserved`: some records were written so that they keep their
+    offsets. `filler_count`: offsets without a record that fillers took in such rows.
     """
 
     source: SourcePartition

@@ -37,7 +37,7 @@ CRC_REASON = "its checksum does not match its bytes"
 class Chunk:
     """One partition's part of a Fetch response. `chosen`: indices of the batches that belong to the range.
 
-    `is_damaged` is meant for all batches of the index; where it is true, verdicts mean nothing. Valid until the next one.
+    `is_damaged` covers all batches of the index; verdicts of damaged ones mean nothing. Valid until the next one.
     """
 
     index: BatchIndex
@@ -49,7 +49,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Offsets [start, end) that were not read, because what lies at `start` is damaged."""
+    """Offsets [start, end) that were not read, because the batch at `start` is damaged."""
 
     start: int
     end: int
@@ -60,8 +60,8 @@ class LogView:
     """What is known of a log; more while the log is read.
 
     `damages`: why the batch at an offset equals nothing; `unreadable`: offsets [start, end) that were skipped behind one;
-    `wrong_headers`: opened batches [start, end) that hold what they should, but whose header says otherwise. `is_preserved`: of
-    a pair of logs with the same offsets. There the target's headers have another maximum timestamp where records are old.
+    `wrong_headers`: opened batches [start, end) with the right records, but a header that says otherwise. `is_preserved`: of
+    a pair of logs with the same offsets. The target's headers of old records have another maximum timestamp then.
     """
 
     log_start: int
@@ -104,7 +104,7 @@ def damaged_batches(log: LogView, index: BatchIndex, records: memoryview, admiss
 
 
 class PartitionReader:
-    """`starts`: offsets, ascending, where the map knows that a batch begins. Not thread-safe.
+    """`starts`: offsets, ascending, at which a batch begins according to the map. Not thread-safe.
 
     One Side at a time uses `buffer`: the batches of a chunk are views of it.
     """
@@ -147,7 +147,8 @@ class PartitionReader:
     def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
         """Yield every batch whose base offset lies in `wanted`; with `is_first` also one that reaches into it.
 
-        What retention has deleted, or deletes meanwhile, is skipped: `log_start` rises. Raises RetriableError, ConfigError.
+        Records that retention has deleted, or deletes meanwhile, are skipped: `log_start` rises. Raises RetriableError,
+        ConfigError.
         """
         end = min(wanted.end, self.log.log_end)
         position = max(wanted.start, self.log.log_start)
@@ -208,7 +209,8 @@ class PartitionReader:
         return Chunk(index, part.records, admission, chosen, damaged_batches(self.log, index, part.records, admission))
 
     def _skip_behind(self, chunk: Chunk, position: int, end: int) -> Skipped | None:
-        """Return what to skip where the last batch of a response is damaged, and its end, where the reader is now, unknown."""
+        """Return the range to skip behind a response whose last batch is damaged, so that its end, the reader's position, is
+        unknown."""
         last = len(chunk.index) - 1
         if not chunk.is_damaged[last] or has_an_end(chunk.index.headers[last]):
             return None
@@ -233,5 +235,5 @@ def runs_of(offsets: Longs, ends: Longs) -> list[OffsetRange]:
 
 
 def bytes_per_offset(size_bytes: int, offsets: int) -> float:
-    """Return the reader's estimate of what is left of a range."""
+    """Return the reader's estimate for the rest of a range."""
     return size_bytes / max(1, offsets)

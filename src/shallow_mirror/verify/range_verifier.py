@@ -50,10 +50,10 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReaders:
-    """Both clusters' logs of a partition; `…_reopened` over connections of their own, for what is read a second time.
+    """Both clusters' logs of a partition; `…_reopened` over connections of their own, for second readings.
 
     `elsewhere`: target offsets [start, end) that rows of another incarnation of the source topic name, ascending. `is_by_offset`:
-    no mirror has made the rows, so that where neither side shows a record none is missing.
+    no mirror has made the rows, so no record is missing at an offset that both sides lack.
     """
 
     source: LogReader
@@ -172,8 +172,8 @@ class _RangeVerifier:
         return self._rows.locate_target(items) | self._readers.is_deep
 
     def _without_uncopied(self, items: Items) -> Items:
-        """Drop what lies below the first position, where the mirror began behind it, what was quarantined, and what a cut of the
-        source leaves out."""
+        """Drop the items below the first position of the mirror, quarantined ones, and those that a cut of the source leaves
+        out."""
         source = self._readers.source
         items = items[items["offset"] < source.records_until]
         if source.data_rows is not None:
@@ -186,7 +186,7 @@ class _RangeVerifier:
         return copied
 
     def _without_other_incarnations(self, items: Items) -> Items:
-        """Drop what rows of another incarnation of the source topic name: its originals are gone."""
+        """Drop items in rows of another incarnation of the source topic: their originals are gone."""
         starts, ends = self._readers.elsewhere
         if not len(starts):
             return items
@@ -194,7 +194,7 @@ class _RangeVerifier:
         return items[~((at >= 0) & (items["end"] <= ends[at]))]
 
     def _open_and_classify(self, left: Leftovers) -> None:
-        """Open whole batches that overlap something else of the other side; classify what is left then."""
+        """Open whole batches that overlap another item of the other side; classify the items without a match."""
         rest, differences = classify_moved_and_damaged(left, self._context())
         self._differences += differences
         in_source, in_target = overlapping_batches(rest)
@@ -255,7 +255,7 @@ class _RangeVerifier:
             self._differences.append(context.difference(DifferenceKind.CHANGED, reason, source_start=start, source_end=end))
 
     def _report_wrong_headers(self) -> None:
-        """Report wrong headers where no other difference of their batches was reported."""
+        """Report wrong headers of batches without another reported difference."""
         context, log = self._context(), self._readers.target.log
         reported = [
             (difference.target_start, difference.target_end)
@@ -270,7 +270,7 @@ class _RangeVerifier:
         log.wrong_headers.clear()
 
     def _count_deleted(self) -> None:
-        """Count what retention deleted on either side, and what compaction removed on both."""
+        """Count the offsets that retention deleted on either side, and those that compaction removed on both."""
         source, target = self._readers.source.log, self._readers.target.log
         deleted = self._rows.deleted_offsets(self._range_pair.rows, source.log_start, target.log_start)
         if source.is_compacted or target.is_compacted:

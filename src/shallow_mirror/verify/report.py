@@ -62,7 +62,7 @@ class VerifyReport:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether both sides hold the same; False as well where something is not covered."""
+        """Return whether both sides hold the same; False as well if something is not covered."""
         return not self.difference_counts and not self.uncovered
 
     def document(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class VerifyReport:
         return ways and f": {ways}"
 
     def sentences(self) -> list[str]:
-        """Return the result, what it rests on, and the first differences."""
+        """Return the result, its evidence, and the first differences."""
         total = sum(self.difference_counts.values())
         counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
         result = f"{counted(total, 'difference')}: {counts_by_kind}" if total else "no difference"
