@@ -42,14 +42,14 @@ class LineageView:
     aborted_later: Mapping[int, frozenset[TxnKey]] = field(default_factory=dict)
 
     def part_of(self, lineage: int, start: int, end: int) -> tuple[int, int] | None:
-        """Return which part of [start, end) of a lineage belongs to this log; None where none does."""
+        """Return the part of [start, end) of a lineage that belongs to this log; None if none does."""
         bound = self.ends.get(lineage)
         if bound is None or start > bound or start == bound < end:
             return None
         return start, min(end, bound)
 
     def clipped(self, row: DecidedSegment) -> DecidedSegment | None:
-        """Return the part of a row that belongs to this log; None where none does.
+        """Return the part of a row that belongs to this log; None if none does.
 
         Counts, sizes and checksum stay those of the whole row.
         """
@@ -90,7 +90,7 @@ _ONLY_LINEAGE = LineageView(0, {0: NO_END})
 class PartitionLineages:
     """The lineages of one partition while its rows are looked through.
 
-    `starts`: lowest offset of each lineage. `markers`: by lineage, the abort marker of each aborted transaction; NO_END where no
+    `starts`: lowest offset of each lineage. `markers`: by lineage, the abort marker of each aborted transaction; NO_END if no
     row has it.
     """
 

@@ -24,7 +24,7 @@ TRANSLATION_COLUMNS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """Where an offset leads. After `reverse` the fields `target_…` hold the *source's* topic, partition and offset.
+    """The place that an offset leads to. After `reverse` the fields `target_…` hold the *source's* topic, partition and offset.
 
     `exact`: the offset holds a mirrored record, and this is its offset. Otherwise the offset is that of the next mirrored
     record, or with `beyond` the end of the map. `target_offset` is None when the map knows no data for the partition.
@@ -40,7 +40,7 @@ class Translation:
 
 
 class Translator:
-    """The data of one partition: ranges [start, end) and where each begins on the other side, ordered by start.
+    """The data of one partition: ranges [start, end) and the begin of each on the other side, ordered by start.
 
     `released`: those released from quarantine, of which only exact translations count.
     """
