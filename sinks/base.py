@@ -46,12 +46,13 @@ class SlotWriter(Protocol):
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Write what the sink takes of one response, and give the fate of batches to the segments once it is known.
+        """Write the batches that the sink takes of one response, and give the fate of batches to the segments once it is
+        known.
 
-        That may be later: at most `responses_in_flight` of the slot's job are not recorded yet when it returns, and their bytes
-        are used until then. Return copies of the quarantined batches of those that were recorded.
-        If `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
-        behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
+        That may be later: at most `responses_in_flight` of the slot's job are not recorded yet when it returns, and their
+        bytes are used until then. Return copies of the quarantined batches of those that were recorded. If `is_due` becomes
+        true in the middle, the recorded batches of each partition are the front of its part, and nothing behind them may
+        become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """
 
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
@@ -73,7 +74,7 @@ class SlotTarget(Protocol):
     def unavailable(self, sources: Iterable[SourcePartition]) -> Mapping[SourcePartition, MirrorError]:
         """Return which of these partitions cannot be written now, and why; those of this try that were returned before, no more.
 
-        What is no RetriableError needs an operator. Raises RetriableError if nothing of the target answers.
+        Any error but a RetriableError needs an operator. Raises RetriableError if nothing of the target answers.
         """
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:

@@ -45,7 +45,7 @@ class UnfinishedRange:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
+    """A slot that write.commit_interval ended before its ranges were done: bytes since its first batch, and the time for them.
 
     `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
     """
@@ -77,12 +77,12 @@ class SteadyCopying:
 class SlotWrite:
     """Writes of one try of a slot, to be named by the decision. `txn`: None if it wrote nothing, and in an archive.
 
-    `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
+    `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: if the commit interval ended it.
     `stored`: places of the batches of each partition in an object; empty if the sink is no archive. `shared_producers`: of
     partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `stable_ends`: last stable
-    offsets of what it wrote to, asked for when everything was sent; empty if they are not known, or are no longer new.
-    `target_speeds`: of the paths to the brokers of the target, as the task's process has measured them.
-    `has_unanswered`: the first batch of a log, of an earlier try, may still be on its way.
+    offsets of its target partitions, asked for when everything was sent; empty if they are not known, or are no longer new.
+    `target_speeds`: of the paths to the brokers of the target, as the task's process has measured them. `has_unanswered`: the
+    first batch of a log, of an earlier try, may still be on its way.
     """
 
     txn: SlotTxn | None
@@ -100,14 +100,14 @@ class SlotWrite:
 class SlotResult:
     """Result of a task: step 5. `txn` is None if the slot produced nothing, and always in an archive.
 
-    `unknown` are ranges whose partition the driver had no position for: they were not read. `is_partial` says that the
-    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
-    segments of that kind. `duration_ms`: of the task itself, without Spark's time to begin and to end it. `retried`: what
-    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
-    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
-    of the source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on
-    a log without a producer. `steady`: None if there was one response at the most.
+    `unknown` are ranges whose partition the driver had no position for: they were not read. `is_partial` says that the slot
+    stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
+    segments of that kind. `duration_ms`: of the task itself, without Spark's time to begin and to end it. `retried`: why it
+    started again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: if the commit
+    interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time. `stored`,
+    `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers of the
+    source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on a
+    log without a producer. `steady`: None if there was one response at the most.
     """
 
     slot: int
@@ -194,7 +194,7 @@ class AdmittedPart:
         """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
 
         All in front of the first one that has yet to be sent: dropped and quarantined ones need no sending. `sent` has to be
-        where no source batch was sent in part.
+        between two source batches.
         """
         return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)
 

@@ -382,7 +382,7 @@ class KafkaSink:
             delete_records(self._performer.target, starts, deadline)
 
     def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
-        """Abort what is written and not decided, if a target partition does not answer about it: others need not wait for it.
+        """Abort the undecided transactions if a target partition does not answer about them: others need not wait for it.
 
         A start of the query would do the same, but it takes many times as long. Raises `error` if every partition of these
         transactions answers now: then it is not one that the next round would leave out.

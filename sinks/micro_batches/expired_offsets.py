@@ -52,7 +52,8 @@ def expired_rows(
 
 
 def log_expired(rows: Iterable[DecidedSegment]) -> None:
-    """Log what no cluster has any more; not what the target holds since an earlier run, which the sink has taken out."""
+    """Log offsets that no cluster has any more; not those that the target holds since an earlier run, which the sink has taken
+    out."""
     for row in rows:
         expired = row.segment
         if expired.kind is SegmentKind.EXPIRED:

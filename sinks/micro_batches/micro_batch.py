@@ -196,7 +196,7 @@ class MicroBatchSink:
     def _copy(self, planned: SlotRows) -> None:
         """Run rounds until every planned range is copied or left out.
 
-        One round is enough, except where slots ended early, or offsets were recorded as expired. A range that is left out counts
+        One round is enough, except if slots ended early, or offsets were recorded as expired. A range that is left out counts
         as done for Spark, which would otherwise replay its plan forever. Positions are in the map, and the planner sets Spark
         back to them.
         """
@@ -338,11 +338,11 @@ class MicroBatchSink:
             _log.warning("quarantined (pending commit): %s", quarantined)
 
     def _has_next_lineages(self, loss: DataLossError) -> bool:
-        """Return whether an archive continues with the next lineage: the next round reads from where that begins."""
+        """Return whether an archive continues with the next lineage: the next round reads from the begin of that."""
         return self._continues_after_data_loss and isinstance(loss, LogTruncatedError) and self._begin_lineages(loss)
 
     def _after_data_loss(self, loss: DataLossError, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Return rows for lost offsets; none behind a log that was truncated, where the next round just continues.
+        """Return rows for lost offsets; none behind a log that was truncated, which the next round just continues.
 
         Raises `loss` if there is no such row, or `read.on_data_loss` is not continue, and RetriableError.
         """

@@ -286,7 +286,7 @@ def _new_ends(
 class _SlotTry:
     """One try of a slot.
 
-    `reached`: up to where what was read of each partition has been written. `left_out`: partitions whose target cannot be written
+    `reached`: offset up to which each partition has been written. `left_out`: partitions whose target cannot be written
     now. `is_writing`: an error comes from the target.
     """
 

@@ -40,14 +40,14 @@ class PreparedTxn:
 class KafkaSlotJob(SlotJob):
     """A slot whose sink is a Kafka transaction.
 
-    `target_ends`: ends of the map on the target. `id_numbers`: the number in the transactional id of each slot;
-    empty for the slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the
-    producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
-    `preserved/log_guard.py`, None if no topic is preserved; `origins` as there, of target partitions, if it is not 0.
-    `unfit`: why nothing may be written to the target topic of a preserved topic, by source topic.
+    `target_ends`: ends of the map on the target. `id_numbers`: the number in the transactional id of each slot; empty for the
+    slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the producer id of
+    each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
+    `preserved/log_guard.py`, None if no topic is preserved; `origins` as there, of target partitions, if it is not 0. `unfit`:
+    why nothing may be written to the target topic of a preserved topic, by source topic.
 
-    `prepared`: transactions for the first attempt of a slot, by transactional id. `known_target`: what the driver has found
-    out about the target a moment ago; None: the task asks itself.
+    `prepared`: transactions for the first attempt of a slot, by transactional id. `known_target`: the driver's knowledge of
+    the target of a moment ago; None: the task asks itself.
     """
 
     mirror: str

@@ -65,7 +65,7 @@ class TopicConfigSync:
         self._awaiting: dict[str, _Awaiting] = {}
 
     def sync(self, missing: Collection[str], deadline: Deadline) -> dict[str, tuple[str, ...]]:
-        """Set what has changed. Return sentences about every remaining difference, by source topic, of earlier looks as well.
+        """Set the changed values. Return sentences about every remaining difference, by source topic, of earlier looks as well.
 
         Raises RetriableError when a cluster does not answer.
         """
