@@ -39,7 +39,7 @@ class StaleBatchError(MirrorError):
 
 
 class Loan:
-    """Bytes that are lent out until `end`, or for good where that is not called."""
+    """Bytes that are lent out until `end`, or for good if that is not called."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self._parts: tuple[memoryview, ...] | None = tuple(part.toreadonly() for part in parts)
@@ -79,7 +79,7 @@ class Loan:
 class FetchedBatch:
     """One record batch as it is stored in the source's log. Offsets are the source's, [base_offset, last_offset] inclusive.
 
-    `record_count` is less than the offsets it spans where compaction removed records. `size_bytes` is the whole batch,
+    `record_count` is less than the offsets it spans if compaction removed records. `size_bytes` is the whole batch,
     its header of 61 bytes included. Without a producer id, `producer_id`, `producer_epoch` and `base_sequence` are -1.
     """
 

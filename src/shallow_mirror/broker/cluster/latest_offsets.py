@@ -59,7 +59,7 @@ class LatestOffsets:
     def begin(
         self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
     ) -> list[BegunCall[Offsets]]:
-        """Ask the leaders without waiting for their answers, which are empty where they hold errors."""
+        """Ask the leaders without waiting for their answers, which are empty if they hold errors."""
         requests = self._plan_for(topic_partitions, isolation, deadline).requests
         return [self._begin_at(node_id, request, deadline) for node_id, request in requests.items()]
 
@@ -174,7 +174,7 @@ class LatestOffsetsRequest:
         return {topic: order.partitions for topic, order in self.topics.items()}
 
     def send(self, connection: Connection, deadline: Deadline) -> Offsets | None:
-        """Return the offsets; None where the response holds errors or is to another request. Raises RetriableError."""
+        """Return the offsets; None if the response holds errors or is to another request. Raises RetriableError."""
         self.begin(connection, deadline)
         return self.finish(connection, deadline)
 

@@ -178,7 +178,7 @@ def failed_row(source: SourcePartition, offset: int, pickled: bytes) -> pa.Recor
 
 
 def _contiguous(rows: Sequence[_Row], pos: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64]) -> Iterator[Sequence[_Row]]:
-    """Cut where the buffer holds a batch that is left out: a column of payloads is one run of bytes."""
+    """Cut at each batch of the buffer that is left out: a column of payloads is one run of bytes."""
     start, reached = 0, -1
     for at, row in enumerate(rows):
         if row.index is None:
@@ -255,7 +255,7 @@ class RowRun:
 
 
 def split_failures(arrow_batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[bytes]]:
-    """Return the rows of batches, and what rows of kind FAILED carry. Spark may put both into one arrow batch."""
+    """Return the rows of batches, and the contents of rows of kind FAILED. Spark may put both into one arrow batch."""
     is_failure = pc.equal(arrow_batch.column("kind"), FAILED)
     if not pc.any(is_failure).as_py():
         return arrow_batch, []
@@ -264,7 +264,7 @@ def split_failures(arrow_batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[by
 
 
 def parse_rows(arrow_batch: pa.RecordBatch) -> Iterator[RowRun]:
-    """Rows made with `Keep.ALL`, in the order they were made: a run ends where another source partition begins."""
+    """Rows made with `Keep.ALL`, in the order they were made: a run ends at the begin of another source partition."""
     payload = arrow_batch.column("payload")
     _, offset_buffer, data = payload.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[payload.offset : payload.offset + len(payload) + 1].tolist()

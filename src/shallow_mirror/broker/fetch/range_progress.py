@@ -12,8 +12,8 @@ from shallow_mirror.types import TopicPartition
 class ReadRange:
     """[position, end) of a topic-partition; batches whose base offset lies in it belong to it.
 
-    With `topic_id`, and from Kafka 3.1 on, a recreated topic is never read instead. `is_open`: the range has no end, and what is
-    written to the log meanwhile is read as well.
+    With `topic_id`, and from Kafka 3.1 on, a recreated topic is never read instead. `is_open`: the range has no end, and
+    records that are written to the log meanwhile are read as well.
     """
 
     topic_partition: TopicPartition

@@ -96,11 +96,11 @@ class ProducePipeline:
     ) -> dict[TopicPartition, list[int]]:
         """Append every queue in order; return the base offset of each batch. Blocks until all is acknowledged by the ISR.
 
-        Where `until` stops it, there are fewer base offsets than batches: of the first ones of each queue, none of which is
-        followed by a batch that continues it. Nothing else of the queues is on the target.
-        A caller that gives `base_offsets` also learns from it what was acknowledged before an error.
-        Raises ProduceRefusedError (definite), ProducerEpochFencedError, or RetriableError; after any of them some batches may be
-        appended and the transaction must be aborted.
+        If `until` stops it, there are fewer base offsets than batches: of the first ones of each queue, none of which is
+        followed by a batch that continues it. Nothing else of the queues is on the target. A caller that gives `base_offsets`
+        also learns from it the acknowledged batches after an error. Raises ProduceRefusedError (definite),
+        ProducerEpochFencedError, or RetriableError; after any of them some batches may be appended and the transaction must be
+        aborted.
         """
         submission = Submission(continuing, base_offsets)
         self.submit(queues, submission)
@@ -108,9 +108,9 @@ class ProducePipeline:
         return submission.base_offsets
 
     def submit(self, queues: Queues, submission: Submission) -> None:
-        """Send every queue in order behind what was submitted before. Returns before all of it is acknowledged: `finish`.
+        """Send every queue in order behind earlier submissions. Returns before all of it is acknowledged: `finish`.
 
-        The bytes have to stay as they are until then. Raises as `produce_all`, also for what was submitted before: `failed`.
+        The bytes have to stay as they are until then. Raises as `produce_all`, also for earlier submissions: `failed`.
         """
         submission.base_offsets.update({topic_partition: [] for topic_partition in queues})
         with self._closed_after_errors():
@@ -139,7 +139,7 @@ class ProducePipeline:
         return [node_id for node_id, pipeline in self._pipelines.items() if not pipeline.is_idle]
 
     def finish(self, submission: Submission) -> None:
-        """Wait until what was sent of a submission, and of those before it, is acknowledged. Raises as `submit`."""
+        """Wait until all sent batches of a submission, and of those before it, are acknowledged. Raises as `submit`."""
         with self._closed_after_errors():
             for pipeline in self._pipelines.values():
                 pipeline.finish(submission)
