@@ -37,7 +37,7 @@ def _render(
 ) -> RenderableType:
     """Return the counts, and the table of all entries but those that both clusters have.
 
-    `changes`: state, entry and reason of what the target has, and is to be changed. `planned` and `applied`: their counts.
+    `changes`: state, entry and reason of the target's entries that are to be changed. `planned` and `applied`: their counts.
     `cells`: those of an entry in `columns`.
     """
     plan = report.plan

@@ -46,7 +46,7 @@ class Selection:
     offset: int | None = None
 
     def entries(self, quarantine: Quarantine) -> tuple[QuarantineEntry, ...]:
-        """Return the selected entries. Raises ConfigError where nothing was ever quarantined at `offset`."""
+        """Return the selected entries. Raises ConfigError if nothing was ever quarantined at `offset`."""
         columns = (("source_topic", self.topic), ("source_partition", self.partition))
         entries = quarantine.entries(tuple(Comparison(name, "=", value) for name, value in columns if value is not None))
         if self.offset is None:
@@ -64,7 +64,7 @@ def in_quarantine(entries: Sequence[QuarantineEntry], storage: TableStorage) -> 
 
 
 def document_of(entry: QuarantineEntry) -> dict[str, Any]:
-    """Return an entry for JSON. Columns of the table `quarantine` are null where its row was deleted."""
+    """Return an entry for JSON. Columns of the table `quarantine` are null if its row was deleted."""
     segment, described = entry.segment, entry.described or {}
     return {
         "topic": segment.source.topic,

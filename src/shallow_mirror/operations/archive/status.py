@@ -55,11 +55,12 @@ class FormerLineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPartition:
-    """`position`: everything below it is accounted for. `first_offset` to `last_offset`: what can be restored now, None: nothing.
+    """`position`: everything below it is accounted for. `first_offset` to `last_offset`: records that can be restored now,
+    None: none.
 
-    Sizes and timestamps are those of visible rows, of all lineages. `lag_offsets`: behind the last stable offset of the source;
-    None where it is not known. `lineage`: the one that is captured, to which position and offsets belong. `former_lineages`: what
-    the source has lost of former ones and can be restored.
+    Sizes and timestamps are those of visible rows, of all lineages. `lag_offsets`: behind the last stable offset of the
+    source; None if it is not known. `lineage`: the one that is captured, to which position and offsets belong.
+    `former_lineages`: records of former ones that the source has lost and that can be restored.
     """
 
     partition: int
@@ -127,7 +128,7 @@ class DeletedTopic:
 class ArchiveStatus:
     """`source_problem`: why lags are missing. `deleting_bytes`: of rows whose deletion began and is not recorded as finished.
 
-    `retention_threats`: what the source may delete before it is archived; `retention_problem`: why that is not known.
+    `retention_threats`: records that the source may delete before they are archived; `retention_problem`: why that is not known.
     """
 
     archive: str
@@ -242,7 +243,7 @@ def _ends_of_source(config: ArchiveConfig, cluster: Cluster) -> tuple[Mapping[So
 def _threats(
     config: ArchiveConfig, cluster: Cluster, topics: Sequence[ArchivedTopic], ends: Mapping[SourcePartition, int], now_ms: int
 ) -> tuple[tuple[RetentionThreat, ...], str | None]:
-    """Return what retention threatens of the partitions that are behind, or why that is not known."""
+    """Return the threats of retention to partitions that are behind, or why they are not known."""
     behind = [
         BehindPartition(
             source=source,

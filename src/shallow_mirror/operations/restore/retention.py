@@ -76,9 +76,9 @@ class RetentionLift:
 
 
 def lift_retention(config: RestoreConfig, spark: Any = None, *, is_applied: bool) -> RetentionLift:
-    """Give the topics that the restore created their archived retention, and report what brokers delete then.
+    """Give the topics that the restore created their archived retention, and report the records that brokers delete then.
 
-    Only settings that still have the paused value are changed. `spark`: for tables in a catalog. Raises ConfigError where the
+    Only settings that still have the paused value are changed. `spark`: for tables in a catalog. Raises ConfigError if the
     restore is not complete, RetriableError.
     """
     storage = TableStorage(config.table_location, spark)
