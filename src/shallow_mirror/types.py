@@ -156,10 +156,10 @@ AUTO_COALESCE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What the verdict about a batch depends on besides the batch: the target topic's settings and the mirror's policies.
+    """The inputs of the verdict about a batch besides the batch: the target topic's settings and the mirror's policies.
 
     `coalesce_bytes`: small neighbours are coalesced up to so many bytes of records. None: they are not.
-    `coalesces_where_cheaper`: only where sizes and codecs of a response show that this saves more than it takes.
+    `coalesces_where_cheaper`: only if sizes and codecs of a response show that this saves more than it takes.
     """
 
     max_message_bytes: int

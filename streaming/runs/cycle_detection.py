@@ -72,7 +72,7 @@ class CycleDetector:
     def may_copy_again(self, returned: Collection[str]) -> bool:
         """Return whether topics that were taken back may be copied: not while another mirror brings them back to the source.
 
-        `require_no_ring` raises from then on. Raises RetriableError where the source does not answer.
+        `require_no_ring` raises from then on. Raises RetriableError if the source does not answer.
         """
         try:
             self._read_origins()
@@ -138,7 +138,7 @@ class CycleDetector:
         }
 
     def require_no_ring(self) -> None:
-        """Raise ConfigError where a ring was found while the mirror runs, and this mirror is the one to stop."""
+        """Raise ConfigError if a ring was found while the mirror runs, and this mirror is the one to stop."""
         if self._ending is not None:
             raise self._ending
 

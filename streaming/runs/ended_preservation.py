@@ -72,7 +72,7 @@ class EndedPreservation:
 
         No task of an earlier run can write to these logs any more then.
 
-        Raises ConfigError where a log does not hold there what the source has, RetriableError.
+        Raises ConfigError if a log does not hold there what the source has, RetriableError.
         """
         ended = {
             source: position
@@ -191,7 +191,7 @@ class EndedPreservation:
         return rows, differing
 
     def _compared_rows(self, log: _EndedLog, source: ClusterReader, target: ClusterReader) -> list[DecidedSegment]:
-        """Return the rows of one log, from its position on. Raises ConfigError where it is not what the source has."""
+        """Return the rows of one log, from its position on. Raises ConfigError if it is not what the source has."""
         source_key, target_key, start = log.source.topic_partition, log.position.target.topic_partition, log.position.offset
         view = source.log_view(source_key)
         if view.log_end < log.end:

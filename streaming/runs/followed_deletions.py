@@ -86,7 +86,7 @@ class FollowedDeletions:
         return sentences
 
     def _missing(self, source: Cluster, incarnations: set[TopicIncarnation], deadline: Deadline) -> set[TopicIncarnation]:
-        """Return topics of whose names the source has nothing. Raises RetriableError where a broker does not answer."""
+        """Return topics of whose names the source has nothing. Raises RetriableError if a broker does not answer."""
         names = {topic.topic for topic in incarnations}
         cluster_id = source.cluster_id(deadline)
         if cluster_id != self._source_cluster_id:

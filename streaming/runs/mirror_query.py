@@ -181,7 +181,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         )
 
     def _log_filling(self, job: KafkaSlotJob, targets: TargetTopics) -> LogFilling | None:
-        """Fill the logs of preserved topics up to the positions. Return what does so later; None where no topic is preserved."""
+        """Fill the logs of preserved topics up to the positions. Return what does so later; None if no topic is preserved."""
         if self.guard_times is None:
             return None
         filling = LogFilling(self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline)
@@ -229,7 +229,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         return OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror).positions()
 
     def _followed_deletions(self, mirrored: Iterable[SourcePartition]) -> FollowedDeletions | None:
-        """Return what deletes target topics of deleted source topics; None where they are kept."""
+        """Return what deletes target topics of deleted source topics; None if they are kept."""
         if self.config.topics.deleted == "keep":
             return None
         return FollowedDeletions(
@@ -277,7 +277,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         return topic_ids
 
     def _check(self, steps: StallDetector) -> None:
-        """Report stalls. Raises ConfigError where a replication ring was closed meanwhile."""
+        """Report stalls. Raises ConfigError if a replication ring was closed meanwhile."""
         self.cycles.require_no_ring()
         self.reporter.check_stalls(steps.stalled_step())
 

@@ -38,7 +38,7 @@ class _Search:
 
     @property
     def offset(self) -> int | None:
-        """Return the divergent offset; None where it cannot be found out."""
+        """Return the divergent offset; None if it cannot be found out."""
         offset = self.divergence.offset
         if self.changed is None or self.changed.divergent_offset is None:
             return offset
@@ -195,7 +195,7 @@ class NextLineages:
 
 
 def epoch_history(table: ArchiveTable, source: SourcePartition) -> EpochHistory:
-    """Return the leader epochs of a partition in its newest lineage. Raises ValueError where the table has no row of it."""
+    """Return the leader epochs of a partition in its newest lineage. Raises ValueError if the table has no row of it."""
     condition = of_partition(source)
     view = table.lineages(condition).view(source)
     ranges = []

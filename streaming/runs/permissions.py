@@ -41,7 +41,7 @@ def unauthorized_topics(
 def require_authorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> None:
-    """Raise ConfigError where there are any, and RetriableError; warn where nothing matches at all."""
+    """Raise ConfigError if there are any, and RetriableError; warn if nothing matches at all."""
     unauthorized = unauthorized_topics(source, include, mirrored, listed, deadline)
     if unauthorized:
         raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
@@ -59,7 +59,7 @@ def nothing_matches(include: Sequence[str]) -> str:
 def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
     """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
 
-    Raises RetriableError where a cluster does not answer.
+    Raises RetriableError if a cluster does not answer.
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))

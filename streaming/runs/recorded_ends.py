@@ -14,7 +14,7 @@ from shallow_mirror.types import IsolationLevel
 
 
 def require_recorded_ends(target: Cluster, positions: Collection[Position], deadline: Deadline) -> None:
-    """Raise TargetDataLossError where a log of the target ends below what was committed there.
+    """Raise TargetDataLossError if a log of the target ends below what was committed there.
 
     Slots find the same when the target has assigned offsets to what they wrote; before anything is written, the log is as it was
     found. A topic that is gone or was created again is left to those who look at topic ids, a partition without a leader to the

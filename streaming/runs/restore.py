@@ -302,7 +302,7 @@ class _RestoreRun(Run[RestoreConfig]):
             LogFilling(owner, self.target, job, lambda: targets.routes, self.supervisor.deadline).fill()
 
     def _require_complete(self, decided: RestoreRanges) -> None:
-        """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
+        """Raise MirrorError if a partition is not restored up to its end: rows of the archive are missing."""
         positions = self.owner.positions()
         left = {source: offsets.end for source, offsets in decided.ranges.items() if positions[source].offset < offsets.end}
         if left:

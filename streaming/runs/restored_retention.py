@@ -57,7 +57,7 @@ class RestoredRetention:
         return {topic: replace(spec, configs={**spec.configs, **pauses[topic]}) for topic, spec in specs.items()}
 
     def require_kept(self, archive: ArchiveTable, decided: RestoreRanges, deadline: Deadline) -> None:
-        """Raise ConfigError where an existing target topic would delete or refuse what is still to be restored.
+        """Raise ConfigError if an existing target topic would delete or refuse what is still to be restored.
 
         With `topics.retention: archived` what it deletes is logged.
         """

@@ -88,7 +88,7 @@ class Run(ABC, Generic[Config]):
     ) -> None:
         """`available_now`: a query ends at the log ends of its start. `for_seconds`: the run ends then; None: never by itself.
 
-        `may_stream`: False where the micro-batches come from a loop. `secrets_of`: settings whose secrets tasks need. `reads`:
+        `may_stream`: False if the micro-batches come from a loop. `secrets_of`: settings whose secrets tasks need. `reads`:
         tables of an archive that the run reads.
         """
         self.config = config

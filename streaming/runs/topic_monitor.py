@@ -75,7 +75,7 @@ class TopicMonitor:
     ) -> None:
         """Start nothing yet.
 
-        `positions`: returns the settled ones of the offset map; for any thread. `deletions`: None where target topics of
+        `positions`: returns the settled ones of the offset map; for any thread. `deletions`: None if target topics of
         deleted source topics are kept.
         """
         self._held, self._deletions = held, deletions
@@ -142,7 +142,7 @@ class TopicMonitor:
             self._repeated.warn("controls", f"the table controls cannot be followed, paused topics stay paused: {error}")
 
     def _may_copy_again(self, controls: TopicControls) -> bool:
-        """Return False where topics that a migration has taken back must not be copied, or the source does not say so yet.
+        """Return False if topics that a migration has taken back must not be copied, or the source does not say so yet.
 
         The check once a minute would come too late: until then the mirrors of both directions copied in a ring.
         """

@@ -43,7 +43,7 @@ class ClassArchive:
 
     @classmethod
     def of(cls, java: str, jars: Path, cache: Path | None = None) -> ClassArchive | None:
-        """Return that of the JVM that `java` starts with the jars in the folder `jars`; None where Java cannot write one."""
+        """Return that of the JVM that `java` starts with the jars in the folder `jars`; None if Java cannot write one."""
         base = Path(java).resolve().parent.parent / "lib" / "server" / "classes.jsa"
         if not base.is_file():  # no HotSpot, or one without the archive of its own classes, on which this one is built
             return None

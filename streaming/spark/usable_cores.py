@@ -34,7 +34,7 @@ def _limit(root: Path, group: PurePosixPath) -> float | None:
 
 
 def _read(file: Path) -> str:
-    """Return a file of the kernel; nothing where it does not exist or may not be read: then nothing is known of limits."""
+    """Return a file of the kernel; nothing if it does not exist or may not be read: then nothing is known of limits."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError:

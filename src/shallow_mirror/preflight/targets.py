@@ -24,8 +24,8 @@ from shallow_mirror.types import TargetPartition
 class TargetPlan:
     """`partition_count` and `replication_factor` as they will be; the latter None if it is the target's default.
 
-    `created_with`: the settings that a new topic would get; None if it exists or is not created. `settings`: what will
-    be in force, as far as it is known.
+    `created_with`: the settings that a new topic would get; None if it exists or is not created. `settings`: those that will
+    be in force, as far as they are known.
     """
 
     topic: str
@@ -108,7 +108,7 @@ class TargetPlans:
         self.findings += [Finding(level, f"target topic {target}", what) for what in whats]
 
     def _is_same_target(self, source: str, target: str, metadata: TopicMetadata | None) -> bool:
-        """Tells where not. True also for what was never mirrored."""
+        """Log differences. True also for a topic that was never mirrored."""
         before = self._mirrored.get(source)
         problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, metadata)
         self._add_finding(Level.STOPS, target, *([] if problem is None else [problem]))

@@ -143,7 +143,7 @@ def _require_modes(target: SchemaRegistry, plan: SchemaPlan, contents: TargetCon
 
 
 def _require_writable(target: SchemaRegistry, plan: SchemaPlan, leftovers: Iterable[UnfinishedImport]) -> None:
-    """Raise ConfigError if what has to change is in a mode that forbids it."""
+    """Raise ConfigError if a subject that has to change is in a mode that forbids it."""
     left = {leftover.subject for leftover in leftovers}
     read_only = [subject for subject in plan.read_only if subject not in left]
     if read_only:

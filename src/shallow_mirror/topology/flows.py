@@ -29,7 +29,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A mirror, archive or restore: `source` and `target` are keys of nodes. `exclude`: also what it leaves out itself."""
+    """A mirror, archive or restore: `source` and `target` are keys of nodes. `exclude`: also the topics that it leaves out
+    itself."""
 
     kind: str
     name: str

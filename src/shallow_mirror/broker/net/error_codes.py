@@ -179,6 +179,5 @@ def refusal(code: int, api: str, *, topic: str = "", key: str = "") -> str:
 
 
 def error_class(code: int) -> ErrorClass:
-    """Return the error class that says who must act on a code. Unlisted codes are definite: better to stop than to repeat an
-    unknown error."""
+    """Return the class of a code. Unlisted codes are definite: better to stop than to repeat an unknown error."""
     return _TABLE[code][1] if code in _TABLE else ErrorClass.DEFINITE
