@@ -102,7 +102,7 @@ def group_times(
 def time_of_cut(table: ArchiveTable, decided: RestoreRanges, until: Cut, now: datetime) -> datetime:
     """Return up to which time positions of groups belong to a cut: its own, or that of its decision.
 
-    If the restore ends with the archive, it is the time of the next decision, or `now`: groups go on reading what was archived.
+    If the restore ends with the archive, it is the time of the next decision, or `now`: groups continue to read archived records.
     """
     if until.time_ms is not None:
         return datetime.fromtimestamp(until.time_ms / 1000, UTC)

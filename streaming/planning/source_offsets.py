@@ -186,7 +186,7 @@ class SourceOffsets:
 
         Partitions of topics without any position begin by `topics.start`; while there is no position at all by the configured
         start, aligned to a batch's base offset; all others at their log start. `is_start`: the mirror starts; while it runs,
-        what appears begins at its log start.
+        new partitions begin at their log start.
         """
         listing = self.log_ends(deadline)
         if not self._config.continues_after_data_loss:

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class ContinuedLogs:
-    """Of one mirror. `start_step` shows what a start does; `deadline`: of one round of requests, over at once at a stop."""
+    """Of one mirror. `start_step` shows the step of a start; `deadline`: of one round of requests, over at once at a stop."""
 
     def __init__(self, config: MirrorConfig, start_step: Callable[[str, str], None], deadline: Callable[[], Deadline]) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class ContinuedLogs:
         self._deadline = deadline
 
     def with_existing(self, rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Return first rows; instead of that of a log that is continued, rows of what the log holds.
+        """Return first rows; instead of that of a log that is continued, rows of its records.
 
         Raises ConfigError with every log that cannot be continued, and as `compare_logs`.
         """
@@ -84,7 +84,7 @@ class ContinuedLogs:
         source: ClusterReader,
         target: ClusterReader,
     ) -> dict[TopicPartition, tuple[DecidedSegment, ...]]:
-        """Return the rows of each log, by target partition. Raises ConfigError if one does not hold what the source has."""
+        """Return the rows of each log, by target partition. Raises ConfigError if one differs from the source."""
         offsets = counted(sum(log.end - log.compared_from for log in logs), "offset")
         self._start_step("comparing logs that are continued", f": {counted(len(logs), 'partition')}, {offsets} on both clusters")
         rows, problems = {}, list[str | None]()

@@ -64,7 +64,7 @@ class FollowedDeletions:
         self._after_s, self._run_epoch, self._now_ms = after_s, run_epoch, now_ms
 
     def follow(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
-        """Record what is missing at the source, and delete what is due. Return a sentence for each missing topic.
+        """Record topics that are missing at the source, and delete those that are due. Return a sentence for each missing topic.
 
         Raises RetriableError, OutcomeUnknownError; nothing more is deleted then.
         """
@@ -97,7 +97,7 @@ class FollowedDeletions:
         return {topic for topic in incarnations if topic.topic in absent}
 
     def _delete(self, topic: TopicIncarnation, source: Cluster, target: Cluster, deadline: Deadline) -> str:
-        """Delete the target topic where nothing speaks against it; return what became of it."""
+        """Delete the target topic if nothing speaks against it; return the outcome."""
         controls = self._controls()
         if topic.topic in controls.not_copied | controls.received:
             return "its target topic is kept: the topic is paused, or a migration has moved it"
@@ -124,7 +124,7 @@ class FollowedDeletions:
     def _foreign(
         self, target: Cluster, name: str, partitions: Iterable[int], positions: Iterable[Position], deadline: Deadline
     ) -> str | None:
-        """Return what is in the log that the mirror did not write, behind what the map names; None: nothing."""
+        """Return the records in the log that the mirror did not write, behind those of the map; None: none."""
         ends: dict[TopicPartition, int] = {TopicPartition(name, partition): 0 for partition in partitions}
         producers: dict[TopicPartition, int | None] = {}
         for at in positions:

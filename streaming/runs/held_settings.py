@@ -39,7 +39,7 @@ class HeldSettings:
         self._lock = threading.Lock()
 
     def hold(self, specs: Mapping[str, TopicSpec]) -> Mapping[str, TopicSpec]:
-        """Return what is created instead of `specs`, by source topic, and record it before.
+        """Return the specifications to create instead of `specs`, by source topic, after recording them.
 
         With preserved offsets a copy is compacted from its beginning: its fillers depend on that. Raises as `DurableTable`,
         ConfigError, RetriableError.
@@ -69,7 +69,7 @@ class HeldSettings:
         return Deadline.after_ms(self._source.config.request_timeout_ms, time.monotonic)
 
     def release(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
-        """Set what the map has passed, as it is at the source now. Return why that failed, by source topic.
+        """Set the settings that the map has passed, as they are at the source now. Return why that failed, by source topic.
 
         Raises as `DurableTable`, RetriableError, and as the offset map.
         """

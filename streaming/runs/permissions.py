@@ -28,7 +28,8 @@ TO_ADD_PARTITIONS = {Operation.ALTER: "CreatePartitions"}
 def unauthorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> Mapping[str, str]:
-    """Return what to grant, by topic: of `mirrored`, and of plain names in `include` that match nothing. Raise RetriableError.
+    """Return the permissions to grant, by topic: of `mirrored`, and of plain names in `include` that match nothing. Raise
+    RetriableError.
 
     A broker does not say whether a topic exists that our user may not describe.
     """
@@ -81,7 +82,7 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
 
 
 def missing_on_topic(permissions: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[str]:
-    """Yield what to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
+    """Yield the permissions to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
 
     A topic may also be created with a permission on the cluster.
     """

@@ -31,7 +31,7 @@ from shallow_mirror.types import (
 
 
 class PreservedRestore:
-    """Of one run. `guard_times`: None until `prepare`, and where no topic is preserved."""
+    """Of one run. `guard_times`: None until `prepare`, and if no topic is preserved."""
 
     def __init__(self, config: RestoreConfig, target: Cluster) -> None:
         self._config = config
@@ -39,7 +39,8 @@ class PreservedRestore:
         self.guard_times: GuardTimes | None = None
 
     def prepare(self, deadline: Deadline) -> None:
-        """Try what preserved offsets need of the target's brokers, once in a run. Raises ConfigError, RetriableError."""
+        """Try the requirements of preserved offsets at the target's brokers, once in a run. Raises ConfigError,
+        RetriableError."""
         if self.guard_times is None and self._config.topics.preserves_offsets:
             require_preserved_offsets(self._target, self._config.mirror, deadline)
             self.guard_times = read_guard_times(self._target, self._config.write.transaction_timeout_ms, deadline)

@@ -53,7 +53,7 @@ class SourceListing:
 
 
 class SourceQuery(ABC, Generic[SourceConfig]):
-    """The query of the owner of a table of decisions. Every attempt makes new objects, but for what is measured."""
+    """The query of the owner of a table of decisions. Every attempt makes new objects, but for measurements."""
 
     copied: ClassVar[str]
     """What happens to records, for messages: "mirrored"."""
@@ -95,7 +95,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
 
     @abstractmethod
     def recover_and_run(self, spark: Any, registration: RegistrationFiles) -> None:
-        """Resolve what the last attempt left open, register what is new, and copy until the query ends."""
+        """Resolve the open decision of the last attempt, register new partitions, and copy until the query ends."""
 
     def positions(self) -> dict[SourcePartition, Position]:
         return self.owner.positions()

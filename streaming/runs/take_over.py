@@ -83,7 +83,7 @@ class KafkaAttempt:
         self.guard = RunGuard(self.target, self.config.mirror, timeout_ms)
 
     def recover(self, deadline: Deadline, choices: actions.Choices = actions.NO_CHOICES) -> None:
-        """Resolve what was decided last, with the guard: a run with a copy of the tables decides no more.
+        """Resolve the last decision, with the guard: a run with a copy of the tables decides no more.
 
         Raises as `txn_performer.recover`.
         """

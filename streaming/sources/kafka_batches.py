@@ -87,8 +87,8 @@ class KafkaBatches(DataSource):  # type: ignore[misc]
 class RowReader:
     """Settings of a task that turns planned ranges into rows.
 
-    With `failures_as_rows` (of a mirror) an error of this package is the last row, and a partition that cannot be read has a row
-    with the offset where its range was left; with `isolates` also one with a definite error.
+    With `failures_as_rows` (of a mirror) an error of this package is the last row, and a partition that cannot be read has a
+    row with the offset at which its range was left; with `isolates` also one with a definite error.
     """
 
     client: ClientConfig

@@ -100,7 +100,7 @@ def session_of_run(
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
 
-    `with_references`: settings whose secrets workers need, except with Spark Connect, where they resolve them. `may_stream`:
+    `with_references`: settings whose secrets workers need, except with Spark Connect, whose workers resolve them. `may_stream`:
     False if the micro-batches come from a loop. `reads`: tables of an archive that the run reads. Raises ConfigError;
     JarFetchError as `session_for_tables`.
     """
@@ -141,7 +141,7 @@ def _require_tables_without_spark(through_spark: Sequence[TableStorage]) -> None
 
 @contextlib.contextmanager
 def warmed_up(spark: Any, *, may_stream: bool) -> Iterator[None]:
-    """Run the first jobs of the session while the driver does what comes before the first slot: they start Python workers.
+    """Run the first jobs of the session while the driver prepares the first slot: they start Python workers.
 
     `may_stream`: also a worker that reads plans, which a loop of the driver does not have.
     """
@@ -186,9 +186,9 @@ def local_session(
 ) -> Any:
     """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only if its jars are given.
 
-    `cores`: tasks at the same time. `archives_classes`: start the JVM with the archive of its classes, and where there is none
-    yet, let it write one when this process ends. `waits_for_archive`: this process then ends after the JVM, for an image or
-    a container that ends with it. `settings`: further ones. Raises ConfigError if the switch of economies has an unknown name.
+    `cores`: tasks at the same time. `archives_classes`: start the JVM with the archive of its classes, and if there is none
+    yet, let it write one when this process ends. `waits_for_archive`: this process then ends after the JVM, for an image or a
+    container that ends with it. `settings`: further ones. Raises ConfigError if the switch of economies has an unknown name.
     """
     check_switches()
     log_file = log_file.resolve()
@@ -293,7 +293,7 @@ def _write_log4j(log_file: Path) -> Path:
 
 
 def check_session(spark: Any) -> None:
-    """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of what only makes it slower."""
+    """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of settings that only make it slower."""
     problems = []
     if lacking := _lacking_abilities():
         problems.append(f"PySpark {spark.version} is too old: it lacks {' and '.join(lacking)}, which PySpark has since 4.0")
@@ -360,7 +360,7 @@ def session_for_tables(
 
 
 def bound_arrow_batches(spark: Any, max_bytes: int) -> None:
-    """Lower the bytes that Spark collects before it passes rows to a task, where payloads are rows. Never raises the setting."""
+    """Lower the bytes that Spark collects before it passes rows to a task, if payloads are rows. Never raises the setting."""
     configured = int(spark.conf.get(ARROW_BATCH_BYTES, str(max_bytes)).removesuffix("b"))
     if configured > max_bytes:
         spark.conf.set(ARROW_BATCH_BYTES, str(max_bytes))
