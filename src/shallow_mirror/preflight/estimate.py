@@ -55,7 +55,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """`measured_bytes` in `measured_s`, and the name of the measurement. `is_bound`: a mirror cannot be faster."""
+    """`measured_bytes` in `measured_s`. `basis`: of the measurement. `is_bound`: a mirror cannot be faster."""
 
     basis: str
     is_bound: bool

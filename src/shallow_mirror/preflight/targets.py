@@ -108,7 +108,7 @@ class TargetPlans:
         self.findings += [Finding(level, f"target topic {target}", what) for what in whats]
 
     def _is_same_target(self, source: str, target: str, metadata: TopicMetadata | None) -> bool:
-        """Log differences. True also for a topic that was never mirrored."""
+        """Add a finding if the mirror wrote to another topic before. True also for a topic that was never mirrored."""
         before = self._mirrored.get(source)
         problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, metadata)
         self._add_finding(Level.STOPS, target, *([] if problem is None else [problem]))
