@@ -46,8 +46,7 @@ class SlotWriter(Protocol):
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Write the batches that the sink takes of one response, and give the fate of batches to the segments once it is
-        known.
+        """Write the batches of one response that the sink takes, and give their fate to the segments once it is known.
 
         That may be later: at most `responses_in_flight` of the slot's job are not recorded yet when it returns, and their
         bytes are used until then. Return copies of the quarantined batches of those that were recorded. If `is_due` becomes

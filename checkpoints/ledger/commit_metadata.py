@@ -180,8 +180,7 @@ class Recorded:
 
 
 def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None:
-    """Return the records of the commit of `version`, and of those below it that its writer had not seen. `commits`: the newest
-    first.
+    """Return the records of the commit of `version`, and of those below it unseen by its writer. `commits`: the newest first.
 
     None when no commit is of that version. Raises OffsetMapConflictError.
     """

@@ -29,8 +29,7 @@ class RowCountCheck:
         self._counted_at = None
 
     def confirm(self, snapshot: TableSnapshot, row_count: int, written: int) -> None:
-        """Take `row_count` as that of `snapshot`. Raises OffsetMapConflictError if it is not the number of rows that mirrors
-        have `written`."""
+        """Take `row_count` as that of `snapshot`. Raises OffsetMapConflictError if mirrors have `written` another number."""
         if row_count != written:
             raise _foreign_rows(self._title, row_count, written, None)
         self._counted_at = snapshot.delta_version

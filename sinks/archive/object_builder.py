@@ -75,8 +75,7 @@ class ObjectBuilder:
         self._position = 0
 
     def add(self, part: ReadPart, first: int, end: int, position: int) -> None:
-        """Add the batches `first` to `end` of a part of a response, copied or written. `position`: from which their row
-        continues.
+        """Add the batches `first` to `end` of a part of a response, copied or written. `position`: where their row continues.
 
         Raises CorruptBatchError for a control batch that holds no control record.
         """

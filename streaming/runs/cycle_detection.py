@@ -125,8 +125,7 @@ class CycleDetector:
             self.refresh_registration(routes)
 
     def _judge(self, rings: Sequence[Ring]) -> None:
-        """Note the consequence of rings for this mirror: the one whose run began last stops, so that one of them does and not
-        all."""
+        """Note the consequence of rings for this mirror: only the one whose run began last stops."""
         back = [ring for ring in rings if ring.topic in self._returned]
         own = [f"{ring.topic} was taken back from a migration: {ring.sentence()}" for ring in back]
         own += [ring.sentence() for ring in rings if ring.other_to_stop is None and ring not in back]

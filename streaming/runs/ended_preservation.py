@@ -175,7 +175,7 @@ class EndedPreservation:
     def _compared_with(
         self, isolation: IsolationLevel, logs: Sequence[_EndedLog]
     ) -> tuple[list[DecidedSegment], dict[_EndedLog, ConfigError]]:
-        """Return the rows of logs with the records that readers of this level see at the source, and an error for each other
+        """Return the rows of logs equal to those that readers of this level see at the source, and an error for each other
         log."""
         rows = list[DecidedSegment]()
         differing = dict[_EndedLog, ConfigError]()

@@ -182,8 +182,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         )
 
     def _log_filling(self, job: KafkaSlotJob, targets: TargetTopics) -> LogFilling | None:
-        """Fill the logs of preserved topics up to the positions. Return the object that does so later; None if no topic is
-        preserved."""
+        """Fill the logs of preserved topics up to the positions. Return it for later calls; None if no topic is preserved."""
         if self.guard_times is None:
             return None
         filling = LogFilling(self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline)

@@ -129,8 +129,7 @@ class NextLineages:
                 )
 
     def _suspects(self, loss: LogTruncatedError, deadline: Deadline) -> dict[SourcePartition, Position]:
-        """Return the partition of the loss, and others whose leader says that their last epoch ends below the offset read of
-        it."""
+        """Return the partition of the loss, and others whose last epoch ends below the offset read of it, by their leader."""
         positions = self._existing(self._owner.positions(), deadline)
         suspects = {source: position for source, position in positions.items() if source.topic_partition == loss.topic_partition}
         read = {

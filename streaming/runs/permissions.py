@@ -28,7 +28,7 @@ TO_ADD_PARTITIONS = {Operation.ALTER: "CreatePartitions"}
 def unauthorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> Mapping[str, str]:
-    """Return the permissions to grant, by topic: of `mirrored`, and of plain names in `include` that match nothing. Raise
+    """Return missing permissions by topic: of `mirrored`, and of plain names in `include` that match nothing. Raises
     RetriableError.
 
     A broker does not say whether a topic exists that our user may not describe.

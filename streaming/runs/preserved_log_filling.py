@@ -178,8 +178,7 @@ class LogFilling:
             raise
 
     def _delete_below_starts(self, filled: _Positions, ends: Mapping[SourcePartition, int], deadline: Deadline) -> None:
-        """Let logs without a record begin at the start of those of the source, or one filler in front of it. Raises
-        RetriableError.
+        """Let logs without a record begin with those of the source, or one filler in front of them. Raises RetriableError.
 
         Brokers refuse it for compacted topics: compaction removes the fillers.
         """

@@ -39,8 +39,7 @@ class PreservedRestore:
         self.guard_times: GuardTimes | None = None
 
     def prepare(self, deadline: Deadline) -> None:
-        """Try the requirements of preserved offsets at the target's brokers, once in a run. Raises ConfigError,
-        RetriableError."""
+        """Test the target's brokers for preserved offsets, once in a run. Raises ConfigError, RetriableError."""
         if self.guard_times is None and self._config.topics.preserves_offsets:
             require_preserved_offsets(self._target, self._config.mirror, deadline)
             self.guard_times = read_guard_times(self._target, self._config.write.transaction_timeout_ms, deadline)

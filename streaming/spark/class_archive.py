@@ -148,7 +148,6 @@ def jvm_options_text(options: Iterable[str]) -> str:
 
 
 def _state(file: Path) -> tuple[str, int, int]:
-    """Return the properties of the file that copies keep: layers of container images have times of whole seconds, as Java
-    compares."""
+    """Return properties of the file that its copies keep: container images have times of whole seconds, as Java compares."""
     status = file.stat()
     return file.name, status.st_size, int(status.st_mtime)

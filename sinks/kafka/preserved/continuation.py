@@ -111,8 +111,7 @@ def continued_rows(
 
 
 def _ranges(log: ExistingLog, holes: Sequence[OffsetRange]) -> Iterator[tuple[int, int, SegmentKind]]:
-    """Yield the ranges of [log.start, log.end). Offsets below the source's start are a range of their own: they were not
-    compared."""
+    """Yield the ranges of [log.start, log.end). Offsets below the source's start are a range of their own, not compared."""
     at = log.start
     cuts = [OffsetRange(log.compared_from, log.compared_from), *holes]
     for hole in cuts:

@@ -21,8 +21,7 @@ _REFUSED_SHOWN = 3
 
 
 class AccessCopy(ABC, Generic[R]):
-    """The copy of the source's ACLs, or of its quotas, as far as the target needs them; the command and the running mirror use
-    the same.
+    """The copy of the source's ACLs, or of its quotas, that the target needs. The command and the running mirror share it.
 
     Raises ConfigError if a cluster has no authorizer, or a permission or an entry of `acls.principals` is missing, and
     RetriableError if a cluster does not answer: the same call continues.

@@ -39,8 +39,7 @@ class AccessPlan(Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPass:
-    """One pass. `lacking`: entries that the target still lacks at its end. `problem`: why the pass failed, or what the target
-    refused.
+    """One pass. `lacking`: entries that the target still lacks at its end. `problem`: of the pass, or refusals of the target.
 
     `is_compared`: false if the pass failed before it had read both clusters, or while it changed the target. `not_copied`:
     entries of the source that are not copied, or only in part.

@@ -116,8 +116,7 @@ def _gone_target(positions: Mapping[SourcePartition, Position], target: Cluster,
 
 
 def _reason(config: MirrorConfig, topic: TopicIncarnation, now_at_source: str | None, gone_target: str | None) -> str | None:
-    """Return the cluster that the topic is gone from; None if it is not. `now_at_source`: None: there; "": deleted; else the
-    new id."""
+    """Return the cluster that the topic is gone from, or None. `now_at_source`: None: there; "": deleted; else the new id."""
     reasons = []
     if now_at_source is not None:
         what = f"was deleted and created again (id {now_at_source})" if now_at_source else "was deleted"

@@ -15,8 +15,7 @@ LEAST_MEASURED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSample:
-    """[position, end) is the backlog, [position, reached) was read; `reached` lies behind the position's own batch at least,
-    if anything was read."""
+    """[position, end) is the backlog, [position, reached) was read: nothing, or at least the position's own batch."""
 
     position: int
     end: int

@@ -75,8 +75,7 @@ class ClusterReader:
         return self._cluster_id
 
     def load_metadata(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Read metadata and log ends of all partitions at once, as of now. Topics that do not exist, or are refused, are left
-        out."""
+        """Read metadata and log ends of all partitions at once, as of now. Missing and refused topics are left out."""
         topic_partitions = set(topic_partitions)
         self._topics = self._describe_topics(sorted({topic_partition.topic for topic_partition in topic_partitions}))
         existing = [

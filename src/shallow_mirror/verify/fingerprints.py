@@ -130,8 +130,7 @@ def damaged_item(offset: int, end: int, size_bytes: int = 0) -> Items:
 
 
 def record_content(record: Record) -> bytes:
-    """Timestamp, checksums of key and value (they tell which part differs), and a digest of all three parts with their
-    lengths."""
+    """Timestamp, checksums of key and value (they show which differs), and a digest of all three parts with their lengths."""
     key, value = record.key, record.value
     parts: list[bytes | memoryview] = [_LENGTHS.pack(_length(key), _length(value)), key or b"", value or b""]
     for name, content in record.headers:

@@ -100,8 +100,7 @@ class MapRows:
         return int(max(self.start[row], position) + self.shift[row])
 
     def locate_source(self, items: Items) -> Bools:
-        """Fill in `row` and `partner`. True: only its records can tell, because it was rebuilt, or is not inside of one data
-        row."""
+        """Fill in `row` and `partner`. True: only its records can tell (rebuilt, or not inside of one data row)."""
         if not len(self):
             return np.zeros(len(items), np.bool_)
         begin = np.maximum(items["offset"], self.start[0])

@@ -148,8 +148,7 @@ class MirrorVerifier:
     def _await_decisions(self) -> None:
         """Wait until the map has passed the target's log ends of preserved offsets: readers see records before a decision.
 
-        The round of a running mirror ends in time. Records that no row names then were written by others, or by a mirror that
-        was killed.
+        The round of a running mirror ends in time. Records without a row then are of other producers, or of a killed mirror.
         """
         give_up_at = self._clock() + DECIDED_WITHIN_S
         while self._has_undecided() and self._clock() < give_up_at:

@@ -33,8 +33,7 @@ PAIR_COLUMNS = [*_PLACE, *COLUMNS, "transactional_id", "target_producer_id", "ta
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionPair:
-    """`rows` are those of the source topic as it is now; none if it is gone. `gone_offsets`: copied from incarnations that are
-    gone.
+    """`rows` are those of the source topic as it is now; none if it is gone. `gone_offsets`: copied from former ones.
 
     `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches
     that were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was.

@@ -147,7 +147,7 @@ class PartitionReader:
     def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
         """Yield every batch whose base offset lies in `wanted`; with `is_first` also one that reaches into it.
 
-        Records that retention has deleted, or deletes meanwhile, are skipped: `log_start` rises. Raises RetriableError,
+        Deleted records are skipped, also those that retention deletes meanwhile: `log_start` rises. Raises RetriableError,
         ConfigError.
         """
         end = min(wanted.end, self.log.log_end)
@@ -209,8 +209,7 @@ class PartitionReader:
         return Chunk(index, part.records, admission, chosen, damaged_batches(self.log, index, part.records, admission))
 
     def _skip_behind(self, chunk: Chunk, position: int, end: int) -> Skipped | None:
-        """Return the range to skip behind a response whose last batch is damaged, so that its end, the reader's position, is
-        unknown."""
+        """Return the range to skip behind a response whose last batch is damaged: its end, the reader's position, is unknown."""
         last = len(chunk.index) - 1
         if not chunk.is_damaged[last] or has_an_end(chunk.index.headers[last]):
             return None

@@ -172,8 +172,7 @@ class _RangeVerifier:
         return self._rows.locate_target(items) | self._readers.is_deep
 
     def _without_uncopied(self, items: Items) -> Items:
-        """Drop the items below the first position of the mirror, quarantined ones, and those that a cut of the source leaves
-        out."""
+        """Drop items below the first position of the mirror, quarantined ones, and those that a cut of the source leaves out."""
         source = self._readers.source
         items = items[items["offset"] < source.records_until]
         if source.data_rows is not None:

@@ -72,8 +72,7 @@ def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Pe
 
 
 def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
-    """Return the permissions to grant so that `name` can be a transactional id and a group. Raises RetriableError,
-    BrokerTooOldError.
+    """Return the missing permissions for `name` as transactional id and group. Raises RetriableError, BrokerTooOldError.
 
     Any broker is asked, with requests that no coordinator accepts: EndTxn of an impossible producer id, and Heartbeat of an
     unknown member. Brokers check the ACL before anything else, so nothing is created, and it does not matter which broker

@@ -75,8 +75,7 @@ def abort_hanging(
     *,
     named: ProducersOfMap | None = None,
 ) -> None:
-    """Abort transactions that are still open at `topic_partitions` under the transactional ids of `fenced`, fresh from
-    InitProducerId.
+    """Abort open transactions at `topic_partitions` under the transactional ids of `fenced`, fresh from InitProducerId.
 
     InitProducerId succeeds when nothing of an id is open for the coordinator: a transaction open in a log hangs, under the
     producer ids of now and, with `named`, under earlier ones. Topic-partitions that the target does not have are left out.

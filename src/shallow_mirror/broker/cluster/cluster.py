@@ -209,8 +209,7 @@ class Cluster:
     def known(
         self, metadata: ClusterMetadata, transactional_ids: Iterable[str], speeds: PathSpeeds, *, is_new: bool
     ) -> KnownCluster:
-        """Return the knowledge that tasks need not ask for: `metadata`, and the coordinators of these ids as far as this
-        process knows them.
+        """Return knowledge for tasks: `metadata`, and the coordinators of these ids as far as this process knows them.
 
         `speeds`: of the paths from other tasks.
         """

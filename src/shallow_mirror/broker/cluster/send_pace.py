@@ -94,8 +94,7 @@ class SendPace:
         return int(max(FIRST_BYTES, min(most_bytes, self.bytes_per_s() * REQUEST_S)))
 
     def most_in_flight(self) -> float:
-        """Return how many bytes may be in flight together: those that are acknowledged before `until`, at the speed seen so
-        far."""
+        """Return how many bytes may be in flight together, to be acknowledged before `until` at the speed seen so far."""
         if self._until.is_over():
             return 0
         if not self.has_answered:

@@ -223,8 +223,7 @@ class LeaderPipeline:
         self._leader.stamped.update(request.topic_partitions[i] for i in appended.stamped)
 
     def _acknowledge_partitions(self, request: PackedRequest, submission: Submission, frame: memoryview) -> None:
-        """Note the acknowledgements of a response with errors or messages. Raises the error of the first partition that has
-        one."""
+        """Note the acknowledgements of a response with errors or messages. Raises the first error."""
         try:
             response = parse_produce_response(frame)
         except WireError as error:

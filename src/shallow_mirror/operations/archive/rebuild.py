@@ -228,8 +228,7 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
 
 
 def _write_topics(storage: TableStorage, seen_topics: Sequence[SeenTopics], choice: Choice, rebuilt: Rebuilt) -> None:
-    """Write the captured descriptions of topics. Decisions are counted again, so times say in front of which one each was
-    seen."""
+    """Write the captured descriptions of topics. Decisions are counted anew, so times say before which one each was seen."""
     decided_at_ms = _decided_at_ms(choice)
     topics = ArchivedTopics.of(storage)
     described: set[str] = set()

@@ -298,8 +298,7 @@ class _Rules:
         )
 
     def _is_continued(self, attempt: _Try, *, everywhere: bool) -> bool:
-        """Return whether a later decision begins exactly at the end of this try, in some or all partitions that have a later
-        one."""
+        """Return whether a later decision begins exactly at the end of this try, in some or all partitions with a later one."""
         continues = []
         for partition, (start, end) in attempt.spans().items():
             later = [self._begins.get(partition), self._proven.next_begin(partition, start)]
