@@ -107,10 +107,6 @@ class ArchiveTable:
         """Return the substitute for the id of a target cluster."""
         return self._snapshot.properties.get(PROPERTY_TARGET_CLUSTER_ID, "")
 
-    def require_source(self, cluster_id: str) -> None:
-        """Raise ConfigError unless the archive is of this cluster."""
-        check_table(self._snapshot, {PROPERTY_SOURCE_CLUSTER_ID: cluster_id}, ARCHIVE_LAYOUT)
-
     def recorded(self) -> Recorded | None:
         """Return the records of the newest commit; None before the first take-over."""
         return self._recorded

@@ -120,7 +120,8 @@ def claim(
             # What this run may use the next start has to fence, also if this run dies before it decides anything.
             highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),
         )
-        failure = try_commit(functools.partial(_append_claim, writer, layout, before, claimed))
+        empty = layout.schema.empty_table()
+        failure = try_commit(functools.partial(writer.append, before, empty, claimed.version, claimed.metadata()))
         after = read_back(writer, failure, before, layout.title)
         latest = read_recorded(after, layout.title)
         if latest is not None and latest.run.run_id == run.run_id:
@@ -131,7 +132,3 @@ def claim(
         if after.delta_version == before.delta_version:
             raise OutcomeUnknownError(f"taking over {layout.title}: {failure}") from failure
     raise OffsetMapConflictError(f"could not take over {layout.title} in {ATTEMPTS} attempts: other writers keep committing")
-
-
-def _append_claim(writer: TableWriter, layout: TableLayout, before: TableSnapshot, claimed: Recorded) -> None:
-    writer.append(before, layout.schema.empty_table(), claimed.version, claimed.metadata())

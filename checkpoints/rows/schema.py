@@ -124,15 +124,12 @@ def _row(row: DecidedSegment, run_epoch: int, micro_batch: int, decided_at_ms: i
     txn, segment = row.txn, row.segment
     columns: list[Any] = [*_values_of(segment)]
     if txn is None:
-        columns += (None, row.shared_producer_id, _shared_epoch(row))
+        shared_epoch = None if row.shared_producer_id is None or row.is_continued else 0
+        columns += (None, row.shared_producer_id, shared_epoch)
     else:
         columns += (txn.transactional_id, txn.producer_id, txn.producer_epoch)
     columns += (run_epoch, micro_batch, decided_at_ms)
     return OffsetMapRow(*columns)
-
-
-def _shared_epoch(row: DecidedSegment) -> int | None:
-    return None if row.shared_producer_id is None or row.is_continued else 0
 
 
 def row_to_segment(values: Mapping[str, Any]) -> DecidedSegment:

@@ -88,7 +88,9 @@ class Translator:
             if released.exact:
                 return replace(released, kind=SegmentKind.RELEASED)
         if len(self._starts) == 0:
-            return _no_translation(self._kind_of(offset))
+            return Translation(
+                kind=self._kind_of(offset), exact=False, beyond=True, target_topic=None, target_partition=None, target_offset=None
+            )
         at = int(np.searchsorted(self._starts, offset, side="right")) - 1
         if at >= 0 and offset < self._ends[at]:
             return self._translation(at, offset - int(self._starts[at]), kind=SegmentKind.DATA, exact=True)
@@ -113,10 +115,6 @@ class Translator:
     def _kind_of(self, offset: int) -> SegmentKind | None:
         at = int(np.searchsorted(self._other_starts, offset, side="right")) - 1
         return self._others[at][2] if at >= 0 and offset < self._others[at][1] else None
-
-
-def _no_translation(kind: SegmentKind | None) -> Translation:
-    return Translation(kind=kind, exact=False, beyond=True, target_topic=None, target_partition=None, target_offset=None)
 
 
 def _has_kind(rows: pa.Table, *kinds: SegmentKind) -> NDArray[np.bool_]:

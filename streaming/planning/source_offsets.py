@@ -140,7 +140,8 @@ class SourceOffsets:
 
         All topics are listed once in `discovery_s`; in between only those that were included so far if that is cheaper.
         """
-        names = self._names_to_request()
+        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._config.discovery_s
+        names = None if is_due else self._requested
         listed = self._cluster.metadata(names, deadline)
         if names is None:
             self._discovered_at = self._clock()
@@ -167,10 +168,6 @@ class SourceOffsets:
             if definite and not self._config.isolates:
                 raise definite[0]
         return LogEnds(ends=ends, topic_ids=partitions.topic_ids, unanswered=unanswered, leaderless=partitions.leaderless)
-
-    def _names_to_request(self) -> tuple[str, ...] | None:
-        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._config.discovery_s
-        return None if is_due else self._requested
 
     def _request_by_name(self, included: Iterable[str], count: int) -> None:
         """Choose the names for the next listings. `count`: topics of the cluster."""

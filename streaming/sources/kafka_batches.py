@@ -155,7 +155,11 @@ class _RangeReading:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield rows while anything arrives: only a source that is silent for long ends it. Raises as `RowReader.read`."""
-        while pending := [partition for partition, rows in self._rows.items() if self._is_pending(partition, rows.position)]:
+        while pending := [
+            partition
+            for partition, rows in self._rows.items()
+            if partition not in self._left and rows.position < self._planned[partition].end
+        ]:
             has_moved = False
             try:
                 for arrow_batch in self._rows_of(pending):
@@ -177,9 +181,6 @@ class _RangeReading:
                 if not self._settings.isolates:
                     raise
                 yield from self._leave([partition for partition in pending if partition.topic in error.topics], error)
-
-    def _is_pending(self, partition: TopicPartition, position: int) -> bool:
-        return partition not in self._left and position < self._planned[partition].end
 
     def _is_isolated(self, error: BatchRefusedError | CorruptBatchError | DataLossError) -> bool:
         settings = self._settings

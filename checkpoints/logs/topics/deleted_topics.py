@@ -30,7 +30,7 @@ class DeletedTopicRow:
     seen_at_ms: TimeMs
 
 
-ARCHIVE_DELETED_TOPICS = DELETED_TOPICS = row_codec(DeletedTopicRow)
+DELETED_TOPICS = row_codec(DeletedTopicRow)
 
 
 class DeletedTopicsTable:

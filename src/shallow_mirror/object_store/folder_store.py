@@ -234,12 +234,9 @@ class _FileWriter(ObjectWriter):
             _set_direct(descriptor, is_direct=False)
             self._write_through_cache(descriptor, held[done:])
         if refusal is not None:
-            self._use_page_cache(refusal)
-
-    def _use_page_cache(self, refusal: OSError) -> None:
-        """Write through the page cache from here on; so do later writers of this process."""
-        self._give_buffer_back()
-        _note_refusal(self._folder, refusal)
+            # Through the page cache from here on; so do later writers of this process.
+            self._give_buffer_back()
+            _note_refusal(self._folder, refusal)
 
     def _write_through_cache(self, descriptor: int, view: memoryview) -> None:
         while view:

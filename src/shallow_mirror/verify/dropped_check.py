@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from shallow_mirror.types import SegmentKind
@@ -67,14 +65,11 @@ class DroppedCheck:
         is_emptied = shown is None or shown is SegmentKind.GAP
         if is_emptied and is_compacted:
             return
-        for row, first, last in self._parts(start, end):
+        for row in self._rows.rows_between(start, end):
+            first, last = max(start, int(self._rows.start[row])), min(end, int(self._rows.end[row]))
             kind = int(self._rows.kind[row])
             what = NO_BATCH if shown is None else _SHOWN[shown]
             if kind == DATA:
                 self.absences.append(Absence(first, last, what))
             elif kind in _MUST_BE and KINDS[kind] is not shown and shown is not SegmentKind.GAP:
                 self.contradictions.append((first, last, f"the map says {KINDS[kind].value}, the source shows {what}"))
-
-    def _parts(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        for row in self._rows.rows_between(start, end):
-            yield row, max(start, int(self._rows.start[row])), min(end, int(self._rows.end[row]))

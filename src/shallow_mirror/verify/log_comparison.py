@@ -9,7 +9,7 @@ import numpy as np
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, OffsetRange, TopicPartition
 from shallow_mirror.verify.clusters import ClusterReader
 from shallow_mirror.verify.differences import Difference
-from shallow_mirror.verify.map_index import DATA, Longs, MapRows, RangePair
+from shallow_mirror.verify.map_index import DATA, MapRows, RangePair
 from shallow_mirror.verify.range_verifier import OnPosition, PartitionReaders, verify_range
 
 
@@ -61,7 +61,8 @@ def compare_logs(
             source_reopened=source_reopened,
             target_reopened=target_reopened,
             rows=rows,
-            elsewhere=_below(start),
+            # Of the target's offsets below the start the source has nothing any more.
+            elsewhere=(np.array([0], np.int64), np.array([start], np.int64)),
             is_deep=False,
             is_by_offset=True,
         ),
@@ -84,11 +85,6 @@ def _one_row(start: int, end: int) -> MapRows:
     size_bytes = int((end - start) * UNKNOWN_BYTES_PER_OFFSET)
     starts, ends, kinds, sizes = (np.array([value], np.int64) for value in (start, end, DATA, size_bytes))
     return MapRows(starts, ends, kinds, starts, np.zeros(1, np.bool_), sizes)
-
-
-def _below(start: int) -> tuple[Longs, Longs]:
-    """Return the target's offsets of which the source has nothing any more, as ranges [starts, ends)."""
-    return np.array([0], np.int64), np.array([start], np.int64)
 
 
 def _joined(holes: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:

@@ -122,7 +122,7 @@ class MirrorVerifier:
 
         The target's log ends are read before the map: so the map has rows for all that they cover, or has them soon.
         """
-        self._check_clusters()
+        self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
         targets = _topic_partitions(self._map.positions(), topics, "target")
         self._target.load_metadata(targets)
         self._target_ends = {
@@ -163,9 +163,6 @@ class MirrorVerifier:
                 offsets[name] = max(offsets.get(name, 0), position.offset)
         return any(self._target_ends.get(name, 0) > offset for name, offset in offsets.items())
 
-    def _check_clusters(self) -> None:
-        self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
-
     def _begin(self, tables: BestEffortTables, topics: Sequence[str] | None, from_start: bool) -> tuple[VerifyIdentity, bool]:
         """Return who verifies, and whether an interrupted verification is continued."""
         fields: dict[str, Any] = {"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep}
@@ -203,7 +200,10 @@ class MirrorVerifier:
         self._partition_count += 1
         self._preserved_partition_count += pair.is_preserved
         self._filler_count += pair.filler_count
-        self._report_map_problems(pair)
+        self._tally.add_differences(
+            _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
+            for problem in pair.problems
+        )
         if pair.gone_offsets:
             self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += pair.gone_offsets
         self._check_quarantine(pair)
@@ -275,12 +275,6 @@ class MirrorVerifier:
             where = {"source_start": int(pair.rows.start[copied][0]), "source_end": int(pair.rows.end[copied][-1])}
             reason = "the target topic that the map names was deleted, or created again without what was copied to it"
             self._tally.add_differences([_difference(pair, DifferenceKind.MISSING, reason, **where)])
-
-    def _report_map_problems(self, pair: PartitionPair) -> None:
-        self._tally.add_differences(
-            _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
-            for problem in pair.problems
-        )
 
     def _report(self, identity: VerifyIdentity, names: Sequence[str], *, continues: bool) -> VerifyReport:
         tally = self._tally

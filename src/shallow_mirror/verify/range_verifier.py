@@ -94,7 +94,10 @@ class _RangeVerifier:
 
     def run(self) -> RangeResult:
         before = self._readers.source.read_bytes, self._readers.target.read_bytes
-        self._read_both()
+        source_at, target_at = self._rows.image(self._range_pair.source.start), self._range_pair.target.start
+        self._match_both_sides(
+            self._matcher, self._source_pieces(), self._target_pieces(), source_at, target_at, self._open_and_classify
+        )
         self._check_dropped()
         self._report_wrong_headers()
         self._count_deleted()
@@ -110,12 +113,6 @@ class _RangeVerifier:
             differences=tuple(merged(self._differences)),
             unchecked=+self._unchecked,
             holes=tuple(OffsetRange(absence.start, absence.end) for absence in self._dropped_check.absences),
-        )
-
-    def _read_both(self) -> None:
-        source_at, target_at = self._rows.image(self._range_pair.source.start), self._range_pair.target.start
-        self._match_both_sides(
-            self._matcher, self._source_pieces(), self._target_pieces(), source_at, target_at, self._open_and_classify
         )
 
     def _match_both_sides(

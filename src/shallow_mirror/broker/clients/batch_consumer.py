@@ -38,7 +38,7 @@ from shallow_mirror.broker.net.transport import first_readable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, ConfigError, MirrorError, RetriableError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, index_batches
+from shallow_mirror.wire.batches import Admission, Verdict, admit, index_batches
 from shallow_mirror.wire.protocol import FetchedPartition, FetchPartition
 
 MAX_WAIT_MS = 500
@@ -316,17 +316,14 @@ class BatchConsumer:
             first = admission.refusals[0]
             end = first.index
             self._failure = BatchRefusedError(topic_partition, first.base_offset, first.rule, first.remedy)
-        self._positions[topic_partition] = _position_after(index, end, position)
+        behind = int(index.last_offset[:end].max(initial=position - 1)) + 1
+        self._positions[topic_partition] = max(position, behind)
         return FetchedPart(topic_partition, index, fetched.records, self._handed_out(admission, end))
 
     def _handed_out(self, admission: Admission, end: int) -> npt.NDArray[np.int64]:
         if self._isolation is IsolationLevel.READ_COMMITTED:
             return np.flatnonzero(np.isin(admission.verdicts[:end], _VISIBLE))
         return np.flatnonzero(admission.verdicts[:end] != Verdict.DROP_BELOW)
-
-
-def _position_after(index: BatchIndex, end: int, position: int) -> int:
-    return max(position, int(index.last_offset[:end].max(initial=position - 1)) + 1)
 
 
 def _raise_for_offsets(offsets: Mapping[TopicPartition, object]) -> None:

@@ -175,7 +175,9 @@ class ProducePipeline:
                 # A connection that was idle may have been closed by the broker: that shows when it is asked for again.
                 pipeline = self._pipelines[node_id] = self._pipeline(node_id)
             pace = self._paces.get(node_id)
-            requests = pack(leader_queues, _whole_requests if pace is None else partial(pace.request_bytes, REQUEST_BYTES))
+            requests = pack(
+                leader_queues, (lambda: REQUEST_BYTES) if pace is None else partial(pace.request_bytes, REQUEST_BYTES)
+            )
             pipeline.begin(submission, requests)
             pipelines.append(pipeline)
         return pipelines
@@ -203,7 +205,3 @@ class ProducePipeline:
         if node_id not in self._paces:
             self._paces[node_id] = SendPace(self._until, self._deadline, window.bytes_per_s())
         return PacedLeaderPipeline(leader, self._paces[node_id])
-
-
-def _whole_requests() -> int:
-    return REQUEST_BYTES

@@ -86,7 +86,8 @@ def place(
     builder = QueueBuilder(fillers, producer, log_end)
     part = _PlacedPart(index, admission, log_end, builder, rebuilt)
     part.add_all(position)
-    builder.fill_up_to(admission.next_position, _last_time(index))
+    last_time_ms = int(index.headers["max_timestamp"][-1]) if len(index) else _NO_TIME_MS
+    builder.fill_up_to(admission.next_position, last_time_ms)
     queue, stamped = builder.build(records, index, part.raw_above_log_end())
     return Placement(queue, stamped, builder.log_end, part.rewritten, part.base_offsets, part.fetched)
 
@@ -164,7 +165,3 @@ def _in_place(offsets: Longs, base_offsets: list[int]) -> Rewritten:
     parts = [SentPart(len(base_offsets) + k, 0, count) for k, count in enumerate(counts)]
     base_offsets += offsets[firsts].tolist()
     return Rewritten(offsets, parts)
-
-
-def _last_time(index: BatchIndex) -> int:
-    return int(index.headers["max_timestamp"][-1]) if len(index) else _NO_TIME_MS
