@@ -114,20 +114,20 @@ RunSlots = Callable[[int], tuple[SlotResult, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
-    """Input of the slots of one round, for any sink.
-
-    `positions`: source offsets from which to read. `epoch_ends`: up to where each source partition's last leader epoch was read.
-    `time_left_ms`: of a task, from its own start. `left_out`: by earlier rounds of the micro-batch. `is_one_wave`: the
-    tasks of the last round all ran at once, so that one that takes longer delays no other.
-    """
+    """Input of the slots of one round, for any sink."""
 
     decision: int
     positions: Mapping[SourcePartition, int]
+    """Source offsets from which to read."""
     epoch_ends: Mapping[SourcePartition, EpochEnd]
+    """Offsets up to which each source partition's last leader epoch was read."""
     time_left_ms: float
+    """Of a task, from its own start."""
     commit_interval_ms: float
     left_out: frozenset[SourcePartition]
+    """By earlier rounds of the micro-batch."""
     is_one_wave: bool = False
+    """The tasks of the last round all ran at once, so that one that takes longer delays no other."""
 
 
 class Sink(Protocol):

@@ -68,27 +68,27 @@ UNKNOWN_RUN = RunIdentity(run_id="", host="", pid=0, started_at_ms=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The records of the newest commit. Counters never fall, not even by a removal.
-
-    `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
-    `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
-    `pending_txns`: transactions whose commit is durable, and whose markers some target partition has not taken yet.
-    `decided_version`: of the newest decision. A take-over does not raise it: tables that were put back stay older than the
-    receipts on the target, however often a run begins with them. `decided_run_id`: of the run that made it; empty if an
-    earlier release did not record it. Runs with copies of the tables of one time number their decisions alike.
-    """
+    """The records of the newest commit. Counters never fall, not even by a removal."""
 
     version: int
     run: RunIdentity
     highest_slot: int = -1
     micro_batch: int = 0
     unsettled_micro_batch: int | None = None
+    """The decision whose rows may still be removed. None if there is none."""
     decided_at_ms: int = 0
     compacted_micro_batch: int = 0
+    """The last decision before the last compaction."""
     row_count: int = 0
+    """Rows of the map."""
     pending_txns: tuple[SlotTxn, ...] = ()
+    """Transactions whose commit is durable, and whose markers some target partition has not taken yet."""
     decided_version: int = 0
+    """Of the newest decision. A take-over does not raise it: tables that were put back stay older than the receipts on the
+    target, however often a run begins with them."""
     decided_run_id: str = ""
+    """Of the run that made it; empty if an earlier release did not record it. Runs with copies of the tables of one time
+    number their decisions alike."""
 
     @property
     def run_epoch(self) -> int:

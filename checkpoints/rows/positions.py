@@ -29,25 +29,25 @@ _GATHERED_ROWS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Everything below `offset` is accounted for.
-
-    `epoch_end`: how far the source log was read of the last leader epoch that a batch had. `max_timestamp_ms` is that of the
-    last batch that has one. None if there was none. All records copied so far lie below `target_end` on the target. `lineage`:
-    of an archive, the one that is captured. `shared_producer_id`: of a partition with preserved offsets, the producer id of
-    all that is written to its target; None if the last records were written in a transaction, or nothing was. `origin`: the
-    target's offset at which its first batch belongs, behind the records from before the mirror. `start`: begin of its first
-    row, in an archive of that of its lineage.
-    """
+    """The state of a partition: everything of the source below `offset` is accounted for."""
 
     offset: int
     target: TargetPartition
     epoch_end: EpochEnd | None = None
+    """How far the source log was read of the last leader epoch that a batch had. None if there was none."""
     max_timestamp_ms: int | None = None
+    """Of the last batch that has one. None if there was none."""
     target_end: int = 0
+    """All records copied so far lie below it on the target."""
     lineage: int = 0
+    """Of an archive, the one that is captured."""
     shared_producer_id: int | None = None
+    """Of a partition with preserved offsets, the producer id of all that is written to its target. None if the last records
+    were written in a transaction, or nothing was."""
     origin: int = 0
+    """The target's offset at which its first batch belongs, behind the records from before the mirror."""
     start: int = 0
+    """Begin of its first row, in an archive of that of its lineage."""
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:

@@ -53,23 +53,24 @@ data; `SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """Result of one round.
-
-    Durations in ms by step name; `retried`: slots that started again, with the cause; `early_ends`: of the slots that the commit
-    interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`: logs of the source that
-    were cut below the position, behind which the mirror continued. `steady`: of all slots.
-    """
+    """Result of one round."""
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
     fetched_bytes: int
     duration_ms: Mapping[str, float]
+    """By step name."""
     quarantined: tuple[QuarantinedBatch, ...] = ()
     retried: tuple[tuple[int, RetriableError], ...] = ()
+    """Slots that started again, with the cause."""
     stamped_topics: frozenset[str] = frozenset()
+    """Target topics whose broker gave batches its own time."""
     early_ends: tuple[EarlyEnd, ...] = ()
+    """Of the slots that the commit interval ended."""
     truncated: tuple[LogTruncatedError, ...] = ()
+    """Logs of the source that were cut below the position, behind which the mirror continued."""
     steady: SteadyCopying | None = None
+    """Of all slots."""
 
 
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]

@@ -30,7 +30,8 @@ class DeletedTopicRow:
     seen_at_ms: TimeMs
 
 
-DELETED_TOPICS = row_codec(DeletedTopicRow)
+# Two tables of one schema: the reference of tables has a section for each of these names.
+ARCHIVE_DELETED_TOPICS = DELETED_TOPICS = row_codec(DeletedTopicRow)
 
 
 class DeletedTopicsTable:

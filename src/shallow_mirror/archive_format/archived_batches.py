@@ -43,22 +43,21 @@ class AbortedTxn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatches:
-    """The part of an object that belongs to one archived segment.
-
-    `object_name` is relative to the archive's folder of objects, separated by `/`. `crc32c` is that of the row's bytes in the
-    order of `index`, `run_crc32c` that of each run; None in rows of format 1.0, which had none. `min_timestamp_ms` is the
-    least base timestamp, a bound: records of a batch may be older. `retention_class` is the topic pattern of the archive file,
-    "" if none matches.
-    """
+    """The part of an object that belongs to one archived segment."""
 
     object_name: str
+    """Relative to the archive's folder of objects, separated by `/`."""
     index: tuple[IndexEntry, ...]
     leader_epochs: tuple[LeaderEpochStart, ...]
     aborted: tuple[AbortedTxn, ...]
     crc32c: int
+    """Of the row's bytes in the order of `index`."""
     min_timestamp_ms: int | None
+    """The least base timestamp, a bound: records of a batch may be older."""
     retention_class: str = ""
+    """The topic pattern of the archive file, "" if none matches."""
     run_crc32c: tuple[int, ...] | None = None
+    """Of the bytes of each run. None in rows of format 1.0, which had none."""
 
 
 @dataclass(frozen=True, slots=True)

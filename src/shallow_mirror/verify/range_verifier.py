@@ -31,21 +31,23 @@ lies further away than that is reported as missing here and extra there."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeResult:
-    """`record_count` and `batch_count` (whole batches) are equal, `opened_batch_count` were compared by records.
-
-    `unchecked` counts source offsets. Differences are in order of offsets. `holes`: source offsets in data rows at which the
-    source shows no record.
-    """
+    """Result of the comparison of one range."""
 
     range_pair: RangePair
     batch_count: int
+    """Whole batches that are equal."""
     record_count: int
+    """Records that are equal."""
     opened_batch_count: int
+    """Batches that were compared by records."""
     source_bytes: int
     target_bytes: int
     differences: tuple[Difference, ...]
+    """In order of offsets."""
     unchecked: Counter[Unchecked]
+    """Source offsets."""
     holes: tuple[OffsetRange, ...] = ()
+    """Source offsets in data rows at which the source shows no record."""
 
 
 @dataclass(frozen=True, slots=True)

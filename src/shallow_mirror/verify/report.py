@@ -26,32 +26,34 @@ _COUNTS = ("batch_count", "opened_batch_count", "record_count", "source_bytes", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """`batch_count` whole batches and `opened_batch_count` batches that had to be opened hold the same on both sides, unless
-    a difference says otherwise; `record_count` records of them are equal. A difference is a range of offsets.
-
-    `preserved_partition_count`: partitions whose records keep their offsets; fillers took `filler_count` offsets of them.
-
-    `unchecked` counts source offsets that cannot be checked any more. `source_bytes` and `target_bytes` were read;
-    `seconds` are of this run alone, and `continues` says that it continued an interrupted one.
-    """
+    """Result of a verification. A difference is a range of offsets."""
 
     mirror: str
     audit_id: str
     topics: tuple[str, ...]
     is_deep: bool
     continues: bool
+    """It continued an interrupted verification."""
     seconds: float
+    """Of this run alone."""
     partition_count: int
     batch_count: int
+    """Whole batches that are the same on both sides, unless a difference says otherwise."""
     opened_batch_count: int
+    """Batches that had to be opened and hold the same records, unless a difference says otherwise."""
     record_count: int
+    """Equal records of these batches."""
     source_bytes: int
+    """Bytes read, as `target_bytes`."""
     target_bytes: int
     unchecked: Mapping[Unchecked, int]
+    """Source offsets that cannot be checked any more."""
     difference_counts: Mapping[DifferenceKind, int]
     differences: tuple[Difference, ...]
     preserved_partition_count: int = 0
+    """Partitions whose records keep their offsets."""
     filler_count: int = 0
+    """Offsets of these that fillers took."""
     uncovered: tuple[str, ...] = ()
     """A sentence for everything that was asked for and could not be compared."""
     behind_offsets: int = 0

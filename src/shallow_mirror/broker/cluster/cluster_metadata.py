@@ -120,19 +120,18 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """A producer as the leader of a partition remembers it.
-
-    `current_txn_start_offset` is -1 if it has no open transaction; `last_timestamp_ms`, of its newest batch, -1 if the broker
-    has none. `coordinator_epoch`: of its last transaction marker there, -1 if there was none. `last_sequence`: of the last
-    record of its newest batch.
-    """
+    """A producer as the leader of a partition remembers it."""
 
     producer_id: int
     producer_epoch: int
     current_txn_start_offset: int
+    """-1 if it has no open transaction."""
     last_timestamp_ms: int
+    """Of its newest batch, -1 if the broker has none."""
     coordinator_epoch: int = -1
+    """Of its last transaction marker there, -1 if there was none."""
     last_sequence: int = -1
+    """Of the last record of its newest batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,16 +154,17 @@ class Hole:
 
 @dataclass(slots=True)
 class Choice:
-    """`decisions`: chosen objects by version, rising. `copied`: rows without an object, each with the number of decisions in
-    front of it, rising. `ambiguous`: objects of which one was committed, and nothing says which. `unproven`: objects that count
-    as committed although another one of their decision was not: only an archive without copies of rows has such.
-    """
+    """Objects and rows for the rebuilt table."""
 
     decisions: list[tuple[FooterSummary, ...]] = field(default_factory=list)
+    """Chosen objects by version, rising."""
     copied: list[tuple[int, CopiedDecision]] = field(default_factory=list)
+    """Rows without an object, each with the number of decisions in front of it, rising."""
     uncommitted: list[str] = field(default_factory=list)
     unproven: list[str] = field(default_factory=list)
+    """Objects that count as committed although another one of their decision was not: only without copies of rows."""
     ambiguous: list[tuple[str, ...]] = field(default_factory=list)
+    """Objects of which one was committed, and nothing says which."""
     holes: list[Hole] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
 

@@ -55,17 +55,13 @@ class FormerLineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPartition:
-    """`position`: everything below it is accounted for. `first_offset` to `last_offset`: records that can be restored now,
-    None: none.
-
-    Sizes and timestamps are those of visible rows, of all lineages. `lag_offsets`: behind the last stable offset of the
-    source; None if it is not known. `lineage`: the one that is captured, to which position and offsets belong.
-    `former_lineages`: records of former ones that the source has lost and that can be restored.
-    """
+    """The archived records of a partition. Sizes and timestamps are those of visible rows, of all lineages."""
 
     partition: int
     position: int
+    """Everything below it is accounted for."""
     first_offset: int | None
+    """Of the records that can be restored now, as `last_offset`. None: none."""
     last_offset: int | None
     size_bytes: int
     batch_count: int
@@ -73,8 +69,11 @@ class ArchivedPartition:
     oldest_timestamp_ms: int | None
     newest_timestamp_ms: int | None
     lag_offsets: int | None
+    """Behind the last stable offset of the source. None if it is not known."""
     lineage: int = 0
+    """The one that is captured, to which position and offsets belong."""
     former_lineages: tuple[FormerLineage, ...] = ()
+    """Records of former ones that the source has lost and that can be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,12 +53,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """A partition of a Fetch response.
-
-    `records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset).
-    `diverging`: (leader epoch, its end offset) if the log was truncated. `preferred_replica`: the node that the leader names
-    to be read instead (KIP-392), NO_REPLICA if it answers itself.
-    """
+    """A partition of a Fetch response."""
 
     topic_partition: TopicPartition
     error_code: int
@@ -66,9 +61,13 @@ class FetchedPartition:
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[tuple[int, int], ...]
+    """(producer id, first offset) of each aborted transaction."""
     diverging: tuple[int, int] | None
+    """(leader epoch, its end offset) if the log was truncated."""
     records: memoryview
+    """A view of the frame: whole batches and perhaps a partial last one."""
     preferred_replica: int = NO_REPLICA
+    """The node that the leader names to be read instead (KIP-392), NO_REPLICA if it answers itself."""
 
 
 @dataclass(frozen=True, slots=True)
