@@ -7,7 +7,7 @@ at the next offset that the map knows as the beginning of a batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,16 +35,20 @@ CRC_REASON = "its checksum does not match its bytes"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """One partition's part of a Fetch response. `chosen`: indices of the batches that belong to the range.
-
-    `is_damaged` covers all batches of the index; verdicts of damaged ones mean nothing. Valid until the next one.
-    """
+    """One partition's part of a Fetch response, or of an archived segment. Valid until the next one."""
 
     index: BatchIndex
     records: memoryview
     admission: Admission
     chosen: Longs
+    """Indices of the batches that belong to the range."""
     is_damaged: Bools
+    """Of all batches of the index; verdicts of damaged ones mean nothing."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the chosen batches."""
+        return int(self.index.size_bytes[self.chosen].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,24 @@ class LogReader(Protocol):
     data_rows: tuple[Longs, Longs] | None
 
     def read(self, wanted: OffsetRange, bytes_per_offset: float, /, *, is_first: bool) -> Iterator[Chunk | Skipped]: ...
+
+
+def make_chunk(
+    log: LogView,
+    topic_partition: TopicPartition,
+    index: BatchIndex,
+    records: memoryview,
+    aborted: Sequence[tuple[int, int]],
+    bounds: OffsetRange,
+    limits: BatchLimits,
+) -> Chunk:
+    """Return the batches that begin within `bounds`, and note damaged ones in `log`."""
+    base = index.headers["base_offset"]
+    chosen = np.flatnonzero((base >= bounds.start) & (base < bounds.end))
+    admission = admit(
+        index, records, topic_partition=topic_partition, position=0, range_end=bounds.end, aborted=aborted, limits=limits
+    )
+    return Chunk(index, records, admission, chosen, damaged_batches(log, index, records, admission))
 
 
 def damaged_batches(log: LogView, index: BatchIndex, records: memoryview, admission: Admission) -> Bools:
@@ -192,21 +214,11 @@ class PartitionReader:
             position = skipped.end
 
     def _chunk(self, part: IndexedPartition, least: int, end: int) -> Chunk:
-        index = part.index
         self.log.log_start = max(self.log.log_start, part.log_start_offset)
-        base = index.headers["base_offset"]
-        chosen = np.flatnonzero((base >= least) & (base < end))
-        self.read_bytes += int(index.size_bytes[chosen].sum())
-        admission = admit(
-            index,
-            part.records,
-            topic_partition=part.topic_partition,
-            position=0,
-            range_end=end,
-            aborted=part.aborted,
-            limits=self._limits,
-        )
-        return Chunk(index, part.records, admission, chosen, damaged_batches(self.log, index, part.records, admission))
+        bounds = OffsetRange(least, end)
+        chunk = make_chunk(self.log, self.topic_partition, part.index, part.records, part.aborted, bounds, self._limits)
+        self.read_bytes += chunk.size_bytes
+        return chunk
 
     def _skip_behind(self, chunk: Chunk, position: int, end: int) -> Skipped | None:
         """Return the range to skip behind a response whose last batch is damaged: its end, the reader's position, is unknown."""
