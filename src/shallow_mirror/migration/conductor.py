@@ -131,7 +131,7 @@ class WaveConductor:
                 self._reports.says(f"{self._wave.name}: NOW: {sentence}")
 
     def _perform(self, step: Step, state: WaveState) -> Detail | Step:
-        """Return what the step found; or an earlier step that has to be done again."""
+        """Return the findings of the step; or an earlier step that has to be done again."""
         match step:
             case Step.CHECK:
                 return self._check()
@@ -172,7 +172,7 @@ class WaveConductor:
         return {"topics": list(self._retried(self._effects.topics))}
 
     def _catch_up(self) -> Detail:
-        """Wait until the mirror copies within CLOSE_S what was in the logs at a moment. Timestamps of records may be any."""
+        """Wait until the mirror copies within CLOSE_S all that was in the logs at a moment. Timestamps of records may be any."""
         request = f"keep the mirror {self._effects.mirror_id} running"
         ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
         while True:
@@ -229,7 +229,7 @@ class WaveConductor:
         return compared
 
     def _first_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
-        """Return where a rollback begins to compare: the reverse mirror copies what was written since the move only."""
+        """Return the positions from which a rollback compares: the reverse mirror only copies records from after the move."""
         moved = state.move.get(Step.POINT_OF_NO_RETURN)
         if state.direction is Direction.MOVE or moved is None:
             return {}

@@ -142,7 +142,7 @@ class Passage:
         }
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
-        """Verify what was copied behind `after`."""
+        """Verify the copies behind `after`."""
         known: dict[TopicPartition, list[OffsetRange]] = {}
         # Settled late writes are on one side only, and no difference.
         for write in self.known_late_writes:
