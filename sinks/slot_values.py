@@ -159,22 +159,20 @@ def require_committed(removed: Sequence[SlotTxn]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Whole batches of one source partition. `records` is writable. It stays valid while as many further responses
-    are read as the job has in flight.
-
-    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway. `is_cut`: nor are
-    the records from `range_end` on; otherwise a batch that straddles it is wanted whole. `fills_log`: without a batch as well, a
-    log with preserved offsets is filled up to the position.
-    """
+    """Whole batches of one source partition."""
 
     source: SourcePartition
     range_end: int
+    """With `is_cut`, records from it on are not wanted; else a batch that straddles it is wanted whole."""
     index: BatchIndex
     records: memoryview
+    """Writable, and valid while as many further responses are read as the job has in flight."""
     aborted: tuple[tuple[int, int], ...]
     start: int = 0
+    """Of batches that begin below it the records below are not wanted; a position above it counts anyway."""
     is_cut: bool = False
     fills_log: bool = False
+    """Without a batch as well, a log with preserved offsets is filled up to the position."""
 
     def batch(self, i: int) -> memoryview:
         start = int(self.index.pos[i])

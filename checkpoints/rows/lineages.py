@@ -29,17 +29,15 @@ class TxnKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineageView:
-    """The log of one partition in one lineage.
-
-    `ends`: of each lineage that has a part in it, the offset from which on its rows have none. `aborted_later`: of former
-    lineages, transactions whose marker was lost with the end of that log, and which a later one aborted; `marker_lost`: those
-    that the former one had aborted.
-    """
+    """The log of one partition in one lineage."""
 
     lineage: int
     ends: Mapping[int, int]
+    """Of each lineage that has a part in it, the offset from which on its rows have none."""
     marker_lost: Mapping[int, frozenset[TxnKey]] = field(default_factory=dict)
+    """Of former lineages, aborted transactions whose marker was lost with the end of that log."""
     aborted_later: Mapping[int, frozenset[TxnKey]] = field(default_factory=dict)
+    """Of former lineages, transactions whose marker was lost with the end of that log, and which a later one aborted."""
 
     def part_of(self, lineage: int, start: int, end: int) -> tuple[int, int] | None:
         """Return the part of [start, end) of a lineage that belongs to this log; None if none does."""

@@ -82,18 +82,17 @@ _values_of = operator.attrgetter(*_SEGMENT_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class DecidedSegment:
-    """`txn` is the Kafka transaction of the slot that made the row; None if the slot produced nothing, and in an archive.
-
-    `stored`: the archive's place of the batches; None in an offset map, and if none were stored. `shared_producer_id`: of a
-    target partition with preserved offsets, which every writer of it uses; such a row has no transaction. `is_continued`: the
-    target had these offsets before the mirror, so that nothing was written; the row has no producer epoch.
-    """
+    """A row of a decision, without the number and the time of it."""
 
     segment: Segment
     txn: SlotTxn | None
+    """The Kafka transaction of the slot that made the row. None if the slot produced nothing, and in an archive."""
     stored: StoredBatches | None = None
+    """The archive's place of the batches. None in an offset map, and if none were stored."""
     shared_producer_id: int | None = None
+    """Of a target partition with preserved offsets, which every writer of it uses; such a row has no transaction."""
     is_continued: bool = False
+    """The target had these offsets before the mirror, so that nothing was written; the row has no producer epoch."""
 
 
 def first_rows_at(

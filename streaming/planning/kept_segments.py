@@ -16,18 +16,18 @@ FirstRecord = tuple[int, int | None] | None
 
 @dataclass(frozen=True, slots=True)
 class KeptSegments:
-    """Visible rows of one partition up to a decision, behind deletions by retention.
-
-    `start`: their begin. `expired_end`: end of the rows that retention has deleted, None without such rows. `end`: of all
-    rows up to the decision. `position`: of all rows of the partition.
-    """
+    """Visible rows of one partition up to a decision, behind deletions by retention."""
 
     source: SourcePartition
     rows: Sequence[ArchiveRow]
     start: int
+    """Begin of the rows."""
     expired_end: int | None
+    """End of the rows that retention has deleted. None without such rows."""
     end: int
+    """Of all rows up to the decision."""
     position: int
+    """Of all rows of the partition."""
     registered_at_ms: int
 
     @classmethod

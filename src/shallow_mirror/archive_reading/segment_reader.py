@@ -46,19 +46,18 @@ class StoredSegment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatches:
-    """Whole batches of one archived segment that hold offsets of [start, end). `records` is writable, and valid as long as
-    held.
-
-    `aborted`: as in a Fetch response, (producer id, first offset) of aborted transactions that reach into these batches. The
-    first batch may begin below `start`, and the last one end behind `end`: those records are not wanted.
-    """
+    """Whole batches of one archived segment that hold offsets of [start, end)."""
 
     records: memoryview
+    """Writable, and valid as long as held."""
     index: BatchIndex
     aborted: tuple[tuple[int, int], ...]
+    """As in a Fetch response, (producer id, first offset) of aborted transactions that reach into these batches."""
     segment: StoredSegment
     start: int
+    """The first batch may begin below it: those records are not wanted."""
     end: int
+    """The last batch may end behind it: nor are those."""
 
     @property
     def source(self) -> SourcePartition:

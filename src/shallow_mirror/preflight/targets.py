@@ -22,19 +22,18 @@ from shallow_mirror.types import TargetPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPlan:
-    """`partition_count` and `replication_factor` as they will be; the latter None if it is the target's default.
-
-    `created_with`: the settings that a new topic would get; None if it exists or is not created. `settings`: those that will
-    be in force, as far as they are known.
-    """
+    """A target topic as the mirror will have it."""
 
     topic: str
     exists: bool
     partition_count: int
     added_partitions: int = 0
     replication_factor: int | None
+    """None if it is the target's default."""
     created_with: Mapping[str, str] | None = None
+    """The settings that a new topic would get. None if it exists or is not created."""
     settings: Mapping[str, str] = field(repr=False)
+    """Those that will be in force, as far as they are known."""
 
     @property
     def max_message_bytes(self) -> int:

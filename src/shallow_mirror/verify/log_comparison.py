@@ -15,18 +15,17 @@ from shallow_mirror.verify.range_verifier import OnPosition, PartitionReaders, v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogComparison:
-    """The records of [start, end) in both logs.
-
-    `record_count` records are equal, in batches of `size_bytes`. `holes`: offsets at which neither side shows a record.
-    `differences`: the others.
-    """
+    """The records of [start, end) in both logs."""
 
     start: int
     end: int
     record_count: int
+    """Equal records, in batches of `size_bytes`."""
     size_bytes: int
     holes: tuple[OffsetRange, ...]
+    """Offsets at which neither side shows a record."""
     differences: tuple[Difference, ...]
+    """In the other offsets."""
 
 
 def compare_logs(

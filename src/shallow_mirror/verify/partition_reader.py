@@ -61,20 +61,19 @@ class Skipped:
 
 @dataclass(slots=True)
 class LogView:
-    """What is known of a log; more while the log is read.
-
-    `damages`: why the batch at an offset equals nothing; `unreadable`: offsets [start, end) that were skipped behind one;
-    `wrong_headers`: opened batches [start, end) with the right records, but a header that says otherwise. `is_preserved`: of
-    a pair of logs with the same offsets. The target's headers of old records have another maximum timestamp then.
-    """
+    """The state of a log; more is known while the log is read."""
 
     log_start: int
     log_end: int
     is_compacted: bool
     is_preserved: bool = False
+    """Of a pair of logs with the same offsets. The target's headers of old records have another maximum timestamp then."""
     damages: dict[int, str] = field(default_factory=dict)
+    """Why the batch at an offset equals nothing."""
     unreadable: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets [start, end) that were skipped behind a damaged batch."""
     wrong_headers: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Opened batches [start, end) with the right records, but a header that says otherwise."""
 
     def facts(self) -> SideFacts:
         return SideFacts(self.log_start, self.is_compacted, self.damages, self.unreadable)

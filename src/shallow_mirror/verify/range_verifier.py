@@ -52,11 +52,7 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReaders:
-    """Both clusters' logs of a partition; `…_reopened` over connections of their own, for second readings.
-
-    `elsewhere`: target offsets [start, end) that rows of another incarnation of the source topic name, ascending. `is_by_offset`:
-    no mirror has made the rows, so no record is missing at an offset that both sides lack.
-    """
+    """Both clusters' logs of a partition; `…_reopened` over connections of their own, for second readings."""
 
     source: LogReader
     target: LogReader
@@ -64,8 +60,10 @@ class PartitionReaders:
     target_reopened: LogReader
     rows: MapRows
     elsewhere: tuple[Longs, Longs]
+    """Target offsets [start, end) that rows of another incarnation of the source topic name, ascending."""
     is_deep: bool
     is_by_offset: bool = False
+    """No mirror has made the rows, so no record is missing at an offset that both sides lack."""
 
 
 OnPosition = Callable[[int], None]

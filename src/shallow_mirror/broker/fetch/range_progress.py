@@ -26,22 +26,22 @@ class ReadRange:
 
 @dataclass(slots=True)
 class RangeProgress:
-    """The progress of one range.
-
-    `trouble`: why nothing was received lately, since `trouble_since` (seconds of the deadline's clock). `remote`: the broker
-    waits for its remote storage. `unfinished`: why the range was left at `position`.
-    """
+    """The progress of one range."""
 
     range: ReadRange
     position: int
     empty_answers: int = 0
     empty_follower_answers: int = 0
     remote: RetriableError | None = None
+    """The broker waits for its remote storage."""
     trouble: RetriableError | None = None
+    """Why nothing was received lately."""
     trouble_since: float = 0.0
+    """Seconds of the deadline's clock."""
     tries: int = 0
     retry_at: float = 0.0
     unfinished: RetriableError | None = None
+    """Why the range was left at `position`."""
     largest_batch_bytes: int = 0
 
     @property

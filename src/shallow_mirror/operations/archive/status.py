@@ -125,10 +125,7 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
-    """`source_problem`: why lags are missing. `deleting_bytes`: of rows whose deletion began and is not recorded as finished.
-
-    `retention_threats`: records that the source may delete before they are archived; `retention_problem`: why that is not known.
-    """
+    """State of an archive, by its table and the source."""
 
     archive: str
     archive_id: str
@@ -139,11 +136,15 @@ class ArchiveStatus:
     topics: tuple[ArchivedTopic, ...]
     deleted_topics: tuple[DeletedTopic, ...]
     deleting_bytes: int
+    """Of rows whose deletion began and is not recorded as finished."""
     source_problem: str | None
+    """Why lags are missing."""
     waiting_for: str | None
     left_out: tuple[LeftOutPartition, ...]
     retention_threats: tuple[RetentionThreat, ...] = ()
+    """Records that the source may delete before they are archived."""
     retention_problem: str | None = None
+    """Why the threats are not known."""
 
     def document(self) -> dict[str, Any]:
         totals = ("size_bytes", "record_count", "lag_offsets", "oldest_timestamp_ms", "newest_timestamp_ms")

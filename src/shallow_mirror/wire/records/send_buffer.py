@@ -33,20 +33,19 @@ class Rewritten(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outgoing:
-    """Batches `chosen` of `index`, which lie in `records`, are to be restamped and sent in this order.
-
-    `firsts` and `lasts`: for each of them the first and the last fetched batch whose records it has. `rewritten`, by fetched
-    batch, has those that are not sent as they are. `refused`, by fetched batch: why those could not be rebuilt of which nothing
-    is sent.
-    """
+    """Batches `chosen` of `index`, which lie in `records`, are to be restamped and sent in this order."""
 
     index: BatchIndex
     records: memoryview
     chosen: Longs
     firsts: Longs
+    """For each of them the first fetched batch whose records it has."""
     lasts: Longs
+    """The last one."""
     rewritten: Mapping[int, Rewritten] = field(default_factory=dict)
+    """By fetched batch, those that are not sent as they are."""
     refused: Mapping[int, BatchRefusedError | CorruptBatchError] = field(default_factory=dict)
+    """By fetched batch, why those could not be rebuilt of which nothing is sent."""
 
     def __len__(self) -> int:
         return len(self.chosen)
