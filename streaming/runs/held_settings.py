@@ -45,10 +45,11 @@ class HeldSettings:
         ConfigError, RetriableError.
         """
         adjusted, created = dict(specs), []
+        timeout_ms = self._source.config.request_timeout_ms
         for topic, spec in specs.items():
             if self._config.topics.is_preserved(topic):
                 continue
-            before, ends = before_compaction(self._source, topic, spec.configs, self._deadline())
+            before, ends = before_compaction(self._source, topic, spec.configs, Deadline.after_ms(timeout_ms, time.monotonic))
             if not before:
                 continue
             adjusted[topic] = replace(spec, configs={**spec.configs, **before})
@@ -64,9 +65,6 @@ class HeldSettings:
             _log.info("target topic %s is compacted like %s once what that holds now is copied", spec.name, topic)
         self._record(created)
         return adjusted
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after_ms(self._source.config.request_timeout_ms, time.monotonic)
 
     def release(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
         """Set the settings that the map has passed, as they are at the source now. Return why that failed, by source topic.

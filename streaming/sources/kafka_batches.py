@@ -199,10 +199,13 @@ class _RangeReading:
             yield failed_row(source, position, pickle.dumps(left))
 
     def _rows_of(self, pending: Sequence[TopicPartition]) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
+        settings, ranges = self._settings, list[ReadRange]()
+        for partition in pending:
+            planned, position = self._planned[partition], self._rows[partition].position
+            ranges.append(ReadRange(partition, position, planned.end, planned.bytes_per_offset, planned.source.topic_id))
         reader = RangeReader(
             self._cluster,
-            [self._range(partition) for partition in pending],
+            ranges,
             isolation=settings.isolation,
             fetch_bytes=settings.fetch_bytes,
             deadline=Deadline.after_ms(settings.client.request_timeout_ms * _STALL_REQUESTS, time.monotonic),
@@ -216,11 +219,6 @@ class _RangeReading:
             yield from self._rows[partition].up_to(min(position, self._planned[partition].end))
         for partition, error in reader.unfinished().items():
             yield from self._leave([partition], error)
-
-    def _range(self, partition: TopicPartition) -> ReadRange:
-        planned = self._planned[partition]
-        position, source = self._rows[partition].position, planned.source
-        return ReadRange(partition, position, planned.end, planned.bytes_per_offset, source.topic_id)
 
     def _expired(self, loss: DataLossError) -> Iterator[pa.RecordBatch]:
         """Yield a row of kind expired for offsets that retention deleted.

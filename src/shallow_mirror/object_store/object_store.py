@@ -128,7 +128,8 @@ class ObjectStore:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; a missing one is no error. Raises StoreUnreachableError (some may be deleted), ConfigError."""
-        for page in _pages(names):
+        remaining = iter(names)
+        while page := tuple(_checked(name) for name in islice(remaining, DELETE_PAGE)):
             self._backend.delete(page)
 
     def size(self, name: str) -> int | None:
@@ -167,9 +168,3 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or any(part in (".", "..") for part in name.split("/")):
         raise ValueError(f"{name!r} cannot be the name of an object")
     return name
-
-
-def _pages(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    names = iter(names)
-    while page := tuple(_checked(name) for name in islice(names, DELETE_PAGE)):
-        yield page

@@ -174,7 +174,10 @@ class MirrorVerifier:
         scope = json.dumps(fields)
         interrupted = None if from_start else interrupted_verification(tables, scope)
         for verified in [] if interrupted is None else interrupted[1]:
-            self._restore(verified)
+            pair = (verified.source, verified.target)
+            source_end, target_end = self._verified.get(pair, (0, 0))
+            self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
+            self._tally.restore(verified)
         identity = VerifyIdentity(
             audit_id=str(uuid.uuid4()) if interrupted is None else interrupted[0],
             scope=scope,
@@ -183,12 +186,6 @@ class MirrorVerifier:
             version=__version__,
         )
         return identity, interrupted is not None
-
-    def _restore(self, verified: VerifiedRange) -> None:
-        pair = (verified.source, verified.target)
-        source_end, target_end = self._verified.get(pair, (0, 0))
-        self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
-        self._tally.restore(verified)
 
     def _partition_pairs(self, topic: str) -> list[PartitionPair]:
         view = self._source.topic(topic)

@@ -92,16 +92,13 @@ class LatestOffsets:
         errors: Errors = dict(plan.leaderless)
         for node_id, request in plan.requests.items():
             try:
-                self._raise_if_silent(node_id)
+                silent_until, silence = self._silent.get(node_id, (0.0, None))
+                if silence is not None and self._clock() < silent_until:
+                    raise silence
                 offsets.update(self._ask_leader(node_id, request, isolation, deadline, errors))
             except RetriableError as error:
                 errors.update(dict.fromkeys(request.topic_partitions(), error))
         return offsets, errors
-
-    def _raise_if_silent(self, node_id: int) -> None:
-        until, error = self._silent.get(node_id, (0.0, None))
-        if error is not None and self._clock() < until:
-            raise error
 
     def _ask_leader(
         self, node_id: int, request: LatestOffsetsRequest, isolation: IsolationLevel, deadline: Deadline, errors: Errors

@@ -210,7 +210,8 @@ def _batch_columns(rows: Sequence[_Row], fetched: IndexedPartition, admission: A
     columns["codec"] = pa.array([_codec(value) for value in attributes.tolist()], pa.string(), mask=is_hole)
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
     columns["timestamp_type"] = pa.array(np.where(is_append_time, "LogAppendTime", "CreateTime"), pa.string(), mask=is_hole)
-    columns["verdict"] = pa.array([_verdict(admission, i) for i in chosen.tolist()], pa.string())
+    verdicts = [None if i < 0 else Verdict(int(admission.verdicts[i])).name.lower() for i in chosen.tolist()]
+    columns["verdict"] = pa.array(verdicts, pa.string())
     columns["reason"] = pa.array([reasons.get(i) for i in chosen.tolist()], pa.string())
     epochs = [marker.coordinator_epoch if (marker := admission.markers.get(i)) else None for i in chosen.tolist()]
     columns["coordinator_epoch"] = pa.array(epochs, pa.int32())
@@ -232,10 +233,6 @@ def _payloads(fetched: IndexedPartition, chosen: npt.NDArray[np.int64], is_hole:
 def _codec(attributes: int) -> str:
     codec = attributes & CODEC_MASK
     return Codec(codec).name.lower() if codec in list(Codec) else f"unknown ({codec})"
-
-
-def _verdict(admission: Admission, i: int) -> str | None:
-    return None if i < 0 else Verdict(int(admission.verdicts[i])).name.lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,11 +122,10 @@ def lift_retention(config: RestoreConfig, spark: Any = None, *, is_applied: bool
         refused: Mapping[str, str] = {}
         if is_applied and changes:
             refused = set_topic_configs(cluster, changes, deadline)
-    return RetentionLift(
-        restore=config.restore,
-        is_applied=is_applied,
-        topics=tuple(_with_problem(topic, refused.get(topic.target)) for topic in topics),
-    )
+    topics = [
+        replace(topic, problem=f"not set: {refused[topic.target]}") if topic.target in refused else topic for topic in topics
+    ]
+    return RetentionLift(restore=config.restore, is_applied=is_applied, topics=tuple(topics))
 
 
 def _lifted(
@@ -147,12 +146,6 @@ def _lifted(
         deletes=tuple(deletions(after, amount, int(time.time() * 1000))),
         problem=None,
     )
-
-
-def _with_problem(topic: LiftedTopic, refusal: str | None) -> LiftedTopic:
-    if refusal is None:
-        return topic
-    return replace(topic, problem=f"not set: {refusal}")
 
 
 def _value(value: str | None) -> str:
