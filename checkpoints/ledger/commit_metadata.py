@@ -68,27 +68,27 @@ UNKNOWN_RUN = RunIdentity(run_id="", host="", pid=0, started_at_ms=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the newest commit records. Counters never fall, not even by a removal.
-
-    `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
-    `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
-    `pending_txns`: transactions whose commit is durable, and whose markers some target partition has not taken yet.
-    `decided_version`: of the newest decision. A take-over does not raise it: tables that were put back stay older than the
-    receipts on the target, however often a run begins with them. `decided_run_id`: of the run that made it; empty where an
-    earlier release did not record it. Runs with copies of the tables of one time number their decisions alike.
-    """
+    """The records of the newest commit. Counters never fall, not even by a removal."""
 
     version: int
     run: RunIdentity
     highest_slot: int = -1
     micro_batch: int = 0
     unsettled_micro_batch: int | None = None
+    """The decision whose rows may still be removed. None if there is none."""
     decided_at_ms: int = 0
     compacted_micro_batch: int = 0
+    """The last decision before the last compaction."""
     row_count: int = 0
+    """Rows of the map."""
     pending_txns: tuple[SlotTxn, ...] = ()
+    """Transactions whose commit is durable, and whose markers some target partition has not taken yet."""
     decided_version: int = 0
+    """Of the newest decision. A take-over does not raise it: tables that were put back stay older than the receipts on the
+    target, however often a run begins with them."""
     decided_run_id: str = ""
+    """Of the run that made it; empty if an earlier release did not record it. Runs with copies of the tables of one time
+    number their decisions alike."""
 
     @property
     def run_epoch(self) -> int:
@@ -139,7 +139,7 @@ class Recorded:
 
     @classmethod
     def from_counters(cls, version: int, counters: Mapping[str, int]) -> Recorded | None:
-        """Return what is known of `version` without its commit: all but its run. None for counters of another version."""
+        """Return the records of `version` without its commit: all but its run. None for counters of another version."""
         if not counters.keys() >= set(COUNTERS) or counters.get(COUNTED_VERSION) != version:
             return None
         unsettled = counters["unsettled_micro_batch"]
@@ -156,9 +156,9 @@ class Recorded:
         )
 
     def above(self, missed: Recorded) -> Recorded:
-        """Add what a commit below says that the writer of this one had not seen: what it left unsettled still is.
+        """Add the records of a commit below that the writer of this one had not seen: what it left unsettled still is.
 
-        Raises OffsetMapConflictError where this is a decision: its rows and those below it would both be unsettled.
+        Raises OffsetMapConflictError if this is a decision: its rows and those below it would both be unsettled.
         """
         if self.micro_batch > missed.micro_batch:
             raise OffsetMapConflictError(
@@ -180,7 +180,7 @@ class Recorded:
 
 
 def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None:
-    """Return what the commit of `version` says, and those below it that its writer had not seen. `commits`: the newest first.
+    """Return the records of the commit of `version`, and of those below it unseen by its writer. `commits`: the newest first.
 
     None when no commit is of that version. Raises OffsetMapConflictError.
     """
@@ -208,7 +208,7 @@ _NO_RECORD_REMEDY = (
 
 
 def read_recorded(snapshot: TableSnapshot, title: str = OFFSET_MAP_LAYOUT.title) -> Recorded | None:
-    """Return what the newest commit records; None before the first take-over. `title`: what messages call the table.
+    """Return the records of the newest commit; None before the first take-over. `title`: of the table in messages.
 
     Raises OffsetMapConflictError when the log does not say who wrote the table.
     """

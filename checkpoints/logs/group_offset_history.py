@@ -28,7 +28,7 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """The committed offset of a group in a source partition. The target's fields are None where it led nowhere then."""
+    """The committed offset of a group in a source partition. The target's fields are None if it led nowhere then."""
 
     group: str
     source: SourcePartition
@@ -130,7 +130,7 @@ def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable
 
 
 def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
-    """Delete what no query for a time from `since` on needs: what lies before the last complete pass until then."""
+    """Delete rows that no query for a time from `since` on needs: those before the last complete pass until then."""
     passes = _read_passes(tables, Comparison("observed_at", "<=", since))
     whole = max((sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole), default=None)
     has_old = whole is not None and any(sync_pass.observed_at < whole for sync_pass in passes)
@@ -141,7 +141,7 @@ def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
 
 
 def thin_out(tables: BestEffortTables, since: datetime) -> None:
-    """Delete what lies between two complete passes up to `since`: a query for a time there gets those of the first."""
+    """Delete rows between two complete passes up to `since`: a query for a time there gets those of the first."""
     passes = _read_passes(tables, Comparison("observed_at", "<=", since))
     whole = sorted(sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole)
     for first, second in pairwise(whole):
@@ -156,7 +156,7 @@ def last_pass(tables: BestEffortTables, now: datetime) -> GroupSyncPass | None:
 
 
 def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
-    """Return the positions at a time. Raises ConfigError where no pass was made at or before it."""
+    """Return the positions at a time. Raises ConfigError if no pass was made at or before it."""
     passes = [sync_pass for sync_pass in _passes(tables, at) if sync_pass.problem is None]
     whole = max((sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole), default=None)
     if whole is None:
@@ -179,7 +179,7 @@ def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
 
 
 def _passes(tables: BestEffortTables, until: datetime) -> Sequence[GroupSyncPass]:
-    """Return recent passes, where one of them was complete; else all."""
+    """Return recent passes, if one of them was complete; else all."""
     before = Comparison("observed_at", "<=", until)
     recent = _read_passes(tables, before, Comparison("observed_at", ">", until - _RECENT))
     if any(sync_pass.is_whole for sync_pass in recent):

@@ -39,7 +39,7 @@ class PassThread(ABC, Generic[Done]):
     """Context manager: the thread. With `is_last_wanted` set, the end of the block waits for one more pass."""
 
     def __init__(self, name: str, interval_s: float, now: Callable[[], datetime], *, abandoned: str, recovered: str) -> None:
-        """`abandoned`: what is logged where the last pass does not end in time, with the seconds; `recovered`: after failures."""
+        """`abandoned`: the message if the last pass does not end in time, with the seconds; `recovered`: after failures."""
         self._interval_s = interval_s
         self._now = now
         self._abandoned = abandoned
@@ -51,11 +51,11 @@ class PassThread(ABC, Generic[Done]):
 
     @abstractmethod
     def open_passes(self) -> Passes[Done]:
-        """Return what does the passes. Called in the thread."""
+        """Return the object that does the passes. Called in the thread."""
 
     @abstractmethod
     def on_failure(self, error: Exception, problem: str, now: datetime, level: int) -> None:
-        """Report a pass that failed; `level` is that of its log line, lower where the last one failed alike."""
+        """Report a pass that failed; `level` is that of its log line, lower if the last one failed alike."""
 
     def on_done(self, done: Done) -> None:
         """Report a pass that did not fail."""

@@ -68,11 +68,11 @@ class EndedPreservation:
     def rows(
         self, positions: Mapping[SourcePartition, Position], routes: Mapping[str, RoutedTopic], deadline: Deadline
     ) -> tuple[DecidedSegment, ...]:
-        """Return rows of what logs hold beyond their positions. `positions`: of topics that exist and have `routes`.
+        """Return rows of records that logs hold beyond their positions. `positions`: of topics that exist and have `routes`.
 
         No task of an earlier run can write to these logs any more then.
 
-        Raises ConfigError where a log does not hold there what the source has, RetriableError.
+        Raises ConfigError if a log differs from the source there, RetriableError.
         """
         ended = {
             source: position
@@ -124,9 +124,9 @@ class EndedPreservation:
         return {source: base_offsets[position.target.topic_partition][0] for source, position in ended.items()}
 
     def _own_part(self, source: SourcePartition, position: Position, fence: int, deadline: Deadline) -> _EndedLog:
-        """Return up to where batches of this mirror follow the position without a gap, each at its own offset.
+        """Return the offset up to which batches of this mirror follow the position without a gap, each at its own offset.
 
-        A batch that was on its way when another producer wrote is behind that, where it would be copied a second time.
+        A batch that was on its way when another producer wrote is behind that, and would be copied a second time.
         """
         key = position.target.topic_partition
         assert position.shared_producer_id is not None
@@ -159,8 +159,8 @@ class EndedPreservation:
     def _compared(self, logs: Sequence[_EndedLog]) -> tuple[DecidedSegment, ...]:
         """Return the rows of logs that are longer than their positions say. Raises ConfigError with all that differ.
 
-        What a log holds there may have been read with another isolation level than that of the mirror file: then it is what a
-        reader of that level sees at the source.
+        The records there may have been read with another isolation level than that of the mirror file: then they are those
+        that a reader of that level sees at the source.
         """
         configured = self._config.read.isolation_level
         rows, differing = self._compared_with(configured, logs)
@@ -175,7 +175,8 @@ class EndedPreservation:
     def _compared_with(
         self, isolation: IsolationLevel, logs: Sequence[_EndedLog]
     ) -> tuple[list[DecidedSegment], dict[_EndedLog, ConfigError]]:
-        """Return the rows of logs that hold what readers of this level see at the source, and an error for each other log."""
+        """Return the rows of logs equal to those that readers of this level see at the source, and an error for each other
+        log."""
         rows = list[DecidedSegment]()
         differing = dict[_EndedLog, ConfigError]()
         with ExitStack() as stack:
@@ -191,7 +192,7 @@ class EndedPreservation:
         return rows, differing
 
     def _compared_rows(self, log: _EndedLog, source: ClusterReader, target: ClusterReader) -> list[DecidedSegment]:
-        """Return the rows of one log, from its position on. Raises ConfigError where it is not what the source has."""
+        """Return the rows of one log, from its position on. Raises ConfigError if it differs from the source."""
         source_key, target_key, start = log.source.topic_partition, log.position.target.topic_partition, log.position.offset
         view = source.log_view(source_key)
         if view.log_end < log.end:

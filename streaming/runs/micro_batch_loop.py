@@ -33,7 +33,7 @@ IDLE_S = 0.1
 
 
 class _StoppedError(Exception):
-    """Raised in the thread of the loop where its query is to end while the planner waits."""
+    """Raised in the thread of the loop if its query is to end while the planner waits."""
 
 
 @contextmanager
@@ -116,7 +116,7 @@ class _Loop:
             raise _StoppedError
 
     def _deadline_clock(self) -> float:
-        """Return the time, and infinity at the end of the query: what still waits for the source gives up then."""
+        """Return the time, and infinity at the end of the query: requests that still wait for the source give up then."""
         return math.inf if self._is_ending.is_set() else time.monotonic()
 
 

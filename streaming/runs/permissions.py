@@ -29,7 +29,8 @@ TO_ADD_PARTITIONS = {Operation.ALTER: "CreatePartitions"}
 def unauthorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> Mapping[str, str]:
-    """Return what to grant, by topic: of `mirrored`, and of plain names in `include` that match nothing. Raise RetriableError.
+    """Return missing permissions by topic: of `mirrored`, and of plain names in `include` that match nothing. Raises
+    RetriableError.
 
     A broker does not say whether a topic exists that our user may not describe.
     """
@@ -42,7 +43,7 @@ def unauthorized_topics(
 def require_authorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> None:
-    """Raise ConfigError where there are any, and RetriableError; warn where nothing matches at all."""
+    """Raise ConfigError if there are any, and RetriableError; warn if nothing matches at all."""
     unauthorized = unauthorized_topics(source, include, mirrored, listed, deadline)
     if unauthorized:
         raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
@@ -60,7 +61,7 @@ def nothing_matches(include: Sequence[str]) -> str:
 def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
     """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
 
-    Raises RetriableError where a cluster does not answer.
+    Raises RetriableError if a cluster does not answer.
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
@@ -91,7 +92,7 @@ def _requires_group_log(config: MirrorConfig) -> bool:
 
 
 def missing_on_topic(permissions: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[str]:
-    """Yield what to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
+    """Yield the permissions to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
 
     A topic may also be created with a permission on the cluster.
     """

@@ -46,7 +46,7 @@ class SharedSession:
 def shared_session(configs: Sequence[MirrorConfig], submitted: Any) -> Iterator[SharedSession]:
     """Yield a session for mirrors in several threads: `submitted`, else a local one that is stopped at the end.
 
-    Raises ConfigError; JarFetchError where the tables of a mirror need Delta's jars and they cannot be fetched.
+    Raises ConfigError; JarFetchError if the tables of a mirror need Delta's jars and they cannot be fetched.
     """
     temp_dirs.temp_dir()  # before several threads ask for it
     own_session, log_file = None, None

@@ -125,7 +125,7 @@ def sql_of(condition: Condition) -> str:
 
 
 def sql_of_any(conditions: Conditions) -> str:
-    """Build the WHERE clause of a DELETE: rows that match at least one of the conditions."""
+    """Build the condition of a DELETE: rows that match at least one of the conditions."""
     return any_in_sql(conditions, literal)
 
 
@@ -159,7 +159,8 @@ def history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
 
 @functools.cache
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return what a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
+    """Return the errors that a call of Spark may raise. Imported late: commands that only read tables in a folder start
+    without PySpark."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

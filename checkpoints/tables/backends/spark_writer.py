@@ -151,7 +151,7 @@ class SparkWriter:
         self._log: LocalLog | None = None
 
     def create(self, properties: Mapping[str, str]) -> None:
-        """Create the table. Raises ConfigError where the schema is missing or Spark may not create there."""
+        """Create the table. Raises ConfigError if the schema is missing or Spark may not create there."""
         settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **_log_kept(), **PLAIN_TABLE, **properties})
         try:
             columns = columns_in_sql(self._layout.schema)
@@ -171,7 +171,7 @@ class SparkWriter:
             raise _read_error(self._table, error) from error
 
     def reread(self, snapshot: Any) -> SparkSnapshot:
-        """Return a new snapshot: a snapshot is what the history says."""
+        """Return a new snapshot, by the history."""
         newest = self.snapshot()
         if newest is None:
             raise OffsetMapConflictError(f"{self._table} no longer exists")
@@ -212,7 +212,7 @@ class SparkWriter:
             self._session.sql(f"OPTIMIZE {self._table}")
 
     def clean_up(self) -> None:
-        """Delete what no version within the retention needs: replaced files, and the expired part of the log."""
+        """Delete files that no version within the retention needs: replaced ones, and the expired part of the log."""
         with _commit_errors():
             self._session.sql(f"VACUUM {self._table}")
             try:
@@ -247,7 +247,7 @@ class SparkWriter:
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: SparkSnapshot) -> Iterator[None]:
-        """Sync the commit, also where it failed: one whose response was lost is on the disk before it is read back."""
+        """Sync the commit, also if it failed: one whose response was lost is on the disk before it is read back."""
         try:
             with _commit_errors():
                 yield
@@ -272,8 +272,8 @@ class SparkWriter:
 def _log_kept() -> dict[str, str]:
     """Return the settings under which only `clean_up` cleans the log.
 
-    What a start must know stands in the newest commit of the mirror alone, and any application that writes a checkpoint cleans
-    the log behind it: one that compacts the table of a stopped mirror would remove that commit after a week.
+    The records that a start needs are in the newest commit of the mirror alone, and any application that writes a checkpoint
+    cleans the log behind it: one that compacts the table of a stopped mirror would remove that commit after a week.
     """
     return {_LOG_CLEANUP: "false", _CHECKPOINT_INTERVAL: TABLE_SETTINGS[_CHECKPOINT_INTERVAL]}
 

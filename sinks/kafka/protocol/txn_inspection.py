@@ -115,7 +115,7 @@ def inspect_logs(
     """Return the evidence of the first batch of each range, once the last stable offset is past it.
 
     If retention or DeleteRecords took the front of a range, that is the first batch that is left: one that is gone says
-    nothing, least of all that it was aborted. Nor does what was truncated leave evidence. `pause` waits between two looks, given
+    nothing, least of all that it was aborted. Nor does a truncated batch leave evidence. `pause` waits between two looks, given
     their number. Raises RetriableError.
     """
     evidence = dict.fromkeys(written, LogEvidence.NOTHING)
@@ -205,7 +205,7 @@ def lost_ranges(
 ) -> tuple[WrittenRange, ...]:
     """Ranges whose log ends before their end (with `wholly`: before their start), although the topic is there.
 
-    Retention does not make a log end earlier: what is lost here was truncated. Raises RetriableError.
+    Retention does not make a log end earlier: records that are lost here were truncated. Raises RetriableError.
     """
     topic_ids = {written_range.target.topic: written_range.target.topic_id for written_range in written}
     listed = target.metadata(sorted(topic_ids), deadline)
@@ -262,7 +262,7 @@ def is_nothing_hanging(decided: Sequence[DecidedTxn], stable_ends: Mapping[Topic
 
 
 def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:
-    """Raise RetriableError if a producer's open transaction begins before what its newest one wrote, or the newest is over.
+    """Raise RetriableError if a producer's open transaction begins before the batches of its newest one, or the newest is over.
 
     Also if another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
     something is open in front of ours, or records of ours were deleted.

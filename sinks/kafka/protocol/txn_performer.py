@@ -97,7 +97,7 @@ class TxnPerformer:
         availability: TargetAvailability | None = None,
         source: Cluster | None = None,
     ) -> None:
-        """`source`: where the tasks of `next_round` read; None if they read no cluster."""
+        """`source`: cluster that the tasks of `next_round` read; None if they read none."""
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer = observer

@@ -47,7 +47,7 @@ def watch(
     as_json: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show reports until Ctrl-C: in place on a terminal, otherwise one after the other. Raises what `gather` raises."""
+    """Show reports until Ctrl-C: in place on a terminal, otherwise one after the other. Raises as `gather`."""
     try:
         if as_json or not console.is_terminal:
             while True:

@@ -63,7 +63,7 @@ class ListedGroup:
 
 
 class ConsumerGroups:
-    """Groups of one cluster. Raises RetriableError where it does not answer in time, ConfigError where an ACL is missing."""
+    """Groups of one cluster. Raises RetriableError if it does not answer in time, ConfigError if an ACL is missing."""
 
     def __init__(self, cluster: Cluster, where: str) -> None:
         """Take `where` as the name of the cluster in errors."""
@@ -157,7 +157,7 @@ class ConsumerGroups:
         """Commit offset and metadata of each. Return a sentence for each that the cluster refused.
 
         The broker refuses offsets of a group that has members. `begun`: the same request was sent already. Raises
-        OutcomeUnknownError where no answer came.
+        OutcomeUnknownError if no answer came.
         """
         fields = _commit_fields(group, offsets) if begun is None else begun.fields
         try:
@@ -231,7 +231,7 @@ def _refusal(code: int) -> str:
 def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:
     """Commit a note at partition 0 of `topic`, instead of the note before. Deleted with the topic, and after offsets.retention.
 
-    Raises RetriableError, OutcomeUnknownError; ConfigError where the cluster does not authorize it.
+    Raises RetriableError, OutcomeUnknownError; ConfigError if the cluster does not authorize it.
     """
     with closing(Cluster(client)) as cluster:
         topic_partition = TopicPartition(topic, 0)
@@ -243,7 +243,7 @@ def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *,
 def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, tuple[str, ...]]:
     """Return the notes of all groups whose names end so: of each topic for which the group has one.
 
-    Raises RetriableError; ConfigError where an ACL is missing.
+    Raises RetriableError; ConfigError if an ACL is missing.
     """
     deadline = _deadline(timeout_s)
     with closing(Cluster(client)) as cluster:
