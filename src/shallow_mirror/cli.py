@@ -54,8 +54,8 @@ app = typer.Typer(
 _GROUPS = {
     "Begin": ((init, None), (import_mirror_maker, "import"), (preflight, None), (demo, None), (local_kafka, "local-kafka")),
     "Copy": ((run, None), (pause, None), (resume, None), (redo, None), (recover, None), (forget, None)),
-    "Look and prove": ((status, None), (report, None), (topology, None), (translate, None), (verify, None)),
-    "Around the records": ((groups, None), (acls, None), (quotas, None), (schemas, None)),
+    "Inspect and verify": ((status, None), (report, None), (topology, None), (translate, None), (verify, None)),
+    "Groups, access and schemas": ((groups, None), (acls, None), (quotas, None), (schemas, None)),
     "Archive and restore": ((restore, None),),
 }
 """The commands of each panel of `--help`. Without a name a command has that of its function."""

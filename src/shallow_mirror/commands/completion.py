@@ -17,7 +17,7 @@ class Shell(StrEnum):
 
 def register_shells() -> None:
     """Let the process answer the requests of these scripts: they call the program with a variable in its environment."""
-    typer_completion.completion_init()
+    typer_completion.completion_init()  # type: ignore[attr-defined]  # typer re-exports it
 
 
 def completion(shell: Annotated[Shell, typer.Argument(help="The shell that reads the script.")]) -> None:
@@ -25,7 +25,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell that reads
 
     For bash: `shallow-mirror completion bash > ~/.local/share/bash-completion/completions/shallow-mirror`.
     """
-    script = typer_completion.get_completion_script(
+    script = typer_completion.get_completion_script(  # type: ignore[attr-defined]
         prog_name="shallow-mirror", complete_var="_SHALLOW_MIRROR_COMPLETE", shell=shell.value
     )
     print(script)
