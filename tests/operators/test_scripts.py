@@ -15,6 +15,7 @@ from tests.operators.actions import (
     DeleteRecords,
     End,
     ForeignWrite,
+    GrowTopic,
     HandOver,
     Idle,
     LimitTarget,
@@ -48,6 +49,9 @@ SEEDS = range(100)
 UNCOMMITTED, COMMITTED = SetIsolation("read_uncommitted"), SetIsolation("read_committed")
 
 OLDER_TABLES = (Write(0, 0, 2), Run(), Write(0, 0, 3), Run(), PutBackTables(1), Run())
+
+DIVERGED_COPIES = (Run(), Write(0, 1, 2), Run(13), GrowTopic(0), Run(19, True), PutBackTables(0), Run(), PutBackTables(1))
+"""The newest tables have more run epochs, but none of the copied records; the older ones are continued, then put away."""
 
 
 @pytest.fixture
@@ -114,6 +118,7 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
         (Run(), Write(1, 1, 1), Run(18), PutBackTables(0), Run(), PutBackTables(1)),
         (SetOffsets("preserved"), Write(0, 2, 3), Run(0, True, 93, ForeignWrite(0, 2), 613232)),
         (SetOffsets("preserved"), Run(), Write(1, 1, 2), Run(13), DeleteRecords(1, 1, 60), Run(0, True, 0, None, 383154)),
+        DIVERGED_COPIES,
     ],
 )
 def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:
