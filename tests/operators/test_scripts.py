@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.operators import world as world_module
@@ -23,6 +24,7 @@ from tests.operators.actions import (
     Pause,
     PutBackTables,
     Redo,
+    ResetTargetGroup,
     Resume,
     RetryQuarantine,
     Run,
@@ -31,6 +33,7 @@ from tests.operators.actions import (
     SetOffsets,
     SetRefused,
     SyncGroups,
+    SyncGroupsBeside,
     TakeBack,
     Write,
     WriteLarge,
@@ -38,6 +41,8 @@ from tests.operators.actions import (
 from tests.operators.run import explained
 from tests.operators.scripts import CLASSES, perform, script_of, shortened
 
+from shallow_mirror.checkpoints.logs.topics.controls import NO_CONTROLS
+from shallow_mirror.groups import sync as group_sync
 from shallow_mirror.operations.redo import redo
 from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.streaming.planning import planner_state
@@ -199,3 +204,14 @@ def test_the_generator_finds_a_copy_of_a_range_that_lacks_a_record(tmp_path: Pat
     monkeypatch.setattr(world_module, "redo", short)
     done = perform((Write(0, 0, 1), Write(0, 0, 1), Run(), Redo(0, 0, 0, 100)), tmp_path / "world")
     assert "lost: ['a0:1']" in (done.finding or "")
+
+
+def test_the_generator_finds_a_sync_that_undoes_the_reset_of_a_group_whose_topic_is_handed_over(
+    finding: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = (Write(0, 0, 3), CommitGroup(0, 0, 0, 100), Run(), SyncGroupsBeside(), HandOver(0), Run(stays=True))
+    script = (*begin, ResetTargetGroup(0, 0, 0, 0), SyncGroupsBeside())
+    assert finding(*script) is None
+    without = SimpleNamespace(read=lambda: NO_CONTROLS)
+    monkeypatch.setattr(group_sync, "Controls", SimpleNamespace(open=lambda _: without))
+    assert "the sync moved group g1 in a-0 from 0 to 3" in (finding(*script) or "")
