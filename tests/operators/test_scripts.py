@@ -41,7 +41,7 @@ from tests.operators.actions import (
 from tests.operators.run import explained
 from tests.operators.scripts import CLASSES, perform, script_of, shortened
 
-from shallow_mirror.checkpoints.logs.topics.controls import NO_CONTROLS
+from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS
 from shallow_mirror.groups import sync as group_sync
 from shallow_mirror.operations.redo import redo
 from shallow_mirror.sinks.kafka.protocol import txn_performer
