@@ -201,6 +201,21 @@ def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None
     return recorded
 
 
+def run_id_of(epoch: int, commits: Iterable[CommitEntry]) -> str | None:
+    """Return the id of the run that took the table over with this run epoch. `commits`: the newest first.
+
+    None where the log does not reach so far back, or an operator has accepted since then what another run did.
+    """
+    for entry in commits:
+        entry_epoch = entry.version >> 32
+        if entry_epoch == epoch:
+            return entry.metadata.get("run_id")
+        recorded = Recorded.from_metadata(entry.version, entry.metadata)
+        if entry_epoch < epoch or (recorded.decided_version and not recorded.decided_run_id):
+            return None
+    return None
+
+
 _NO_RECORD_REMEDY = (
     "Whether its last decision holds cannot be known from the rows. Restore its _delta_log from a backup, or continue from its "
     "rows with another mirror id and other tables (docs/reference/error-remedies.md, OffsetMapConflictError)"

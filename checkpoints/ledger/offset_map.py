@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded
+from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded, run_id_of
 from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.rows.schema import (
     PROPERTY_MAP_ID,
@@ -70,6 +70,10 @@ class OffsetMap:
     def recorded(self) -> Recorded | None:
         """Return the records of the newest commit; None before the first take-over."""
         return self._recorded
+
+    def run_id_of(self, epoch: int) -> str | None:
+        """Return the run of a run epoch; None where the log of the table does not say."""
+        return run_id_of(epoch, self._snapshot.commits())
 
     def positions(self) -> dict[SourcePartition, Position]:
         return positions_of(self._snapshot.batches(self._settled(), POSITION_COLUMNS))

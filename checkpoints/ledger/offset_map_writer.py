@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.ledger.commit_metadata import (
     RunIdentity,
     is_settled,
     read_recorded,
+    run_id_of,
 )
 from shallow_mirror.checkpoints.ledger.commits import ATTEMPTS, claim, compact_if_due, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.ledger.row_count_check import CountedPieces, RowCountCheck
@@ -122,6 +123,10 @@ class LedgerOwner:
 
     def recorded(self) -> Recorded:
         return self._recorded
+
+    def run_id_of(self, epoch: int) -> str | None:
+        """Return the run of a run epoch; None where the log of the table does not say. Raises as `check_ownership`."""
+        return run_id_of(epoch, self._snapshot().commits())
 
     def check_ownership(self) -> None:
         """Raise FencedError, OutcomeUnknownError (the map cannot be read; nothing was written), or OffsetMapConflictError.

@@ -42,12 +42,18 @@ def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline:
 
 
 def require_known_receipts(
-    target: Cluster, transactional_ids: Sequence[str], map_id: str, recorded: Recorded, deadline: Deadline
+    target: Cluster,
+    transactional_ids: Sequence[str],
+    map_id: str,
+    recorded: Recorded,
+    run_id_of: Callable[[int], str | None],
+    deadline: Deadline,
 ) -> None:
     """Raise OlderTablesError if the target has a receipt of a decision that the tables do not have.
 
-    A receipt exists only if its transaction was committed, and that is done only for a decision that is in the tables. Raises
-    ConfigError if another mirror commits under these ids, RetriableError.
+    A receipt exists only if its transaction was committed, and that is done only for a decision that is in the tables.
+    `run_id_of`: the run of a run epoch according to the log of the tables, None where it does not say. Raises ConfigError if
+    another mirror commits under these ids, RetriableError.
     """
     target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
     begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
@@ -55,7 +61,7 @@ def require_known_receipts(
     for name in transactional_ids:
         for receipt in read_receipts(target, name, deadline, begun=begun[name]):
             _require_own(receipt, name, map_id)
-            if receipt.decision > recorded.decided_version or _is_anothers(receipt, recorded):
+            if receipt.decision > recorded.decided_version or _is_anothers(receipt, recorded, run_id_of):
                 newer.append((receipt.decision, name, receipt))
     if not newer:
         return
@@ -68,10 +74,17 @@ def require_known_receipts(
     )
 
 
-def _is_anothers(receipt: Receipt, recorded: Recorded) -> bool:
-    """Return whether a run with another copy of the tables has committed under the number of their newest decision."""
-    is_newest = receipt.decision == recorded.decided_version
-    return is_newest and recorded.decided_run_id not in ("", receipt.run_id)
+def _is_anothers(receipt: Receipt, recorded: Recorded, run_id_of: Callable[[int], str | None]) -> bool:
+    """Return whether a run with another copy of the tables has committed under a number that these tables use, too.
+
+    Copies that runs continue number their run epochs alike: the higher number is not the later one. The log of the tables is
+    read only for a receipt that was written after their newest decision: others are of decisions before it.
+    """
+    if receipt.decision == recorded.decided_version:
+        return recorded.decided_run_id not in ("", receipt.run_id)
+    if receipt.written_at_ms is not None and receipt.written_at_ms <= recorded.decided_at_ms:
+        return False
+    return run_id_of(receipt.decision >> 32) not in (None, receipt.run_id)
 
 
 def _decision_text(version: int, at_ms: int | None) -> str:

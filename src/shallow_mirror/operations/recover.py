@@ -153,7 +153,7 @@ def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> Old
         offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
         names = transactional_ids(config.mirror, recorded.highest_slot + 1)
         try:
-            require_known_receipts(target, names, offset_map.map_id, recorded, deadline)
+            require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline)
         except OlderTablesError as older:
             return older
     return None
