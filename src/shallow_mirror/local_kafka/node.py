@@ -31,6 +31,7 @@ from shallow_mirror.local_kafka.properties import (
     zookeeper_properties,
 )
 from shallow_mirror.local_kafka.server_process import ServerProcess, start_together, stop_together
+from shallow_mirror.local_kafka.shared_classes import options_with_archive
 
 START_TIMEOUT_S = 90.0
 PORT_ATTEMPTS = 5
@@ -174,9 +175,11 @@ class LocalKafka:
         logging_config.write_text(logging_text(self.version), encoding="utf-8")
         shutil.rmtree(self._temporary, ignore_errors=True)  # a killed process leaves the libraries it unpacked
         self._temporary.mkdir()
+        executable = java_executable()
         java = [
-            java_executable(),
+            executable,
             *JVM_OPTIONS,
+            *options_with_archive(executable, jars),
             logging_option(self.version, logging_config),
             f"-Djava.io.tmpdir={self._temporary}",
         ]
