@@ -18,6 +18,8 @@ from shallow_mirror.checkpoints.rows.codec import TIMESTAMP
 from shallow_mirror.checkpoints.rows.schema import schema_of, table_uri
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
 from shallow_mirror.checkpoints.tables.table_protocol import Condition, Conditions, any_in_sql, condition_in_sql
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.spark_connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,17 +63,36 @@ NO_TABLE = frozenset(
 
 
 def writer_session(spark: SparkSession) -> SparkSession:
-    """Return a new session on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it."""
-    own = spark.newSession()
-    for name, value in (spark.conf.getAll | _SESSION_SETTINGS).items():
+    """Return a new session on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it.
+
+    Raises ConfigError where a client of Spark Connect cannot make one.
+    """
+    if not is_connect(spark):
+        own = spark.newSession()
+        settings = spark.conf.getAll | _SESSION_SETTINGS
+    elif hasattr(spark, "cloneSession"):
+        own = spark.cloneSession()
+        settings = _SESSION_SETTINGS
+    else:
+        raise ConfigError(
+            "tables that Spark writes need a session of their own, which this client of Spark Connect cannot make: install "
+            "PySpark 4.1 or newer, put them in a folder or an object store (tables_writer: deltalake), or use a classic session"
+        )
+    for name, value in settings.items():
         if own.conf.get(name, None) != value and own.conf.isModifiable(name):
             own.conf.set(name, value)
     return own
 
 
 @contextlib.contextmanager
-def active_session_kept() -> Iterator[None]:
-    """Restore the active session of this thread: building a DataFrame makes the session of that the active one."""
+def active_session_kept(session: SparkSession) -> Iterator[None]:
+    """Restore the active session of this thread: building a DataFrame with `session` makes it the active one.
+
+    Spark Connect has none that a DataFrame would change.
+    """
+    if is_connect(session):
+        yield
+        return
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -141,7 +162,8 @@ def _escaped(text: str) -> str:
 
 
 def log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
-    return local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
+    """Return the log of a table on this machine; None where it is elsewhere, or its files are those of a server."""
+    return None if is_connect(session) else local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
 
 
 def where(frame: DataFrame, condition: Condition) -> DataFrame:
@@ -160,9 +182,12 @@ def history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
 @functools.cache
 def spark_errors() -> tuple[type[Exception], ...]:
     """Return what a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:  # a client of Spark Connect alone has no JVM to call
+        return PySparkException, OSError, ValueError
     return PySparkException, Py4JError, OSError, ValueError
 
 

@@ -179,7 +179,7 @@ class SparkWriter:
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Append rows. Columns of a later schema version that they lack become null."""
-        with self._commit_above(snapshot), active_session_kept():
+        with self._commit_above(snapshot), active_session_kept(self._session):
             frame = self._session.createDataFrame(rows).coalesce(1)
             options = {
                 "txnAppId": snapshot.properties[PROPERTY_MIRROR],
