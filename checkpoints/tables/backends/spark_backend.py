@@ -12,9 +12,9 @@ from shallow_mirror.checkpoints.rows.table_layout import TableShape
 from shallow_mirror.checkpoints.tables.backends.spark_sql import (
     NO_TABLE,
     PLAIN_TABLE,
-    active_session_kept,
     columns_in_sql,
     condition_of,
+    frame_of,
     history,
     log_of,
     name_in_sql,
@@ -55,13 +55,11 @@ class SparkBackend:
         return SparkWriter(session, self._name(layout.table), layout)
 
     def append(self, table: str, rows: pa.Table) -> None:
-        with active_session_kept(self._session):
-            frame = self._session.createDataFrame(rows).coalesce(1)
         name = self._name(table)
         columns, settings = columns_in_sql(rows.schema), properties_in_sql(PLAIN_TABLE)
         self._session.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta TBLPROPERTIES ({settings})")
         # Adds the columns that an older release did not have, as the offset map does.
-        frame.writeTo(name).option("mergeSchema", "true").append()
+        frame_of(self._session, rows).writeTo(name).option("mergeSchema", "true").append()
 
     def append_durably(self, table: str, rows: pa.Table) -> None:
         with self.raised("append rows", table):

@@ -6,9 +6,9 @@ PySpark is imported late: commands that only read tables in a folder start witho
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,13 @@ def writer_session(spark: SparkSession) -> SparkSession:
         own = spark.newSession()
         settings = spark.conf.getAll | _SESSION_SETTINGS
     elif hasattr(spark, "cloneSession"):
-        own = spark.cloneSession()
+        try:
+            own = spark.cloneSession()
+            own.client.set_retry_policies(spark.client.get_retry_policies())
+        except spark_errors() as error:
+            raise ConfigError(
+                f"tables: this session of Spark Connect cannot be cloned: {first_line(error)}: start again with a new session"
+            ) from error
         settings = _SESSION_SETTINGS
     else:
         raise ConfigError(
@@ -84,20 +90,17 @@ def writer_session(spark: SparkSession) -> SparkSession:
     return own
 
 
-@contextlib.contextmanager
-def active_session_kept(session: SparkSession) -> Iterator[None]:
-    """Restore the active session of this thread: building a DataFrame with `session` makes it the active one.
-
-    Spark Connect has none that a DataFrame would change.
-    """
+def frame_of(session: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return the rows in one partition. The active session of this thread stays: building a DataFrame would make it `session`."""
     if is_connect(session):
-        yield
-        return
+        columns = columns_in_sql(rows.schema)
+        # Without rows it would infer no schema.
+        return (session.createDataFrame(rows) if rows.num_rows else session.createDataFrame([], columns)).coalesce(1)
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     try:
-        yield
+        return session.createDataFrame(rows).coalesce(1)
     finally:
         if active is not None:
             active.createDataFrame([], "nothing int")
@@ -162,8 +165,9 @@ def _escaped(text: str) -> str:
 
 
 def log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
-    """Return the log of a table on this machine; None where it is elsewhere, or its files are those of a server."""
-    return None if is_connect(session) else local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
+    """Return the log of a table on this machine; None where it is elsewhere: a server of Spark Connect may have other folders."""
+    log = local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
+    return None if log is None or (is_connect(session) and not log.is_here) else log
 
 
 def where(frame: DataFrame, condition: Condition) -> DataFrame:
@@ -179,16 +183,20 @@ def history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
     return list(rows.select("version", "userMetadata").collect())
 
 
-@functools.cache
 def spark_errors() -> tuple[type[Exception], ...]:
     """Return what a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
     from pyspark.errors import PySparkException
 
-    try:
+    errors: list[type[Exception]] = [PySparkException, OSError, ValueError]
+    with contextlib.suppress(ImportError):  # a client of Spark Connect alone has no JVM to call
         from py4j.protocol import Py4JError
-    except ImportError:  # a client of Spark Connect alone has no JVM to call
-        return PySparkException, OSError, ValueError
-    return PySparkException, Py4JError, OSError, ValueError
+
+        errors.append(Py4JError)
+    if "grpc" in sys.modules:  # a client of Spark Connect passes some errors of its channel on
+        from grpc import RpcError
+
+        errors.append(RpcError)
+    return tuple(errors)
 
 
 def condition_of(error: Exception) -> str | None:
