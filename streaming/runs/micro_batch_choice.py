@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from shallow_mirror.config.values import MicroBatchKind
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.runs.micro_batch_loop import loop_micro_batches
 from shallow_mirror.streaming.runs.micro_batch_stream import stream_micro_batches
 from shallow_mirror.streaming.runs.query import MicroBatches
 from shallow_mirror.streaming.sources.admission_control import MODULE, has_admission_control
-from shallow_mirror.streaming.spark.spark_session import is_connect
 
 
 def choose_micro_batches(

@@ -24,6 +24,7 @@ from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks import TaskFunction
 from shallow_mirror.sinks.micro_batches import StoppedBeforeMicroBatchError
 from shallow_mirror.sinks.slots import arrow_batch_of, ranges_by_slot
+from shallow_mirror.spark_connect import OpenSessions
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.runs.query import Query
 from shallow_mirror.types import PlannedRange
@@ -91,13 +92,14 @@ class _Loop:
             self._plan_and_copy(planner)
 
     def _plan_and_copy(self, planner: MicroBatchPlanner) -> None:
-        query, number = self._query, 0
+        query, number, sessions = self._query, 0, OpenSessions(self._query.spark)
         initial = query.options.initial
         current = planner.initial() if initial is None else initial
         if query.trigger_s is None:
             planner.prepare_available_now()
         while not self._is_ending.is_set():
             began = time.monotonic()
+            sessions.use()
             end = planner.latest(current)
             ranges = planner.ranges(current, end) if end != current else ()
             if ranges:

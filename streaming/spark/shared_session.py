@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.tables import choose_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.local_kafka import delta_jars
+from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.streaming.spark.connect_retries import bound_server_retries
 from shallow_mirror.streaming.spark.usable_cores import usable_cores
@@ -36,7 +37,7 @@ class SharedSession:
 
     def of_mirror(self, name: str) -> Any:
         """Return a session of one mirror, for the thread that calls: with settings of its own and its scheduler pool."""
-        if spark_session.is_connect(self.spark):
+        if is_connect(self.spark):
             return self.spark  # its threads have no scheduler pools
         self.spark.sparkContext.setLocalProperty(POOL, name)
         return self.spark.newSession()
@@ -56,7 +57,7 @@ def shared_session(configs: Sequence[MirrorConfig], submitted: Any) -> Iterator[
     spark = own_session or submitted
     try:
         spark_session.check_session(spark)
-        if spark_session.is_connect(spark):
+        if is_connect(spark):
             bound_server_retries(spark)
         else:
             _prepare_classic(spark, configs)

@@ -23,6 +23,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka import delta_jars
 from shallow_mirror.named_files import naming_file
 from shallow_mirror.sinks.slots import environment_of_copiers, environment_of_plan_readers
+from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.spark.connect_retries import bound_server_retries
@@ -117,7 +118,6 @@ def session_of_run(
         check_session(session)
         if is_connect(session):
             bound_server_retries(session)
-            _require_tables_without_spark(through_spark)
         else:
             pass_secrets_to_workers(session, with_references)
         for tables in through_spark:
@@ -127,16 +127,6 @@ def session_of_run(
     finally:
         if own_session is not None:
             own_session.stop()
-
-
-def _require_tables_without_spark(through_spark: Sequence[TableStorage]) -> None:
-    """Raise ConfigError if a session of Spark Connect would have to write tables."""
-    if through_spark:
-        raise ConfigError(
-            f"the tables in {through_spark[0].location.root} are written through Spark, for which Spark Connect lacks what they "
-            "need: put them in a folder or an object store (tables_writer: deltalake), or use a classic session, on "
-            "Databricks a compute with dedicated access mode"
-        )
 
 
 @contextlib.contextmanager
@@ -316,8 +306,11 @@ def _lacking_abilities() -> list[str]:
 
 
 def check_delta(spark: Any, tables: str) -> None:
-    """Raise ConfigError if `spark` lacks the settings for Delta tables in `tables`; Databricks runtimes have them built in."""
-    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+    """Raise ConfigError if `spark` lacks the settings for Delta tables in `tables`; Databricks runtimes have them built in.
+
+    A server of Spark Connect may be one of those, and not tell: without Delta it refuses the first statement about a table.
+    """
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ or is_connect(spark):
         return
     schema, settings = schema_of(tables), spark.sparkContext.getConf()
     catalog = "spark.sql.catalog." + ("spark_catalog" if schema is None else schema.partition(".")[0])
@@ -384,11 +377,3 @@ def _setting(spark: Any, name: str, default: str) -> str:
             "%s must be %s, and the server of Spark Connect does not tell: %s", name, default, str(error).partition("\n")[0]
         )
         return default
-
-
-def is_connect(spark: Any) -> bool:
-    """Return whether this is a session of Spark Connect."""
-    module = type(spark).__module__
-    if module.startswith("pyspark.sql.connect"):
-        return True
-    return module.startswith("pyspark.") and bool(importlib.import_module("pyspark.sql.utils").is_remote())

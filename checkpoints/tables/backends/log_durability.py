@@ -54,6 +54,10 @@ class LocalLog:
     def __init__(self, table: Path) -> None:
         self._table, self._log = table, table / "_delta_log"
 
+    @property
+    def is_here(self) -> bool:
+        return self._log.is_dir()
+
     def sync(self, above: int) -> None:
         """Return when the commits above this version of the table are on the disk, with all files they name.
 

@@ -23,10 +23,10 @@ from shallow_mirror.checkpoints.tables.backends.spark_sql import (
     ARROW_TYPES,
     NO_TABLE,
     PLAIN_TABLE,
-    active_session_kept,
     columns_in_sql,
     condition_of,
     first_line,
+    frame_of,
     history,
     literal,
     log_of,
@@ -179,15 +179,14 @@ class SparkWriter:
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Append rows. Columns of a later schema version that they lack become null."""
-        with self._commit_above(snapshot), active_session_kept():
-            frame = self._session.createDataFrame(rows).coalesce(1)
+        with self._commit_above(snapshot):
             options = {
                 "txnAppId": snapshot.properties[PROPERTY_MIRROR],
                 "txnVersion": str(version),
                 "userMetadata": _text(metadata, version, snapshot),
                 "mergeSchema": "true",  # adds the columns that an older release did not have
             }
-            frame.writeTo(self._table).options(**options).append()
+            frame_of(self._session, rows).writeTo(self._table).options(**options).append()
 
     def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
         self._change(snapshot, f"DELETE FROM {self._table} WHERE {sql_of_any(conditions)}", version, metadata)
