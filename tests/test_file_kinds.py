@@ -17,6 +17,7 @@ EXAMPLES = {
     FileKind.ARCHIVE: CONF / "archive-example.yaml",
     FileKind.RESTORE: CONF / "restore-example.yaml",
     FileKind.MIGRATION: CONF / "migration-example.yaml",
+    FileKind.FAILOVER: CONF / "failover-example.yaml",
 }
 OTHER_ARGUMENTS = {
     "translate": ["orders", "0", "41"],

@@ -67,6 +67,10 @@ class OffsetMap:
     def map_id(self) -> str:
         return self._snapshot.properties[PROPERTY_MAP_ID]
 
+    @property
+    def source_cluster_id(self) -> str:
+        return self._snapshot.properties[PROPERTY_SOURCE_CLUSTER_ID]
+
     def recorded(self) -> Recorded | None:
         """Return the records of the newest commit; None before the first take-over."""
         return self._recorded

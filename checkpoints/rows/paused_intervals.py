@@ -8,7 +8,7 @@ from typing import Literal
 
 from shallow_mirror.checkpoints.rows.codec import TimeMs, row_codec
 
-ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive", "forget"]
+ControlAction = Literal["pause", "resume", "hand-over", "take-back", "handed-over", "receive", "forget", "fail-over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,12 @@ class TopicState:
     """By a migration."""
     handed_over_sequence: int = -1
     """Of the row that says so."""
+    failed_over_ms: int | None = None
+    """By a fail-over, for good."""
 
     @property
     def is_copied(self) -> bool:
-        return self.paused_ms is None and self.handed_over_ms is None
+        return self.paused_ms is None and self.handed_over_ms is None and self.failed_over_ms is None
 
     def take(self, row: ControlRow) -> None:
         match row.action:
@@ -63,6 +65,8 @@ class TopicState:
             # Earlier releases wrote `resume` to take a topic back; the command `resume` refuses a topic that is handed over.
             case "take-back" | "resume":
                 self.handed_over_ms = None
+            case "fail-over" if self.failed_over_ms is None:
+                self.failed_over_ms = row.at_ms
 
 
 def read_topic_states(rows: Iterable[ControlRow]) -> dict[str, TopicState]:

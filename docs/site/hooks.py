@@ -12,7 +12,7 @@ from commands_page import commands_page
 from errors_page import errors_page
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from settings_page import ARCHIVE_FILE, MIGRATION_FILE, MIRROR_FILE, RESTORE_FILE
+from settings_page import ARCHIVE_FILE, FAILOVER_FILE, MIGRATION_FILE, MIRROR_FILE, RESTORE_FILE
 from tables_page import tables_page
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,6 +22,7 @@ GENERATED = {
     "reference/archive-settings.md": ARCHIVE_FILE.page,
     "reference/restore-settings.md": RESTORE_FILE.page,
     "reference/migration-settings.md": MIGRATION_FILE.page,
+    "reference/failover-settings.md": FAILOVER_FILE.page,
     "reference/commands.md": commands_page,
     "reference/python.md": api_page,
     "reference/tables.md": tables_page,

@@ -1,4 +1,4 @@
-"""References of the mirror, archive, restore and migration file: keys, types, defaults and bounds from the settings' own JSON
+"""References of every kind of file of settings: keys, types, defaults and bounds from the settings' own JSON
 schemas, meanings from the comments in the examples of `conf/`, or else from the descriptions in the schema."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from markdown_text import code, table, words
 from pydantic import BaseModel
 
-from shallow_mirror.config import ArchiveConfig, MigrationConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig, FailoverConfig, MigrationConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.config.values import DURATIONS
 
 _COMMON = """An unknown key is an error that suggests the most similar key; all problems of a file are reported at once. Relative
@@ -78,6 +78,13 @@ MIGRATION_FILE = SettingsFile(
     model=MigrationConfig,
     example="migration-example.yaml",
     schema="migration.schema.json",
+)
+FAILOVER_FILE = SettingsFile(
+    title="the failover file",
+    purpose="One YAML file configures one [fail-over](../how-to/failover.md).",
+    model=FailoverConfig,
+    example="failover-example.yaml",
+    schema="failover.schema.json",
 )
 
 _KINDS = {"string": "text", "object": "mapping", "null": "`null`"}

@@ -19,6 +19,7 @@ from shallow_mirror.commands.acls import acls, quotas
 from shallow_mirror.commands.archive import archive
 from shallow_mirror.commands.broken_surroundings import explaining_surroundings
 from shallow_mirror.commands.completion import completion, register_shells
+from shallow_mirror.commands.failover import failover
 from shallow_mirror.commands.forget import forget
 from shallow_mirror.commands.groups import groups
 from shallow_mirror.commands.import_mirror_maker import import_mirror_maker
@@ -66,6 +67,7 @@ for panel, commands in _GROUPS.items():
 app.add_typer(quarantine, name="quarantine", rich_help_panel="Copy")
 app.add_typer(archive, name="archive", rich_help_panel="Archive and restore")
 app.add_typer(migrate, name="migrate", rich_help_panel="Move")
+app.add_typer(failover, name="failover", rich_help_panel="Move")
 app.command(rich_help_panel="Begin")(completion)
 
 # Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from shallow_mirror.access import acl_sync, quota_sync
 from shallow_mirror.checkpoints.ledger import LedgerOwner
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
-from shallow_mirror.errors import CorruptBatchError, DataLossError
+from shallow_mirror.errors import ConfigError, CorruptBatchError, DataLossError
 from shallow_mirror.groups.sync import GroupSync
 from shallow_mirror.sinks import Observer
 from shallow_mirror.streaming.planning import planner_state
@@ -72,13 +73,27 @@ class _MirrorRun(Run[MirrorConfig]):
         )
 
     def take_over(self) -> LedgerOwner:
-        return take_over_offset_map(
+        owner = take_over_offset_map(
             self.config,
             self.storage,
             self.cluster_ids,
             self.identity,
             before_creation=lambda: refuse_ids_of_another(self.config, self.target, self.supervisor.deadline()),
         )
+        # After the take-over: a fail-over writes its row first and takes over then, so one of the two ends this run.
+        self._refuse_failed_over()
+        return owner
+
+    def _refuse_failed_over(self) -> None:
+        """Raise ConfigError where this mirror was failed over: what it would copy now belongs behind records of applications."""
+        failed_over = Controls.open(self.storage.to_read()).read().failed_over
+        if failed_over:
+            at = datetime.fromtimestamp(min(failed_over.values()) / 1000, UTC).isoformat(timespec="seconds")
+            raise ConfigError(
+                f"mirror {self.config.mirror} was failed over at {at}: its topics are in use at {self.config.target.alias}, and "
+                "it copies nothing any more. `shallow-mirror failover status FILE` shows how to continue; another mirror needs "
+                "another id and other tables"
+            )
 
     def copy(self, spark: Any) -> bool:
         query = MirrorQuery(self, self.source, self.cluster_ids.source, self.target, self.cycles)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 import shallow_mirror
 from shallow_mirror import errors
-from shallow_mirror.config import ArchiveConfig, MigrationConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig, FailoverConfig, MigrationConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import MirrorError
 
 pytestmark = pytest.mark.thorough
@@ -87,6 +87,7 @@ def test_settings_are_all_there_with_a_meaning_from_the_example(site: Path, repo
         ("archive-settings", ArchiveConfig, "archive-example.yaml"),
         ("restore-settings", RestoreConfig, "restore-example.yaml"),
         ("migration-settings", MigrationConfig, "migration-example.yaml"),
+        ("failover-settings", FailoverConfig, "failover-example.yaml"),
     ],
 )
 def test_every_setting_has_a_type_a_default_and_a_meaning(
@@ -207,7 +208,17 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_of_pages_outside_of_the_site_lead_to_files_and_headings(repository: Path) -> None:
-    names = ("settings", "archive-settings", "restore-settings", "migration-settings", "commands", "python", "tables", "errors")
+    names = (
+        "settings",
+        "archive-settings",
+        "restore-settings",
+        "migration-settings",
+        "failover-settings",
+        "commands",
+        "python",
+        "tables",
+        "errors",
+    )
     generated = {repository / "docs" / "reference" / f"{name}.md" for name in names}
     broken = []
     for page in repository.glob("*.md"):

@@ -282,7 +282,7 @@ class FakeOperator:
     def done(self, wave: str, step: Step, detail: Mapping[str, Any]) -> None: ...
 
     def waits(self, outside: Outside) -> None:
-        self.stopped_at.append(outside.step)
+        self.stopped_at.append(Step(outside.step))
         self.requests.append(outside.request)
         if outside.step is Step.STOP_WRITERS:
             self._world.writers = ""

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from shallow_mirror import cli
-from shallow_mirror.config import ArchiveConfig, MigrationConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config import ArchiveConfig, FailoverConfig, MigrationConfig, MirrorConfig, RestoreConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations.starter_files import StarterKind, write_starter_files
 
@@ -20,6 +20,7 @@ CONFIGS: dict[StarterKind, Any] = {
     StarterKind.ARCHIVE: ArchiveConfig,
     StarterKind.RESTORE: RestoreConfig,
     StarterKind.MIGRATION: MigrationConfig,
+    StarterKind.FAILOVER: FailoverConfig,
 }
 
 

@@ -7,6 +7,8 @@ Rows are only added. A topic has two states with an owner each, which change ind
   answers with `handed-over` once it plans nothing of the topic any more and every micro-batch that was planned before has ended.
   Only then the other mirror, which has `receive`, may write to it.
 
+A fail-over ends a mirror for good (`fail-over`, on each of its topics): no run of it starts again.
+
 `forget` is about one topic id, not about a name: nothing of that topic is copied any more, and nothing is reported of it.
 """
 
@@ -16,7 +18,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from shallow_mirror.checkpoints.logs.topics.deleted_topics import TopicIncarnation
@@ -50,6 +52,8 @@ class TopicControls:
     returned: frozenset[str] = frozenset()
     """Handed over once, and taken back; not those that were handed over to this mirror before."""
     forgotten: ForgottenTopics = NOTHING_FORGOTTEN
+    failed_over: Mapping[str, int] = field(default_factory=dict)
+    """Failed over to the target: since when, in ms."""
 
     @property
     def not_copied(self) -> frozenset[str]:
@@ -58,8 +62,8 @@ class TopicControls:
 
     @property
     def moving(self) -> frozenset[str]:
-        """Return the topics that a migration hands over, or has handed over."""
-        return frozenset(self.requested) | frozenset(self.handed_over)
+        """Return the topics that a migration hands over, or has handed over, or that were failed over."""
+        return frozenset(self.requested) | frozenset(self.handed_over) | frozenset(self.failed_over)
 
     @property
     def without_cycle(self) -> frozenset[str]:
@@ -129,6 +133,9 @@ class Controls:
             forgotten=ForgottenTopics(
                 {TopicIncarnation(row.topic, row.topic_id): row.at_ms for row in rows if row.action == "forget"}
             ),
+            failed_over={
+                topic: state.failed_over_ms for topic, state in sorted(states.items()) if state.failed_over_ms is not None
+            },
         )
 
     def paused_intervals(self) -> list[PausedInterval]:

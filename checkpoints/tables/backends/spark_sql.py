@@ -184,13 +184,9 @@ def history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-<<<<<<< HEAD
     """Return the errors that a call of Spark may raise. Imported late: commands that only read tables in a folder start
-    without PySpark."""
-    from py4j.protocol import Py4JError
-=======
-    """Return what a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
->>>>>>> connect
+    without PySpark.
+    """
     from pyspark.errors import PySparkException
 
     errors: list[type[Exception]] = [PySparkException, OSError, ValueError]

@@ -11,6 +11,7 @@ from shallow_mirror.errors import ConfigError
 
 if TYPE_CHECKING:
     from shallow_mirror.config import ArchiveConfig, MirrorConfig, RestoreConfig
+    from shallow_mirror.config.failover_config import FailoverFiles
     from shallow_mirror.config.migration_config import MigrationFiles
 
 
@@ -21,6 +22,7 @@ class FileKind(enum.Enum):
     ARCHIVE = "archive"
     RESTORE = "restore"
     MIGRATION = "migration"
+    FAILOVER = "failover"
 
     @property
     def title(self) -> str:
@@ -33,7 +35,7 @@ class FileKind(enum.Enum):
 
 
 _MIRROR, _ARCHIVE, _RESTORE = (FileKind.MIRROR,), (FileKind.ARCHIVE,), (FileKind.RESTORE,)
-_MIGRATION = (FileKind.MIGRATION,)
+_MIGRATION, _FAILOVER = (FileKind.MIGRATION,), (FileKind.FAILOVER,)
 _MIRROR_OR_RESTORE = (FileKind.MIRROR, FileKind.RESTORE)
 
 KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
@@ -69,16 +71,27 @@ KINDS_OF_COMMANDS: Mapping[str, tuple[FileKind, ...]] = {
     "migrate late-writes": _MIGRATION,
     "migrate abort": _MIGRATION,
     "migrate rollback": _MIGRATION,
+    "failover plan": _FAILOVER,
+    "failover run": _FAILOVER,
+    "failover status": _FAILOVER,
+    "failover back": _FAILOVER,
 }
 """A new command that reads such a file needs an entry."""
 
 _COUNTERPARTS: tuple[Mapping[FileKind, str], ...] = (
-    {FileKind.MIRROR: "run", FileKind.ARCHIVE: "archive run", FileKind.RESTORE: "restore", FileKind.MIGRATION: "migrate run"},
+    {
+        FileKind.MIRROR: "run",
+        FileKind.ARCHIVE: "archive run",
+        FileKind.RESTORE: "restore",
+        FileKind.MIGRATION: "migrate run",
+        FileKind.FAILOVER: "failover run",
+    },
     {
         FileKind.MIRROR: "status",
         FileKind.ARCHIVE: "archive status",
         FileKind.RESTORE: "status",
         FileKind.MIGRATION: "migrate status",
+        FileKind.FAILOVER: "failover status",
     },
     {FileKind.MIRROR: "verify", FileKind.ARCHIVE: "archive verify", FileKind.RESTORE: "verify"},
     {FileKind.MIRROR: "preflight", FileKind.RESTORE: "restore --dry-run"},
@@ -130,6 +143,14 @@ def load_migration(path: Path, command: str) -> MigrationFiles:
     return MigrationFiles(MigrationConfig.from_document(document, folder=path.resolve().parent, path=str(path)))
 
 
+def load_failover(path: Path, command: str) -> FailoverFiles:
+    """Return the settings of a failover file and of the mirror files that it names. Raises as `load_mirror`."""
+    from shallow_mirror.config.failover_config import FailoverConfig, FailoverFiles
+
+    document, _ = _read(path, command)
+    return FailoverFiles(FailoverConfig.from_document(document, folder=path.resolve().parent, path=str(path)))
+
+
 def require_kind(path: Path, command: str) -> None:
     """Raise ConfigError for a file that cannot be read, or of a kind that `command` does not take."""
     _read(path, command)
@@ -147,8 +168,8 @@ def _load(path: Path, command: str) -> MirrorConfig | ArchiveConfig | RestoreCon
             return ArchiveConfig.from_document(document, folder=folder)
         case FileKind.RESTORE:
             return RestoreConfig.from_document(document, folder=folder)
-        case FileKind.MIGRATION:
-            raise AssertionError("a migration file is loaded with the files that it names")
+        case FileKind.MIGRATION | FileKind.FAILOVER:
+            raise AssertionError("such a file is loaded with the files that it names")
 
 
 def _read(path: Path, command: str) -> tuple[object, FileKind]:
@@ -166,8 +187,8 @@ def _read(path: Path, command: str) -> tuple[object, FileKind]:
 def _kind_of(document: object) -> FileKind | None:
     if not isinstance(document, dict):
         return None
-    # In this order: a restore file has a section `archive` as well, and a migration file a key `mirror`.
-    kinds = (FileKind.MIGRATION, FileKind.RESTORE, FileKind.MIRROR, FileKind.ARCHIVE)
+    # In this order: a restore file has a section `archive` as well, and a migration or failover file a key `mirror`.
+    kinds = (FileKind.MIGRATION, FileKind.FAILOVER, FileKind.RESTORE, FileKind.MIRROR, FileKind.ARCHIVE)
     return next((kind for kind in kinds if kind.value in document), None)
 
 

@@ -13,7 +13,9 @@ from shallow_mirror.operations.starter_files import StarterKind, write_starter_f
 def init(
     kinds: Annotated[
         list[StarterKind] | None,
-        typer.Argument(metavar="KIND...", help="mirror, archive, restore, migration, prometheus, grafana, systemd, kubernetes."),
+        typer.Argument(
+            metavar="KIND...", help="mirror, archive, restore, migration, failover, prometheus, grafana, systemd, kubernetes."
+        ),
     ] = None,
     folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Folder of the files.")] = Path(),
     is_forced: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,

@@ -5,6 +5,7 @@ A relative `tables` or `checkpoint` is relative to the folder of the mirror file
 """
 
 from shallow_mirror.config.archive_config import ArchiveConfig, archive_json_schema
+from shallow_mirror.config.failover_config import FailoverConfig, failover_json_schema
 from shallow_mirror.config.migration_config import MigrationConfig, migration_json_schema
 from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
 from shallow_mirror.config.own_targets import exclude_own_targets
@@ -31,6 +32,7 @@ __all__ = [
     "AclSettings",
     "ArchiveConfig",
     "ClusterSettings",
+    "FailoverConfig",
     "GroupSettings",
     "LagMetricsSettings",
     "MetricsSettings",
@@ -46,6 +48,7 @@ __all__ = [
     "WriteSettings",
     "archive_json_schema",
     "exclude_own_targets",
+    "failover_json_schema",
     "json_schema",
     "migration_json_schema",
     "parse_duration",

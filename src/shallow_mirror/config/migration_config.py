@@ -112,7 +112,7 @@ class MigrationConfig(Section):
         config, problems = validate(cls, document, "migration")
         if config is not None:
             problems += _wave_problems(config)
-            problems += _writer_problems(config.writers)
+            problems += writer_problems(config.writers)
         if problems or config is None:
             raise ConfigError(problems)
         waves = [
@@ -200,7 +200,8 @@ def _wave_problems(config: MigrationConfig) -> list[str]:
     return [f"waves: the name {name} occurs twice" for name in sorted(set(names)) if names.count(name) > 1]
 
 
-def _writer_problems(writers: WriterSettings) -> list[str]:
+def writer_problems(writers: WriterSettings) -> list[str]:
+    """Return which of these settings contradict each other."""
     problems = []
     if writers.is_denied and not writers.principals:
         problems.append("writers.principals: is empty; stop: deny needs the principals whose writing is denied")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -69,7 +70,7 @@ class Outside:
     """What somebody has to do elsewhere before the migration continues, and what is seen of it so far."""
 
     wave: str
-    step: Step
+    step: enum.StrEnum
     request: str
     seen: str
     waited_s: float = 0.0
@@ -83,13 +84,18 @@ class WaitsForOutsideError(Exception):
         self.outside = outside
 
 
-class Reports(Protocol):
-    """Receives what happens, for whoever runs the conductor."""
+class Waits(Protocol):
+    """Receives waits and sentences, for whoever runs a conductor."""
+
+    def waits(self, outside: Outside) -> None: ...
+    def says(self, sentence: str) -> None: ...
+
+
+class Reports(Waits, Protocol):
+    """Receives the steps of a migration as well."""
 
     def begun(self, wave: str, step: Step) -> None: ...
     def done(self, wave: str, step: Step, detail: Detail) -> None: ...
-    def waits(self, outside: Outside) -> None: ...
-    def says(self, sentence: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def find_late_writes(files: MigrationFiles, settings: WaveSettings, wave: WaveSt
         for name, offsets in sorted(ranges.items())
         for gap in gaps_of(offsets, [*copies.get(name, ()), *settled.get(name, ())])
     ]
-    return list(_read(left.client, gaps)) if gaps else []
+    return list(read_records(left.client, gaps)) if gaps else []
 
 
 def copies_of(config: MirrorConfig, topics: Sequence[str]) -> dict[TopicPartition, list[Copied]]:
@@ -159,7 +159,7 @@ def gaps_of(offsets: OffsetRange, copies: Iterable[Copied]) -> list[OffsetRange]
     return gaps
 
 
-def _read(client: ClientConfig, gaps: Sequence[tuple[TopicPartition, OffsetRange]]) -> Iterator[LateWrite]:
+def read_records(client: ClientConfig, gaps: Sequence[tuple[TopicPartition, OffsetRange]]) -> Iterator[LateWrite]:
     """Yield the records of the gaps that a reader of committed records sees: markers and aborted data are no late writes."""
     give_up_at_s = time.monotonic() + COUNT_S
     with BatchConsumer(client) as consumer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shallow_mirror.checkpoints.ledger import RunIdentity
 from shallow_mirror.checkpoints.logs.runs import MigrationLog, MigrationOwner
 from shallow_mirror.checkpoints.rows import ENDED
-from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.checkpoints.tables import TableLocation, TableStorage
 from shallow_mirror.config.migration_config import MigrationFiles, WaveSettings
 from shallow_mirror.errors import ConfigError, FencedError, MirrorError
 from shallow_mirror.migration.conductor import WaveConductor
@@ -232,10 +232,16 @@ def _is_alive(pid: int) -> bool:
 @contextmanager
 def owned(files: MigrationFiles, state: MigrationState, options: Options) -> Iterator[MigrationOwner]:
     """Own the migration for the block; its end is recorded unless the process is killed or fenced."""
-    storage = TableStorage(files.config.table_location)
+    with owned_log(files.config.table_location, files.config.migration, files.fingerprint, options.clock) as owner:
+        yield owner
+
+
+@contextmanager
+def owned_log(location: TableLocation, name: str, fingerprint: str, clock: Clock) -> Iterator[MigrationOwner]:
+    """Own the steps in the tables at `location` for the block, as `owned`. `name`: of the migration or fail-over."""
+    storage = TableStorage(location)
     storage.require_conditional_writes()
-    log = MigrationLog.open(storage, files.config.migration)
-    owner = log.take_over(RunIdentity.of_this_process(), files.fingerprint, options.clock.now_ms)
+    owner = MigrationLog.open(storage, name).take_over(RunIdentity.of_this_process(), fingerprint, clock.now_ms)
     try:
         yield owner
     except FencedError:

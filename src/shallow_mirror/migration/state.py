@@ -108,20 +108,27 @@ class MigrationState:
 def state_of(rows: Iterable[MigrationRow], names: Sequence[str]) -> MigrationState:
     """Return the state. `names`: the waves of the file in their order; waves that only the table has come behind them."""
     waves = {name: WaveState(name=name) for name in names}
-    conductor: ConductorState | None = None
     rehearsals: list[Mapping[str, Any]] = []
+    rows = tuple(rows)
     for row in rows:
-        if row.event == TAKEN_OVER:
-            conductor = ConductorState(epoch=row.conductor_epoch, host=row.host, pid=row.pid, run_id=row.run_id, has_ended=False)
-        elif row.event == ENDED and conductor is not None:
-            conductor = replace(conductor, has_ended=True)
-        elif row.event == REHEARSING:
+        if row.event == REHEARSING:
             rehearsals.append(row.detail)
         elif row.event == REHEARSED:
             rehearsals = [rehearsal for rehearsal in rehearsals if rehearsal != row.detail]
         elif row.wave:
             waves[row.wave] = _after(waves.get(row.wave, WaveState(name=row.wave)), row)
-    return MigrationState(waves=waves, conductor=conductor, rehearsals=tuple(rehearsals))
+    return MigrationState(waves=waves, conductor=conductor_of(rows), rehearsals=tuple(rehearsals))
+
+
+def conductor_of(rows: Iterable[MigrationRow]) -> ConductorState | None:
+    """Return the conductor that took over last; None: there was none yet."""
+    conductor: ConductorState | None = None
+    for row in rows:
+        if row.event == TAKEN_OVER:
+            conductor = ConductorState(epoch=row.conductor_epoch, host=row.host, pid=row.pid, run_id=row.run_id, has_ended=False)
+        elif row.event == ENDED and conductor is not None:
+            conductor = replace(conductor, has_ended=True)
+    return conductor
 
 
 def _after(wave: WaveState, row: MigrationRow) -> WaveState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from shallow_mirror.errors import OutcomeUnknownError, RetriableError
-from shallow_mirror.migration.conductor_ports import Clock, Outside, Owner, Reports, WaitsForOutsideError
+from shallow_mirror.migration.conductor_ports import Clock, Outside, Owner, Waits, WaitsForOutsideError
 from shallow_mirror.migration.state import WAITING
 from shallow_mirror.migration.steps import Step
 
@@ -36,13 +37,13 @@ class _Wait:
 class Waiting:
     """Of one wave. A step may wait for several things in turn: each is reported by itself."""
 
-    def __init__(self, wave: str, owner: Owner, reports: Reports, clock: Clock, *, waits: bool) -> None:
+    def __init__(self, wave: str, owner: Owner, reports: Waits, clock: Clock, *, waits: bool) -> None:
         """Without `waits`, WaitsForOutsideError is raised where somebody outside has to act."""
         self._wave, self._owner, self._reports, self._clock, self._waits = wave, owner, reports, clock, waits
-        self._step = Step.CHECK
+        self._step: enum.StrEnum = Step.CHECK
         self._open: dict[str, _Wait] = {}
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: enum.StrEnum) -> None:
         self._step = step
         self._open.clear()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.broker.cluster import reach
-from shallow_mirror.checkpoints import DecidedSegment
+from shallow_mirror.checkpoints import DecidedSegment, OffsetMap
 from shallow_mirror.checkpoints.ledger import ArchiveTable, RunIdentity
 from shallow_mirror.checkpoints.logs.runs import RunEnd, recorded_run
 from shallow_mirror.checkpoints.tables import TableStorage
@@ -54,10 +54,12 @@ def open_operator_session(
     spark: Any,
     observer: Observer = observe_nothing,
     accepted_version: int = 0,
+    reads_source: bool = True,
 ) -> Iterator[OperatorSession]:
     """Take over the offset map for the block.
 
     `spark`: the session of `session_for_tables`. `accepted_version`: as in `LedgerOwner.take_over`.
+    Without `reads_source` the source is not asked for anything: it may be gone, and there has to be a map.
 
     Raises ConfigError, OffsetMapConflictError, OutcomeUnknownError, RetriableError.
     """
@@ -67,7 +69,7 @@ def open_operator_session(
     with ExitStack() as connections:
         target = connections.enter_context(closing(Cluster(config.target.client)))
         source = None
-        if config.source_client is not None:
+        if reads_source and config.source_client is not None:
             source = connections.enter_context(closing(Cluster(config.source_client)))
         ids = ClusterIds(
             source=_source_cluster_id(config, source, deadline, spark),
@@ -84,5 +86,6 @@ def _source_cluster_id(config: MirrorConfig | RestoreConfig, source: Cluster | N
     """Return the id of the source cluster; for a restore that of the cluster that was archived, as the archive records it."""
     if isinstance(config, RestoreConfig):
         return ArchiveTable.open(config.archive_table_location, spark).source_cluster_id
-    assert source is not None
+    if source is None:
+        return OffsetMap.open(config.table_location, spark, mirror=config.mirror).source_cluster_id
     return reach(source, config.source_cluster_name, deadline).cluster_id

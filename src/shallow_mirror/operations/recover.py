@@ -1,6 +1,7 @@
 """Driver, for the cli: the state of the transactions of the last decision, and the operator's choice for those that need one.
 
 Inspecting changes nothing. A choice takes over the offset map, as a start does, and is used only if evidence is still missing.
+The source is not asked for anything: it may be gone.
 """
 
 from __future__ import annotations
@@ -165,7 +166,9 @@ def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError
     Takes over the offset map and the guard, so that a run with the newer tables ends. Raises as `resolve`.
     """
     deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
-    with open_operator_session(config, "recover", deadline, spark=spark, accepted_version=older.version) as session:
+    with open_operator_session(
+        config, "recover", deadline, spark=spark, accepted_version=older.version, reads_source=False
+    ) as session:
         session.recover(deadline)
         session.end.outcome = f"recover: continues from older tables, whose newest decision was {older.known}"
 
@@ -214,6 +217,6 @@ def resolve(
         raise ConfigError([*problems, f"slots that need one: {', '.join(map(str, sorted(undecided))) or 'none'}"])
     chosen = {report.decided.txn: fate for slot, report in undecided.items() if not slots or slot in slots}
     deadline = Deadline.after_ms(RESOLVE_MS, time.monotonic)
-    with open_operator_session(config, "recover", deadline, spark=spark) as session:
+    with open_operator_session(config, "recover", deadline, spark=spark, reads_source=False) as session:
         session.recover(deadline, chosen)
         session.end.outcome = f"recover: {', '.join(txn.transactional_id for txn in chosen)} {fate.value}"

@@ -16,6 +16,7 @@ class StarterKind(enum.StrEnum):
     ARCHIVE = "archive"
     RESTORE = "restore"
     MIGRATION = "migration"
+    FAILOVER = "failover"
     PROMETHEUS = "prometheus"
     GRAFANA = "grafana"
     SYSTEMD = "systemd"
@@ -27,6 +28,7 @@ _SETTINGS = {
     StarterKind.ARCHIVE: "archive-example.yaml",
     StarterKind.RESTORE: "restore-example.yaml",
     StarterKind.MIGRATION: "migration-example.yaml",
+    StarterKind.FAILOVER: "failover-example.yaml",
 }
 _SINGLE_FILES = {StarterKind.PROMETHEUS: "prometheus-rules.yaml", StarterKind.GRAFANA: "grafana-dashboard.json"}
 _FOLDER_OF_EXAMPLES = "../data/"

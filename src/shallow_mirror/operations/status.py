@@ -88,7 +88,7 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedTopic:
-    """`is_handed_over`: by a migration; the mirror does not copy it any more."""
+    """`is_handed_over`: by a migration or a fail-over; the mirror does not copy it any more."""
 
     topic: str
     since_ms: int
@@ -222,7 +222,9 @@ def gather_status(
         quarantined_bytes=sum(segment.size_bytes for segment in quarantined),
         paused_topics=tuple(
             PausedTopic(topic=topic, since_ms=since_ms, is_handed_over=topic in controls.moving)
-            for topic, since_ms in sorted({**controls.paused, **controls.requested, **controls.handed_over}.items())
+            for topic, since_ms in sorted(
+                {**controls.paused, **controls.requested, **controls.handed_over, **controls.failed_over}.items()
+            )
         ),
         gone_topics=() if topics is None else tuple(name for name in topics.gone if not is_closed("", topics.at_ms, names, name)),
         topic_problems=()

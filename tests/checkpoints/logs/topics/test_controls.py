@@ -84,3 +84,14 @@ def test_a_resume_of_an_earlier_release_takes_a_topic_back(tmp_path: Path) -> No
     for action in actions:
         controls.add(action, ["a"])
     assert controls.read().not_copied == frozenset()
+
+
+def test_a_fail_over_is_for_good(tmp_path: Path) -> None:
+    controls = Controls.open(str(tmp_path))
+    controls.add("fail-over", ["a"])
+    (since_ms,) = controls.read().failed_over.values()
+    actions: tuple[ControlAction, ...] = ("resume", "take-back", "fail-over")
+    for action in actions:
+        controls.add(action, ["a"])
+        assert controls.read().failed_over == {"a": since_ms}
+        assert controls.read().moving == controls.read().not_copied == frozenset("a")

@@ -1,0 +1,147 @@
+"""The failover file: which mirror fails over, and how its topics come back, checked as a whole. Runs on the driver."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PrivateAttr
+
+from shallow_mirror import routing
+from shallow_mirror.checkpoints.tables import TableLocation
+from shallow_mirror.config.config_file import absolute, read_yaml, validate
+from shallow_mirror.config.migration_config import ReverseSettings, WriterSettings, writer_problems
+from shallow_mirror.config.mirror_config import MirrorConfig
+from shallow_mirror.config.sections import NamePatterns, StorageSettings
+from shallow_mirror.config.values import Name, Section, TargetName
+from shallow_mirror.errors import ConfigError
+
+
+class FailoverGroupSettings(NamePatterns):
+    """Consumer groups that continue at the target."""
+
+    inexact: Literal["nearest", "leave"] = "nearest"
+    """Groups that had read more than is mirrored, or whose next record is gone: their nearest offset, or none."""
+
+
+class BackSettings(ReverseSettings):
+    """The way back. `mirror`: the file of the mirror that fills the old topics again; None: there is no way back."""
+
+    mirror: str | None = Field(default=None, min_length=1)
+    kept: TargetName = "__diverged.{topic}"
+
+
+class FailoverConfig(Section):
+    """All of it. Paths are absolute once loaded."""
+
+    failover: Name
+    mirror: str = Field(min_length=1)
+    groups: FailoverGroupSettings = FailoverGroupSettings()
+    back: BackSettings = BackSettings()
+    writers: WriterSettings = WriterSettings()
+    """How the writers are stopped on the way back."""
+    tables: str = Field(min_length=1)
+    storage: StorageSettings = StorageSettings()
+    _path: str = PrivateAttr("FILE")
+
+    @property
+    def path(self) -> str:
+        """Return the path of the settings, for commands in messages."""
+        return self._path
+
+    @property
+    def table_location(self) -> TableLocation:
+        return TableLocation(self.tables, self.storage.option_texts)
+
+    @classmethod
+    def load(cls, path: str | Path) -> FailoverConfig:
+        """Return the settings of the failover file `path`. Raise ConfigError with every problem of the file."""
+        path = Path(path)
+        return cls.from_document(read_yaml(path, "failover file"), folder=path.resolve().parent, path=str(path))
+
+    @classmethod
+    def from_document(cls, document: object, *, folder: Path, path: str = "FILE") -> FailoverConfig:
+        """Return the settings of a parsed failover file. Raise ConfigError with every problem.
+
+        `folder` is the base of relative paths. `path`: of the file, for commands in messages.
+        """
+        config, problems = validate(cls, document, "failover")
+        if config is not None:
+            problems += writer_problems(config.writers)
+        if problems or config is None:
+            raise ConfigError(problems)
+        back = config.back
+        if back.mirror is not None:
+            back = back.model_copy(update={"mirror": absolute(back.mirror, folder)})
+        tables, mirror = absolute(config.tables, folder), absolute(config.mirror, folder)
+        loaded = config.model_copy(update={"tables": tables, "mirror": mirror, "back": back})
+        loaded._path = path
+        return loaded
+
+
+class FailoverFiles:
+    """A failover file with the mirror files that it names."""
+
+    def __init__(self, config: FailoverConfig) -> None:
+        """Raise ConfigError with every problem of these files, each and together."""
+        self.config = config
+        self.mirror = MirrorConfig.load(config.mirror)
+        self.back = None if config.back.mirror is None else MirrorConfig.load(config.back.mirror)
+        problems = [*self._problems_of_tables(), *self._problems_of_back()]
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a digest of the settings that decide where records and groups go."""
+        mirrors = [
+            [mirror.mirror, mirror.tables, mirror.source.client.bootstrap, mirror.target.client.bootstrap]
+            for mirror in (self.mirror, self.back)
+            if mirror is not None
+        ]
+        text = json.dumps([self.config.model_dump(mode="json"), mirrors], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def kept_topic(self, topic: str) -> str:
+        """Return the topic at the target for records of `topic` that only the old source has."""
+        return routing.target_topic_name(self.config.back.kept, self.mirror.source.alias, topic)
+
+    def _problems_of_tables(self) -> list[str]:
+        locations = {"tables": self.config.table_location, "mirror: tables": self.mirror.table_location}
+        if self.back is not None:
+            locations["back.mirror: tables"] = self.back.table_location
+        return [
+            f"{where}: tables in a catalog cannot be used by a fail-over, which starts no Spark: use a folder or an object store"
+            for where, location in locations.items()
+            if location.is_read_by_spark
+        ]
+
+    def _problems_of_back(self) -> list[str]:
+        back, mirror, problems = self.back, self.mirror, list[str]()
+        if back is None:
+            return problems
+        if (back.source.alias, back.target.alias) != (mirror.target.alias, mirror.source.alias):
+            problems.append(
+                f"back.mirror: copies from {back.source.alias} to {back.target.alias}; needed is from {mirror.target.alias} to "
+                f"{mirror.source.alias}"
+            )
+        if back.topics.target_name != "{topic}" or mirror.topics.target_name != "{topic}":
+            problems.append("back.mirror: topics.target_name of both mirrors has to be {topic}, so that topics keep their names")
+        if back.mirror == mirror.mirror or back.tables == mirror.tables:
+            problems.append(f"back.mirror: needs another mirror id and other tables than {self.config.mirror}")
+        if any(offsets == "continued" for offsets in back.topics.offsets.values()):
+            problems.append(
+                "back.mirror: topics.offsets: continued needs the old topics, which are created again: write preserved"
+            )
+        if "{topic}" not in self.config.back.kept:
+            problems.append("back.kept: has to contain {topic}, so that each topic has one of its own")
+        elif self.kept_topic("orders") == "orders":
+            problems.append("back.kept: is the topic itself: records of both clusters would mix; give another name")
+        return problems
+
+
+def failover_json_schema() -> str:
+    """Return the content of `conf/failover.schema.json`, for editors."""
+    return json.dumps(FailoverConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

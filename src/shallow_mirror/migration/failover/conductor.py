@@ -1,0 +1,203 @@
+"""Performs the steps of a fail-over or of its way back, one after the other.
+
+What a step found is written when it is done, so a conductor that is killed anywhere is continued by the next one, which performs
+the open step again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration.conductor_ports import Clock, Detail, Owner, Reports as MigrationReports
+from shallow_mirror.migration.failover.state import KEEPING, FailoverState, state_of
+from shallow_mirror.migration.failover.steps import Step, Way
+from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.migration.observations import MirrorRun, named
+from shallow_mirror.migration.sentences import not_running
+from shallow_mirror.migration.state import BEGUN, DONE, REOPENED
+from shallow_mirror.migration.waiting import Waiting
+from shallow_mirror.plurals import counted
+
+POLL_S = 0.2
+SLOW_POLL_S = 1.0
+
+
+class Effects(Protocol):
+    """What a conductor sees and does; `FailoverEffects` does it. Every method may be called again after a crash."""
+
+    @property
+    def source_alias(self) -> str: ...
+    @property
+    def target_alias(self) -> str: ...
+    @property
+    def back_file(self) -> str | None: ...
+    @property
+    def starts_back(self) -> bool: ...
+    def problems(self) -> list[str]: ...
+    def fence(self) -> Detail: ...
+    def move_groups(self) -> Detail: ...
+    def count_losses(self, state: FailoverState, /) -> Detail: ...
+    def back_problems(self, state: FailoverState, /) -> list[str]: ...
+    def active_groups(self) -> list[str]: ...
+    def open_at_source(self, state: FailoverState, /) -> list[str]: ...
+    def topic_ids(self, state: FailoverState, /) -> Mapping[str, str]: ...
+    def diverged(self, state: FailoverState, ids: Mapping[str, str], /) -> Sequence[LateWrite]: ...
+    def keep(self, write: LateWrite, /) -> Detail: ...
+    def compare_kept(self, writes: Sequence[LateWrite], /) -> list[str]: ...
+    def delete_topics(self, ids: Mapping[str, str], /) -> None: ...
+    def prepare_back(self, topics: Sequence[str], /) -> None: ...
+    def back_run(self) -> MirrorRun | None: ...
+    def start_back(self) -> str: ...
+    def unfilled(self, topics: Sequence[str], /) -> list[str]: ...
+    def groups_of(self, topics: Sequence[str], /) -> list[str]: ...
+    def hand_back(self, topics: Sequence[str], groups: Sequence[str], /) -> Detail: ...
+
+
+class Reports(MigrationReports, Protocol):
+    """Receives the steps of a fail-over, and of the migration that ends its way back."""
+
+    def step_begun(self, way: Way, step: Step) -> None: ...
+    def step_done(self, way: Way, step: Step, detail: Detail) -> None: ...
+
+
+class FailoverConductor:
+    def __init__(self, owner: Owner, effects: Effects, reports: Reports, clock: Clock, way: Way, *, waits: bool = True) -> None:
+        """Perform nothing yet. Without `waits`, WaitsForOutsideError is raised where somebody outside has to act."""
+        self._owner, self._effects, self._reports, self._clock, self._way = owner, effects, reports, clock, way
+        self._waiting = Waiting(way.value, owner, reports, clock, waits=waits)
+        self._retried = self._waiting.retried
+
+    def run(self) -> FailoverState:
+        """Perform every step that is not done. Raises ConfigError, WaitsForOutsideError, FencedError, RecoverNeededError."""
+        state = self.state()
+        if self._way not in state.begun_at:
+            self._append(BEGUN)
+        while (info := state.next_step(self._way)) is not None:
+            self._waiting.begin(info.step)
+            self._reports.step_begun(self._way, info.step)
+            began_s = self._clock.monotonic()
+            found = self._perform(info.step, state)
+            if isinstance(found, Step):
+                self._append(REOPENED, step=found)
+            else:
+                detail = {**found, "seconds": round(self._clock.monotonic() - began_s, 3)}
+                self._append(DONE, step=info.step, detail=detail)
+                self._reports.step_done(self._way, info.step, detail)
+            state = self.state()
+        return state
+
+    def state(self) -> FailoverState:
+        return state_of(self._retried(self._owner.rows))
+
+    def _perform(self, step: Step, state: FailoverState) -> Detail | Step:
+        """Return what the step found; or an earlier step that has to be done again."""
+        effects = self._effects
+        match step:
+            case Step.CHECK:
+                self._require_none(self._retried(effects.problems))
+                return {}
+            case Step.FENCE:
+                return self._retried(effects.fence)
+            case Step.MOVE_GROUPS:
+                return self._retried(effects.move_groups)
+            case Step.REPORT:
+                return self._retried(lambda: effects.count_losses(state))
+            case Step.CHECK_BACK:
+                return self._check_back(state)
+            case Step.KEEP:
+                return self._keep(state)
+            case Step.DELETE:
+                return self._delete(state)
+            case Step.FILL:
+                return self._fill(state)
+            case Step.HAND_BACK:
+                return effects.hand_back(sorted(state.done[Step.KEEP]["topics"]), state.done[Step.FILL]["groups"])
+
+    @staticmethod
+    def _require_none(problems: Sequence[str]) -> None:
+        if problems:
+            raise ConfigError(problems)
+
+    def _check_back(self, state: FailoverState) -> Detail:
+        effects = self._effects
+        self._require_none(self._retried(lambda: effects.back_problems(state)))
+        # Members that died with the cluster are in its groups until their session timeouts.
+        while active := self._retried(effects.active_groups):
+            request = f"stop the consumers of these topics at {effects.source_alias}"
+            self._waiting.for_somebody(request, f"groups with members: {named(active)}", POLL_S)
+        return {}
+
+    def _keep(self, state: FailoverState) -> Detail:
+        effects = self._effects
+        while is_open := self._retried(lambda: effects.open_at_source(state)):
+            self._waiting.for_progress(f"transactions at {effects.source_alias} to end", named(is_open), SLOW_POLL_S)
+        # Before the logs are read: a topic that is created again in between is not deleted by its new id.
+        ids = self._retried(lambda: effects.topic_ids(state))
+        self._note_diverged(state, ids)
+        writes = [LateWrite.of(document) for document in self.state().keeping]
+        kept = []
+        for write in writes:
+            self._reports.says(f"{self._way}: keeping {write} ...")
+            copied: Detail = self._retried(partial(effects.keep, write))
+            kept.append({**write.document(), **copied})
+        differences = self._retried(lambda: effects.compare_kept(writes)) if writes else []
+        if differences:
+            raise ConfigError(
+                [
+                    f"{difference}: nothing was deleted at {effects.source_alias}; delete the topic of kept records, and write "
+                    "another name in back.kept"
+                    for difference in differences
+                ]
+            )
+        return {"topics": dict(ids), "kept": kept}
+
+    def _note_diverged(self, state: FailoverState, ids: Mapping[str, str]) -> bool:
+        """Record the ranges that only the old source has and that no row names yet. Return whether there were any.
+
+        `ids`: of the topics; others of the same names are left out.
+        """
+        new = self._retried(lambda: self._effects.diverged(state, ids))
+        if new:
+            self._append(KEEPING, detail={"writes": [write.document() for write in new]})
+        return bool(new)
+
+    def _delete(self, state: FailoverState) -> Detail | Step:
+        effects, ids = self._effects, state.done[Step.KEEP]["topics"]
+        if self._note_diverged(state, ids):
+            self._reports.says(f"{self._way}: records were written to {effects.source_alias} meanwhile: they are kept as well")
+            return Step.KEEP
+        self._retried(lambda: effects.delete_topics(ids))
+        return {}
+
+    def _fill(self, state: FailoverState) -> Detail:
+        """Wait until the mirror back has a position in every partition. How far it is, the migration looks at."""
+        effects, topics, started = self._effects, sorted(state.done[Step.KEEP]["topics"]), None
+        self._retried(lambda: effects.prepare_back(topics))
+        while True:
+            run = self._retried(effects.back_run)
+            if run is not None and not run.is_over:
+                unfilled = self._retried(lambda: effects.unfilled(topics))
+                if not unfilled:
+                    return {"run": run.description, "groups": self._retried(lambda: effects.groups_of(topics))}
+                self._waiting.for_progress("the mirror to begin with all partitions", named(unfilled), POLL_S)
+                continue
+            seen = not_running(str(effects.back_file), run)
+            if effects.starts_back:
+                if started is None:
+                    started = self._retried(effects.start_back)
+                    self._reports.says(f"{self._way}: started the mirror: {started}")
+                self._waiting.for_progress("the mirror to take over its tables", f"{started}; {seen}", SLOW_POLL_S)
+            else:
+                self._waiting.for_somebody(f"run `shallow-mirror run {effects.back_file}` as a service", seen, SLOW_POLL_S)
+
+    def _append(self, event: str, *, step: Step | None = None, detail: Mapping[str, Any] | None = None) -> None:
+        self._owner.append(event=event, wave=self._way.value, step="" if step is None else step.value, detail=detail)
+
+
+def moved_sentence(detail: Mapping[str, Any]) -> str:
+    """Return what the groups' step found."""
+    nearest = f", {detail['nearest']:,} of them at the nearest offset" if detail["nearest"] else ""
+    return f"{counted(detail['offsets'], 'offset')} of {counted(detail['groups'], 'group')}{nearest}"

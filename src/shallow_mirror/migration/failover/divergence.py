@@ -1,0 +1,125 @@
+"""Driver: records that only the old source has: found, copied to topics of their own at the target, and compared.
+
+They lie behind the last mirrored offset of each partition, and below the first one where the mirror began later. Each range is
+copied as raw batches by `redo`, whose offset map leads from every kept record to its topic, partition and offset of origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from shallow_mirror.broker import Cluster
+from shallow_mirror.checkpoints import OffsetMap
+from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.config.failover_config import FailoverFiles
+from shallow_mirror.deadline import request_deadline
+from shallow_mirror.migration.late_settling import copy_range
+from shallow_mirror.migration.late_writes import Copied, LateWrite, gaps_of, read_records
+from shallow_mirror.migration.log_ends import list_log_ends
+from shallow_mirror.migration.observations import open_partitions
+from shallow_mirror.operations.redo import RedoRequest, redo_config
+from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, OffsetRange, SegmentKind, TopicPartition
+from shallow_mirror.verify import verify_mirror
+
+
+class Divergence:
+    """Of one fail-over. Raises RetriableError if a cluster does not answer, ConfigError if an operator has to act."""
+
+    def __init__(self, files: FailoverFiles) -> None:
+        self._files = files
+
+    def topic_ids(self, mirrored: Iterable[str]) -> dict[str, str]:
+        """Return the topics that the old source has and that are used at the target, with their ids.
+
+        `mirrored`: topics of the map. A topic that the mirror has not begun is one of them if both clusters have it.
+        """
+        topics, mirror = self._files.mirror.topics, self._files.mirror
+        with closing(Cluster(mirror.source.client)) as source, closing(Cluster(mirror.target.client)) as target:
+            at_source = source.metadata(None, request_deadline()).topics
+            at_target = target.metadata(None, request_deadline()).topics
+        wanted = {*mirrored, *(name for name in at_source if topics.is_included(name) and name in at_target)}
+        return {name: at_source[name].topic_id for name in sorted(wanted & at_source.keys()) if at_source[name].error_code == 0}
+
+    def open_partitions(self, topics: Sequence[str]) -> list[str]:
+        with closing(Cluster(self._files.mirror.source.client)) as source:
+            ends = list_log_ends(source, topics, request_deadline())
+        return [f"{name} from offset {ends[name].stable:,}" for name in open_partitions(ends)]
+
+    def find(
+        self,
+        ids: Mapping[str, str],
+        mirrored: Mapping[str, tuple[str, Mapping[TopicPartition, OffsetRange]]],
+        kept: Iterable[LateWrite],
+    ) -> list[LateWrite]:
+        """Return what only the old source has. `mirrored`: by topic its id in the map and the mirrored offsets of its partitions.
+
+        `kept`: what was found before; it is left out.
+        """
+        source_client = self._files.mirror.source.client
+        known: dict[TopicPartition, list[Copied]] = {}
+        for write in kept:
+            known.setdefault(write.topic_partition, []).append(Copied(write.start, write.end, None))
+        for topic, (topic_id, ranges) in mirrored.items():
+            for name, offsets in ranges.items() if ids.get(topic) == topic_id else ():
+                known.setdefault(name, []).append(Copied(offsets.start, offsets.end, None))
+        with closing(Cluster(source_client)) as source:
+            ends = list_log_ends(source, sorted(ids), request_deadline())
+            timestamps = dict.fromkeys(ends, EARLIEST_TIMESTAMP)
+            starts = source.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, request_deadline()) if ends else {}
+        gaps = [
+            (name, gap)
+            for name, log in sorted(ends.items())
+            for gap in gaps_of(OffsetRange(starts[name].offset, max(starts[name].offset, log.stable)), known.get(name, ()))
+        ]
+        return list(read_records(source_client, gaps)) if gaps else []
+
+    def keep(self, write: LateWrite) -> dict[str, Any]:
+        """Copy a range, unless it was copied. Return the topic it is in, and the offsets there."""
+        request = self._request(write)
+        copy_range(self._files.mirror, request)
+        ranges = self._ranges(write)
+        return {
+            "kept_topic": request.target_topic,
+            "kept_start": min((offsets.start for offsets in ranges), default=None),
+            "kept_end": max((offsets.end for offsets in ranges), default=None),
+            "tables": self._config(write).tables,
+        }
+
+    def compare(self, writes: Sequence[LateWrite]) -> list[str]:
+        """Return a sentence for each range whose copy differs from the old source's records."""
+        ranges = {write: self._ranges(write) for write in writes}
+        problems = []
+        for write in writes:
+            target = TopicPartition(self._request(write).target_topic, write.topic_partition.partition)
+            of_others = [
+                offsets
+                for other, found in ranges.items()
+                if other is not write and self._same_place(other, write)
+                for offsets in found
+            ]
+            report = verify_mirror(self._config(write), topics=[write.topic_partition.topic], known={target: of_others})
+            lacking = 0 if write.record_count is None else write.record_count - report.record_count
+            if report.difference_counts:
+                problems.append(f"{write} in {target}: {'; '.join(report.sentences())}")
+            elif lacking > 0:
+                problems.append(f"{write} in {target}: {lacking:,} records were not copied")
+        return problems
+
+    def _same_place(self, one: LateWrite, other: LateWrite) -> bool:
+        return one.topic_partition == other.topic_partition
+
+    def _request(self, write: LateWrite) -> RedoRequest:
+        return RedoRequest(write.topic_partition, write.start, write.end, self._files.kept_topic(write.topic_partition.topic))
+
+    def _config(self, write: LateWrite) -> MirrorConfig:
+        return redo_config(self._files.mirror, self._request(write), is_handed_over=True)
+
+    def _ranges(self, write: LateWrite) -> list[OffsetRange]:
+        """Return the offsets of the copies in the topic of kept records."""
+        config = self._config(write)
+        offset_map = OffsetMap.open(TableStorage(config.table_location), mirror=config.mirror)
+        rows = offset_map.settled_rows(columns=["kind", "target_start", "target_end"]).to_pylist()
+        return [OffsetRange(row["target_start"], row["target_end"]) for row in rows if row["kind"] == SegmentKind.DATA.value]

@@ -1,0 +1,148 @@
+"""Driver: a fail-over and its way back, begun or continued; its plan and its state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from shallow_mirror.checkpoints.logs.runs import MigrationLog
+from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.config.failover_config import FailoverFiles
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.report import GroupsReport
+from shallow_mirror.migration.failover.conductor import FailoverConductor, Reports
+from shallow_mirror.migration.failover.effects import FailoverEffects
+from shallow_mirror.migration.failover.state import FailoverState, state_of
+from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
+from shallow_mirror.migration.late_writes import LateWrite
+from shallow_mirror.migration.session import Options, owned_log, require_sole
+
+
+def read_failover(files: FailoverFiles) -> FailoverState:
+    """Return the state. Raises ConfigError, OffsetMapConflictError."""
+    config = files.config
+    return state_of(MigrationLog.open(TableStorage(config.table_location), config.failover).rows())
+
+
+def fail_over(files: FailoverFiles, reports: Reports, options: Options, *, despite_source: bool = False) -> FailoverState:
+    """Fail over, or continue it. Safe to call again after any error; asks the source for nothing.
+
+    Raises ConfigError with everything that is in the way before anything is done, FencedError, RecoverNeededError.
+    """
+    state = read_failover(files)
+    if state.next_step(Way.OUT) is None:
+        return state
+    effects = FailoverEffects(files, reports, options, despite_source=despite_source)
+    with closing(effects):
+        return _perform(files, effects, reports, options, state, Way.OUT)
+
+
+def fail_back(files: FailoverFiles, reports: Reports, options: Options) -> FailoverState:
+    """Bring the topics back to the source, or continue that. Safe to call again after any error. Raises as `run_migration`."""
+    state = read_failover(files)
+    if state.next_step(Way.BACK) is None:
+        return state
+    if state.next_step(Way.OUT) is not None:
+        raise ConfigError(
+            f"nothing was failed over yet: `shallow-mirror failover run {files.config.path}`"
+            if not state.begun_at
+            else f"the fail-over is not done: finish it with `shallow-mirror failover run {files.config.path}`"
+        )
+    effects = FailoverEffects(files, reports, options)
+    with closing(effects):
+        return _perform(files, effects, reports, options, state, Way.BACK)
+
+
+def _perform(
+    files: FailoverFiles, effects: FailoverEffects, reports: Reports, options: Options, state: FailoverState, way: Way
+) -> FailoverState:
+    config = files.config
+    require_sole(state.conductor, options)
+    if way not in state.begun_at:
+        problems = effects.problems() if way is Way.OUT else effects.back_problems(state)
+        if problems:
+            raise ConfigError(problems)
+    with owned_log(config.table_location, config.failover, files.fingerprint, options.clock) as owner:
+        return FailoverConductor(owner, effects, reports, options.clock, way, waits=options.waits).run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverPlan:
+    """What `run`, or behind it `back`, would do."""
+
+    way: Way
+    source: str
+    target: str
+    steps: Sequence[StepInfo]
+    problems: Sequence[str]
+    source_answers: bool
+    groups: GroupsReport | None = None
+    """Of a fail-over: offsets that would be committed; None: none is recorded."""
+    diverged: Sequence[LateWrite] = ()
+    """Of the way back: records that only the old source has."""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "way": self.way.value,
+            "source": self.source,
+            "target": self.target,
+            "source_answers": self.source_answers,
+            "problems": list(self.problems),
+            "steps": [{"step": info.step.value, "does": info.does, "leaves": info.leaves} for info in self.steps],
+            "groups": None if self.groups is None else self.groups.document(),
+            "diverged": [write.document() for write in self.diverged],
+        }
+
+
+class _Silent:
+    """`Reports` of a plan, which performs no step."""
+
+    def waits(self, outside: object) -> None: ...
+    def says(self, sentence: str) -> None: ...
+    def begun(self, wave: str, step: object) -> None: ...
+    def done(self, wave: str, step: object, detail: object) -> None: ...
+    def step_begun(self, way: Way, step: Step) -> None: ...
+    def step_done(self, way: Way, step: Step, detail: object) -> None: ...
+
+
+def plan_failover(files: FailoverFiles) -> FailoverPlan:
+    """Return the plan of the fail-over; of the way back once that is done. Raises RetriableError, ConfigError."""
+    state = read_failover(files)
+    way = Way.OUT if state.next_step(Way.OUT) is not None else Way.BACK
+    words = {
+        "source": files.mirror.source.alias,
+        "target": files.mirror.target.alias,
+        "mirror": files.mirror.mirror,
+        "back": files.config.back.mirror or "(back.mirror is not set)",
+    }
+    steps = [
+        replace(
+            info,
+            does=info.does.format(**words),
+            leaves=info.leaves.format(**words),
+            outside=None if info.outside is None else info.outside.format(**words),
+        )
+        for info in steps_of(way)
+        if info.step not in state.done
+    ]
+    with closing(FailoverEffects(files, _Silent(), Options(), despite_source=True)) as effects:
+        answers = effects.source_answers()
+        plan = FailoverPlan(
+            way=way,
+            source=words["source"],
+            target=words["target"],
+            steps=steps,
+            source_answers=answers,
+            problems=(),
+        )
+        if way is Way.OUT:
+            problems = effects.problems()
+            groups = None if problems else effects.report_groups(datetime.now(UTC), is_applied=False)
+            return replace(plan, problems=problems, groups=groups)
+        if not answers:
+            return plan
+        problems = effects.back_problems(state) if Way.BACK not in state.begun_at else []
+        return replace(plan, problems=problems, diverged=effects.diverged(state, effects.topic_ids(state)))

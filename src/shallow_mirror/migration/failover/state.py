@@ -1,0 +1,77 @@
+"""Pure: the state of a fail-over, from the rows of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from shallow_mirror.checkpoints.rows import MigrationRow
+from shallow_mirror.migration.failover.steps import Step, StepInfo, Way, steps_of
+from shallow_mirror.migration.state import DONE, REOPENED, WAITING, ConductorState, conductor_of
+
+KEEPING = "keeping"
+"""Event: `detail` has the ranges (`writes`) that are copied next: a command that was killed is continued with the same ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverState:
+    done: Mapping[Step, Mapping[str, Any]] = field(default_factory=dict)
+    """The steps that are done, with what they found."""
+    done_at: Mapping[Step, datetime] = field(default_factory=dict)
+    begun_at: Mapping[Way, datetime] = field(default_factory=dict)
+    """The first row of each way."""
+    keeping: Sequence[Mapping[str, Any]] = ()
+    """Ranges of the old source that are, or were, copied."""
+    waiting: Mapping[str, Any] | None = None
+    """What the open step waits for, and since when; None: it has not said that it waits."""
+    conductor: ConductorState | None = None
+
+    @property
+    def is_failed_over(self) -> bool:
+        """Return whether consumers and writers may have started at the target."""
+        return Step.MOVE_GROUPS in self.done
+
+    @property
+    def is_back(self) -> bool:
+        return Step.HAND_BACK in self.done
+
+    @property
+    def phase(self) -> str:
+        if self.is_back:
+            return "failed back"
+        if Way.BACK in self.begun_at:
+            return "failing back"
+        if Step.REPORT in self.done:
+            return "failed over"
+        return "failing over" if self.begun_at else "at the source"
+
+    def next_step(self, way: Way) -> StepInfo | None:
+        """Return the step that is performed next; None if all of the way are done."""
+        return next((info for info in steps_of(way) if info.step not in self.done), None)
+
+
+def state_of(rows: Iterable[MigrationRow]) -> FailoverState:
+    rows = tuple(rows)
+    done: dict[Step, Mapping[str, Any]] = {}
+    done_at: dict[Step, datetime] = {}
+    begun_at: dict[Way, datetime] = {}
+    keeping: list[Mapping[str, Any]] = []
+    waiting: Mapping[str, Any] | None = None
+    for row in rows:
+        if not row.wave:
+            continue
+        begun_at.setdefault(Way(row.wave), row.at)
+        waiting = row.detail if row.event == WAITING else None
+        if row.event == DONE:
+            done[Step(row.step)], done_at[Step(row.step)] = row.detail, row.at
+        elif row.event == REOPENED:
+            order = [info.step for info in steps_of(Way(row.wave))]
+            for step in order[order.index(Step(row.step)) :]:
+                done.pop(step, None)
+        elif row.event == KEEPING:
+            keeping += row.detail["writes"]
+    return FailoverState(
+        done=done, done_at=done_at, begun_at=begun_at, keeping=tuple(keeping), waiting=waiting, conductor=conductor_of(rows)
+    )

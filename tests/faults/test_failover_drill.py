@@ -1,0 +1,99 @@
+"""The source is killed under load: groups continue at the target, and nothing that it alone has is lost on the way back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults import launch
+from tests.faults.failover_drill import Drill
+from tests.groups.group_runs import consume
+from tests.support import mirror_runs as runs
+from tests.support.console_entry import console
+
+pytestmark = [pytest.mark.brokers, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_fork_server_is_left() -> Iterator[None]:
+    yield
+    launch.stop_fork_server()
+
+
+def require_all_read_or_kept(drill: Drill) -> None:
+    kept, written = set(drill.kept_values()), set(drill.written())
+    for group in drill.readers.groups:
+        assert written - set(drill.readers.values(group)) <= kept, group
+
+
+def test_groups_continue_when_the_source_is_killed(stoppable_clusters: Any, tmp_path: Path) -> None:
+    source, target = stoppable_clusters
+    with Drill(tmp_path, source, target, f"killed-{os.getpid()}", partitions=3, groups=2, pause_s=0.05) as drill:
+        drill.run_load(0.5)
+        try:
+            result = drill.fail_over()
+        finally:
+            source.start()
+        assert result.written > 100
+        for group in result.groups.values():
+            assert group.repeated <= group.repeated_at_most
+        assert drill.mirrors[0].wait(30) == 3  # it was waiting for the source, and is fenced
+        assert drill.start_mirror(tmp_path / "forward.yaml").wait(30) == 2
+
+
+def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted(two_clusters: Any, tmp_path: Path) -> None:
+    (source, target), topic = two_clusters, f"apart-{os.getpid()}"
+    with Drill(tmp_path, source, target, topic, partitions=2, groups=1, back_start="operator") as drill:
+        (group,) = drill.readers.groups
+        for partition in range(2):
+            runs.write(source.bootstrap, topic, [f"mirrored-{partition}-{number}" for number in range(20)], partition)
+        assert len(consume(source.bootstrap, group, topic, 2, 25)) == 25
+        mirror = drill.start_mirror(tmp_path / "forward.yaml")
+        runs.wait_for("recorded offsets", lambda: drill.recorded_groups() == [group])
+        runs.wait_for("all copies", lambda: sum(runs.positions(drill.files().mirror).values()) == 40)
+        mirror.stop()
+        runs.write(source.bootstrap, topic, [f"diverged-{number}" for number in range(10)], 1)
+
+        refused = console("failover", "run", str(drill.file))
+        assert (refused.code, "source cluster east answers" in refused.stderr) == (2, True)
+        moved = console("failover", "run", str(drill.file), "--despite-source")
+        assert moved.code == 0, moved.stderr
+        read = consume(target.bootstrap, group, topic, 2)
+        assert len(read) == 15
+        runs.write(target.bootstrap, topic, [f"since-{number}" for number in range(5)], 0)
+
+        planned = console("failover", "plan", str(drill.file))
+        assert f"only at east: {topic}-1 offsets 20 to 29 (10 records)" in "\n".join(planned.lines)
+        waiting = console("failover", "back", str(drill.file), "--no-wait")
+        assert (waiting.code, "as a service (the mirror" in waiting.stderr) == (5, True), waiting.stderr
+        assert drill.kept_values() == [f"diverged-{number}" for number in range(10)]
+        assert topic not in runs.topics_of(source.bootstrap)
+        shown = console("failover", "status", str(drill.file))
+        assert f"kept: {topic}-1 offsets 20 to 29 (10 records) of east in __diverged.{topic}-1 at west" in shown.lines
+
+
+@pytest.mark.long
+def test_ten_groups_of_a_busy_topic_fail_over_and_back_and_nothing_is_lost(
+    stoppable_clusters: Any, topic_name: str, tmp_path: Path
+) -> None:
+    source, target = stoppable_clusters
+    with Drill(tmp_path, source, target, topic_name, partitions=12, groups=10, pause_s=0.01) as drill:
+        drill.run_load(10.0)
+        result = drill.fail_over()
+        for group in result.groups.values():
+            assert group.repeated <= group.repeated_at_most
+        state = drill.fail_back(result)
+        print(result.table(), drill.steps_s)
+        assert state.phase == "failed back", drill.lines
+        assert (result.lost_after_back, result.repeated_after_back) == ({}, {})
+        require_all_read_or_kept(drill)
+        for partition in range(12):
+            at_source, at_target = (
+                runs.read_partitions(node.bootstrap, [(topic_name, partition)])[topic_name, partition]
+                for node in (source, target)
+            )
+            assert at_source[: len(at_target)] == at_target
+        assert drill.mirrors[0].wait(30) == 3

@@ -1,0 +1,86 @@
+"""A fail-over and its way back on fakes: a conductor that is killed anywhere is continued by the next one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.migration.failover.fake_failover import FakeClusters, FakeFailover, FakeReports
+from tests.migration.fake_effects import FakeOwner, Kill, KilledError
+
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.migration.conductor_ports import Clock
+from shallow_mirror.migration.failover import FailoverState, Step, Way
+from shallow_mirror.migration.failover.conductor import FailoverConductor
+from shallow_mirror.migration.failover.state import state_of
+
+
+class Stage:
+    def __init__(self, world: FakeClusters | None = None) -> None:
+        self.world = FakeClusters() if world is None else world
+        self.reports = FakeReports()
+        self.owner = FakeOwner([], Kill(), lambda: int(self.world.now_s * 1000))
+
+    def perform(self, way: Way, kill: Kill | None = None) -> FailoverState:
+        self.owner.kill = Kill() if kill is None else kill
+        effects = FakeFailover(self.world, self.owner.kill)
+        clock = Clock(monotonic=lambda: self.world.now_s, sleep=self.world.tick, now_ms=lambda: int(self.world.now_s * 1000))
+        return FailoverConductor(self.owner, effects, self.reports, clock, way).run()
+
+
+def test_what_only_the_old_source_has_is_kept_before_its_topic_is_deleted() -> None:
+    stage = Stage()
+    assert stage.perform(Way.OUT).phase == "failed over"
+    stage.world.target_end += 50
+    assert stage.perform(Way.BACK).phase == "failed back"
+    assert stage.world.kept == [(90, 100)]
+    assert stage.world.is_handed_back
+
+
+def effects_of(way: Way) -> int:
+    stage = Stage()
+    if way is Way.BACK:
+        stage.perform(Way.OUT)
+    kill = Kill()
+    stage.perform(way, kill)
+    return kill.count
+
+
+@pytest.mark.parametrize("way", Way)
+def test_a_conductor_that_is_killed_at_any_effect_is_continued(way: Way) -> None:
+    for at in range(effects_of(way)):
+        stage = Stage()
+        if way is Way.BACK:
+            stage.perform(Way.OUT)
+        with pytest.raises(KilledError):
+            stage.perform(way, Kill(at))
+        state = stage.perform(way)
+        assert state.next_step(way) is None
+        assert stage.world.is_fenced
+        assert stage.world.kept == ([] if way is Way.OUT else [(90, 100)])
+
+
+def test_records_that_come_to_the_old_source_meanwhile_are_kept_as_well() -> None:
+    stage = Stage(FakeClusters(late_records=7))
+    stage.perform(Way.OUT)
+    stage.perform(Way.BACK)
+    assert stage.world.kept == [(90, 100), (100, 107)]
+    assert [line for line in stage.reports.lines if "meanwhile" in line] != []
+
+
+def test_nothing_is_deleted_if_a_kept_record_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    stage.perform(Way.OUT)
+    monkeypatch.setattr(FakeFailover, "compare_kept", lambda _self, _writes: ["orders-0 offsets 90 to 99 in kept-0: 1 lost"])
+    with pytest.raises(ConfigError, match="nothing was deleted at east"):
+        stage.perform(Way.BACK)
+    assert stage.world.topic_id == "old"
+
+
+def test_steps_that_were_reopened_are_not_done() -> None:
+    stage = Stage(FakeClusters(late_records=1))
+    stage.perform(Way.OUT)
+    stage.perform(Way.BACK)
+    at = next(number for number, row in enumerate(stage.owner.rows_so_far) if row.event == "reopened")
+    before, after = (state_of(stage.owner.rows_so_far[:end]) for end in (at, at + 1))
+    assert Step.KEEP in before.done
+    assert Step.KEEP not in after.done
+    assert after.phase == "failing back"
