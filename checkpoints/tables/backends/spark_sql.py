@@ -194,10 +194,9 @@ def spark_errors() -> tuple[type[Exception], ...]:
         from py4j.protocol import Py4JError
 
         errors.append(Py4JError)
-    if "grpc" in sys.modules:  # a client of Spark Connect passes some errors of its channel on
-        from grpc import RpcError
-
-        errors.append(RpcError)
+    grpc = sys.modules.get("grpc")
+    if grpc is not None:  # a client of Spark Connect passes some errors of its channel on
+        errors.append(grpc.RpcError)
     return tuple(errors)
 
 
