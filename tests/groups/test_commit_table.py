@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from tests.support.group_log import commit_key, commit_value
 
-from shallow_mirror.groups.commit_table import MOST_RUNGS, CommitTable
+from shallow_mirror.groups.commit_table import MOST_UNSYNCED, CommitTable
 from shallow_mirror.types import TopicPartition
 from shallow_mirror.wire.group_log import CommitKey, LoggedRecord, UnknownCommitError
 
@@ -30,23 +30,23 @@ def commits(offsets: Sequence[int], first: int = 0) -> list[LoggedRecord]:
     return [logged(first + at, KEY, commit_value(offset)) for at, offset in enumerate(offsets)]
 
 
-def rungs(made: CommitTable) -> list[int]:
+def unsynced(made: CommitTable) -> list[int]:
     entry = made.of("billing", ORDERS_0)
-    return [] if entry is None else [rung.offset for rung in entry.rungs]
+    return [] if entry is None else [logged.offset for logged in entry.unsynced]
 
 
 def test_offsets_that_are_not_at_the_target_are_kept_and_rise() -> None:
     made = table()
     made.apply(7, commits([10, 20, 30]), None)
-    assert rungs(made) == [10, 20, 30]
+    assert unsynced(made) == [10, 20, 30]
     entry = made.of("billing", ORDERS_0)
     assert entry is not None
     covered = [entry.covered(end) for end in (9, 10, 25, 99)]
-    assert [rung and rung.offset for rung in covered] == [None, 10, 20, 30]
+    assert [logged and logged.offset for logged in covered] == [None, 10, 20, 30]
     entry.settle(20)
-    assert rungs(made) == [30]
+    assert unsynced(made) == [30]
     made.apply(7, commits([25], 3), None)
-    assert rungs(made) == [25], "a reset takes the place of what is above it"
+    assert unsynced(made) == [25], "a reset takes the place of what is above it"
     assert entry.newest.offset == 25
     entry.settle(25)
     assert made.waiting() == []
@@ -57,14 +57,14 @@ def test_an_equal_offset_waits_since_it_was_committed_first() -> None:
     made = table()
     made.apply(7, commits([10, 10, 10]), None)
     (entry,) = made.waiting()
-    assert [(rung.offset, rung.committed_at_ms) for rung in entry.rungs] == [(10, 1_000)]
+    assert [(logged.offset, logged.committed_at_ms) for logged in entry.unsynced] == [(10, 1_000)]
 
 
 def test_many_are_thinned_out_and_the_first_and_the_last_stay() -> None:
     made = table()
     made.apply(7, commits(range(1, 10_001)), None)
-    kept = rungs(made)
-    assert len(kept) <= MOST_RUNGS
+    kept = unsynced(made)
+    assert len(kept) <= MOST_UNSYNCED
     assert (kept[0], kept[-1]) == (1, 10_000)
     assert kept == sorted(kept)
 
@@ -86,16 +86,16 @@ def test_an_offset_of_a_transaction_counts_from_its_marker_on() -> None:
     made = table()
     made.seed([(CommitKey("billing", "orders", 0), 5, "note")], 900)
     made.apply(7, commits([10]), 44)
-    assert rungs(made) == [5]
+    assert unsynced(made) == [5]
     made.end_transaction(8, 44, is_committed=True)  # of another partition of the log
     made.end_transaction(7, 45, is_committed=True)  # of another producer
-    assert rungs(made) == [5]
+    assert unsynced(made) == [5]
     made.end_transaction(7, 44, is_committed=True)
-    assert rungs(made) == [5, 10]
+    assert unsynced(made) == [5, 10]
     made.apply(7, commits([20], 1), 44)
     made.end_transaction(7, 44, is_committed=False)
     made.end_transaction(7, 44, is_committed=True)
-    assert rungs(made) == [5, 10]
+    assert unsynced(made) == [5, 10]
     assert (made.counts.aborted, made.open_transaction_count()) == (1, 0)
 
 
@@ -104,7 +104,7 @@ def test_an_offset_that_was_committed_behind_that_of_a_transaction_stays() -> No
     made.apply(7, commits([30]), 44)
     made.apply(7, commits([20], 1), None)
     made.end_transaction(7, 44, is_committed=True)
-    assert rungs(made) == [20]
+    assert unsynced(made) == [20]
 
 
 def test_both_types_of_keys_are_one_place() -> None:
@@ -167,6 +167,6 @@ def test_the_table_has_what_a_coordinator_has(events: list[Event]) -> None:
         partition: offset for partition, (offset, _) in offsets.items()
     }
     for entry in made:
-        kept = [rung.offset for rung in entry.rungs]
+        kept = [logged.offset for logged in entry.unsynced]
         assert kept == sorted(set(kept))
         assert kept[-1] == entry.newest.offset

@@ -97,7 +97,11 @@ def test_the_log_says_what_the_coordinators_answer(mirrored: Mirrored) -> None:
         m.commit(m.source, "before", {0: 2})
         m.commit(m.source, "elsewhere", {0: 2}, m.left)
         admin.delete_consumer_groups([m.group("deleted")])[m.group("deleted")].result(30)
-        expected = {place: offset for place, offset in by_place(polled.newest()).items() if place[1].topic == m.topic}
+        expected = {
+            read_partition: offset
+            for read_partition, offset in by_place(polled.newest()).items()
+            if read_partition[1].topic == m.topic
+        }
         wait_for("the end of the log", lambda: by_place(followed.newest()) == expected)
         assert expected[m.group("transactional"), TopicPartition(m.topic, 0)][0] == 5
         assert expected[m.group("open-before"), TopicPartition(m.topic, 0)][0] == 7

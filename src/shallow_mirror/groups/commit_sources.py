@@ -19,7 +19,7 @@ from shallow_mirror.broker.clients import BatchConsumer, FetchedBatch, Isolation
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
-from shallow_mirror.groups.commit_table import CommitTable, GroupPartitionCommits, Place
+from shallow_mirror.groups.commit_table import CommitTable, GroupPartitionCommits, ReadPartition
 from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, is_of_mirror
 from shallow_mirror.types import TopicPartition
@@ -153,13 +153,13 @@ class FollowedCommits:
     def of(self, group: str, topic_partition: TopicPartition) -> GroupPartitionCommits | None:
         return self._table.of(group, topic_partition)
 
-    def oldest_ms(self, but: Collection[Place]) -> int | None:
+    def oldest_ms(self, but: Collection[ReadPartition]) -> int | None:
         """Return the time of the oldest commit that is not at the target; None if all are. `but`: places that do not count."""
         return min(
             (
-                entry.rungs[0].committed_at_ms
+                entry.unsynced[0].committed_at_ms
                 for entry in self._table.waiting()
-                if entry.place not in but and entry.group not in self._of_mirrors
+                if entry.read_partition not in but and entry.group not in self._of_mirrors
             ),
             default=None,
         )

@@ -5,8 +5,8 @@ when its marker says COMMIT; one that was committed outside of it meanwhile is n
 (OffsetMetadataManager.replayEndTransactionMarker).
 
 A mirror is behind the source, so the newest offset of a busy group is hardly ever in the map yet. Offsets that were committed
-before it and are not at the target yet are kept as well (`Rung`), thinned out where there are many: the newest of them that the
-map covers can be committed. They rise: what was committed below an older one takes the place of it.
+before it and are not at the target yet are kept as well, thinned out where there are many: the newest of them that the map covers
+can be committed. They rise: an offset that was committed below older ones replaces them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from shallow_mirror.wire.group_log import (
     parse_committed_offset,
 )
 
-MOST_RUNGS = 64
+MOST_UNSYNCED = 64
 """Of one group in one partition. When there are more, every second one is left out, but never the first or the last."""
 
-Place = tuple[str, TopicPartition]
+ReadPartition = tuple[str, TopicPartition]
 """A group, and a partition of the source that it reads."""
 
 _MOST_SKIPPED = 100_000
@@ -35,7 +35,7 @@ _MOST_SKIPPED = 100_000
 
 
 @dataclass(slots=True)
-class Rung:
+class LoggedOffset:
     """One committed offset that is not known to be at the target."""
 
     offset: int
@@ -53,38 +53,38 @@ class Rung:
 
 @dataclass(slots=True)
 class GroupPartitionCommits:
-    """The offsets of one group in one partition. `rungs` rise; empty: its newest offset is where it should be."""
+    """The offsets of one group in one partition. `unsynced` rise; empty: its newest offset is where it should be."""
 
     group: str
     topic_partition: TopicPartition
-    newest: Rung
+    newest: LoggedOffset
     logged_at: int
     """Where its record is in the log; -1: it was requested from the coordinator."""
-    rungs: list[Rung] = field(default_factory=list)
+    unsynced: list[LoggedOffset] = field(default_factory=list)
 
     @property
-    def place(self) -> Place:
+    def read_partition(self) -> ReadPartition:
         return self.group, self.topic_partition
 
-    def add(self, rung: Rung, logged_at: int) -> None:
-        self.newest, self.logged_at = rung, logged_at
-        rungs = self.rungs
-        while rungs and rungs[-1].offset >= rung.offset:
+    def add(self, logged: LoggedOffset, logged_at: int) -> None:
+        self.newest, self.logged_at = logged, logged_at
+        unsynced = self.unsynced
+        while unsynced and unsynced[-1].offset >= logged.offset:
             # An equal one waits for as long as the first of them.
-            if rungs[-1].offset == rung.offset:
-                rung.committed_at_ms = min(rung.committed_at_ms, rungs[-1].committed_at_ms)
-            rungs.pop()
-        rungs.append(rung)
-        if len(rungs) > MOST_RUNGS:
-            del rungs[1:-1:2]
+            if unsynced[-1].offset == logged.offset:
+                logged.committed_at_ms = min(logged.committed_at_ms, unsynced[-1].committed_at_ms)
+            unsynced.pop()
+        unsynced.append(logged)
+        if len(unsynced) > MOST_UNSYNCED:
+            del unsynced[1:-1:2]
 
-    def covered(self, end: int) -> Rung | None:
+    def covered(self, end: int) -> LoggedOffset | None:
         """Return the newest offset up to `end` that is not at the target."""
-        return next((rung for rung in reversed(self.rungs) if rung.offset <= end), None)
+        return next((logged for logged in reversed(self.unsynced) if logged.offset <= end), None)
 
     def settle(self, offset: int) -> None:
         """Forget what is at the target: this offset, and those before it."""
-        self.rungs = [rung for rung in self.rungs if rung.offset > offset]
+        self.unsynced = [logged for logged in self.unsynced if logged.offset > offset]
 
 
 @dataclass(slots=True)
@@ -104,16 +104,17 @@ class CommitTable:
     def __init__(self, is_wanted: Callable[[CommitKey], bool]) -> None:
         self._is_wanted = is_wanted
         self._entries: dict[bytes, GroupPartitionCommits] = {}
-        self._by_place: dict[Place, bytes] = {}
+        self._by_partition: dict[ReadPartition, bytes] = {}
         self._skipped: set[bytes] = set()
-        self._pending: defaultdict[tuple[int, int], list[LoggedRecord]] = defaultdict(list)
+        self._pending: defaultdict[tuple[int, int], dict[bytes, LoggedRecord]] = defaultdict(dict)
+        """The newest offsets in open transactions, by log partition and producer id, and then by key."""
         self.counts = LogCounts()
 
     def seed(self, commits: Iterable[tuple[CommitKey, int, str]], at_ms: int) -> None:
         """Add offsets that were requested from the coordinators before the log is read: any record is newer."""
         for key, offset, metadata in commits:
             if self._is_wanted(key):
-                self._put(_raw_key(key), key, Rung(offset, None, at_ms, metadata), -1)
+                self._put(_raw_key(key), key, LoggedOffset(offset, None, at_ms, metadata), -1)
 
     def apply(self, log_partition: int, records: Sequence[LoggedRecord], producer_id: int | None) -> None:
         """Apply the records of one batch. `producer_id`: of the transaction that it is of.
@@ -126,15 +127,13 @@ class CommitTable:
             if key is None or key in self._skipped or (key not in self._entries and not self._begin(key)):
                 self.counts.other += 1
             elif producer_id is not None:
-                self._pending[log_partition, producer_id].append(record)
+                self._pending[log_partition, producer_id][key] = record
             else:
                 self._commit(key, record)
 
     def end_transaction(self, log_partition: int, producer_id: int, *, is_committed: bool) -> None:
         """Apply a marker. Raises as `apply`."""
-        for record in self._pending.pop((log_partition, producer_id), ()):
-            key = record.key
-            assert key is not None
+        for key, record in self._pending.pop((log_partition, producer_id), {}).items():
             entry = self._entries.get(key)
             if not is_committed:
                 self.counts.aborted += 1
@@ -159,27 +158,27 @@ class CommitTable:
             self._remove(key)
             return
         self.counts.commits += 1
-        rung = Rung(offset, value, record.timestamp_ms)
+        logged = LoggedOffset(offset, value, record.timestamp_ms)
         entry = self._entries.get(key)
         if entry is not None:
-            entry.add(rung, record.offset)
+            entry.add(logged, record.offset)
             return
         parsed = parse_commit_key(key)
         assert parsed is not None
-        self._put(key, parsed, rung, record.offset)
+        self._put(key, parsed, logged, record.offset)
 
-    def _put(self, raw: bytes, key: CommitKey, rung: Rung, logged_at: int) -> None:
+    def _put(self, raw: bytes, key: CommitKey, logged: LoggedOffset, logged_at: int) -> None:
         topic_partition = TopicPartition(key.topic, key.partition)
-        older = self._by_place.get((key.group, topic_partition))
+        older = self._by_partition.get((key.group, topic_partition))
         if older is not None:  # the same key of another type: 0 and 1 mean the same
             self._remove(older)
-        self._entries[raw] = GroupPartitionCommits(key.group, topic_partition, rung, logged_at, [rung])
-        self._by_place[key.group, topic_partition] = raw
+        self._entries[raw] = GroupPartitionCommits(key.group, topic_partition, logged, logged_at, [logged])
+        self._by_partition[key.group, topic_partition] = raw
 
     def _remove(self, key: bytes) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
-            del self._by_place[entry.group, entry.topic_partition]
+            del self._by_partition[entry.group, entry.topic_partition]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -189,10 +188,10 @@ class CommitTable:
 
     def waiting(self) -> list[GroupPartitionCommits]:
         """Return those whose newest offset is not at the target, as far as that is known."""
-        return [entry for entry in self._entries.values() if entry.rungs]
+        return [entry for entry in self._entries.values() if entry.unsynced]
 
     def of(self, group: str, topic_partition: TopicPartition) -> GroupPartitionCommits | None:
-        key = self._by_place.get((group, topic_partition))
+        key = self._by_partition.get((group, topic_partition))
         return None if key is None else self._entries[key]
 
     def open_transaction_count(self) -> int:

@@ -27,7 +27,7 @@ from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.commit_sources import CommitSource, FollowedCommits, NotFollowedError, PolledCommits
-from shallow_mirror.groups.commit_table import GroupPartitionCommits, Place, Rung
+from shallow_mirror.groups.commit_table import GroupPartitionCommits, LoggedOffset, ReadPartition
 from shallow_mirror.groups.eligibility import commits_of
 from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
@@ -39,6 +39,8 @@ from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
+
+_Chosen = tuple[GroupPartitionCommits, LoggedOffset]
 
 WHOLE_EVERY_S = 3600.0
 TIDY_EVERY_PASSES = 200
@@ -71,11 +73,11 @@ class GroupSyncer:
         self._controls: Controls | None = None
         self._recent = RecentRows()
         self._translator: CommitTranslator | None = None
-        self._lookups: dict[Place, tuple[Commit, ...]] = {}
+        self._lookups: dict[ReadPartition, tuple[Commit, ...]] = {}
         self._revision: object = None
-        self._limits: dict[Place, int] = {}
+        self._limits: dict[ReadPartition, int] = {}
         """Where the map ended for offsets that wait, at this revision."""
-        self._held: dict[Place, float] = {}
+        self._held: dict[ReadPartition, float] = {}
         """Until when steps leave these offsets alone."""
         self._listed: Mapping[str, ListedGroup] = {}
         self._listed_at = -math.inf
@@ -184,7 +186,7 @@ class GroupSyncer:
             if not chosen:
                 break
             committed = [
-                Committed(entry.group, entry.topic_partition, rung.offset, rung.note()) for entry, rung in chosen.values()
+                Committed(entry.group, entry.topic_partition, logged.offset, logged.note()) for entry, logged in chosen.values()
             ]
             groups, _ = self._sync(committed, offset_map, known=self._known())
             self._settle(groups, chosen)
@@ -192,16 +194,16 @@ class GroupSyncer:
             # Of topics that a migration has handed over.
             self._held |= dict.fromkeys(chosen.keys() - seen, math.inf)
 
-    def _chosen(self, waiting: Sequence[GroupPartitionCommits]) -> dict[Place, tuple[GroupPartitionCommits, Rung]]:
+    def _chosen(self, waiting: Sequence[GroupPartitionCommits]) -> Mapping[ReadPartition, _Chosen]:
         now, chosen = self._clock(), {}
         for entry in waiting:
-            place = entry.place
-            if self._held.get(place, -math.inf) > now:
+            read_partition = entry.read_partition
+            if self._held.get(read_partition, -math.inf) > now:
                 continue
-            limit = self._limits.get(place)
-            rung = entry.rungs[-1] if limit is None and entry.rungs else entry.covered(-1 if limit is None else limit)
-            if rung is not None:
-                chosen[place] = entry, rung
+            limit = self._limits.get(read_partition)
+            logged = entry.unsynced[-1] if limit is None and entry.unsynced else entry.covered(-1 if limit is None else limit)
+            if logged is not None:
+                chosen[read_partition] = entry, logged
         return chosen
 
     def _known(self) -> Mapping[str, ListedGroup]:
@@ -209,22 +211,22 @@ class GroupSyncer:
             self._listed, self._listed_at = self._groups.other.listed(), self._clock()
         return self._listed
 
-    def _settle(self, groups: Sequence[Group], chosen: Mapping[Place, tuple[GroupPartitionCommits, Rung]]) -> None:
+    def _settle(self, groups: Sequence[Group], chosen: Mapping[ReadPartition, _Chosen]) -> None:
         """Take note of what became of offsets. `chosen`: those of a step; of a pass they are the newest ones."""
         if not isinstance(self._source, FollowedCommits):
             return
         for partition in (partition for group in groups for partition in group.partitions):
-            place = partition.group, partition.topic_partition
-            entry = chosen[place][0] if place in chosen else self._source.of(*place)
+            read_partition = partition.group, partition.topic_partition
+            entry = chosen[read_partition][0] if read_partition in chosen else self._source.of(*read_partition)
             if entry is None or partition.offset is None:
                 continue
             if partition.outcome is Outcome.WAITS:
-                self._limits[place] = partition.offset - partition.waits_for if partition.waits_for else -1
+                self._limits[read_partition] = partition.offset - partition.waits_for if partition.waits_for else -1
             elif partition.outcome is Outcome.NOT_MIRRORED or not partition.is_left:
                 entry.settle(partition.offset)
             else:
                 is_brief = partition.step is Step.REFUSED
-                self._held[place] = self._clock() + _REFUSED_S if is_brief else math.inf
+                self._held[read_partition] = self._clock() + _REFUSED_S if is_brief else math.inf
 
     def _sync(
         self, committed: Sequence[Committed], offset_map: OffsetMap, *, known: Mapping[str, ListedGroup] | None = None
