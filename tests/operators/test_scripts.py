@@ -13,7 +13,10 @@ from tests.operators.actions import (
     Action,
     Begin,
     CommitGroup,
+    CreateTopic,
     DeleteRecords,
+    DeleteTargetRecords,
+    DeleteTopic,
     End,
     ForeignWrite,
     GrowTopic,
@@ -57,6 +60,30 @@ OLDER_TABLES = (Write(0, 0, 2), Run(), Write(0, 0, 3), Run(), PutBackTables(1), 
 
 DIVERGED_COPIES = (Run(), Write(0, 1, 2), Run(13), GrowTopic(0), Run(19, True), PutBackTables(0), Run(), PutBackTables(1))
 """The newest tables have more run epochs, but none of the copied records; the older ones are continued, then put away."""
+
+OTHER_PRODUCER = (
+    SetOffsets("preserved"),
+    Run(57, False, 66, GrowTopic(0), 817777),
+    Run(choice=318991),
+    Write(0, 2, 1),
+    PutBackTables(1),
+    Run(0, True, 0, None, 228066),
+    PutBackTables(2),
+)
+"""A run with a copy of the tables from before the topic grew has registered the partition with another producer."""
+
+SHORTER_TARGET = (
+    SetOffsets("preserved"),
+    Write(1, 1, 3),
+    Run(choice=313393),
+    DeleteTopic(0),
+    Write(0, 2, 3),
+    Run(0, True, 0, None, 467620),
+    CreateTopic(0, 1),
+    DeleteTargetRecords(1, 1, 30),
+    Run(0, True, 100, Write(0, 1, 2), 760919),
+)
+"""Another mirror continues a target topic whose first records were deleted there."""
 
 
 @pytest.fixture
@@ -124,6 +151,8 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
         (SetOffsets("preserved"), Write(0, 2, 3), Run(0, True, 93, ForeignWrite(0, 2), 613232)),
         (SetOffsets("preserved"), Run(), Write(1, 1, 2), Run(13), DeleteRecords(1, 1, 60), Run(0, True, 0, None, 383154)),
         DIVERGED_COPIES,
+        OTHER_PRODUCER,
+        SHORTER_TARGET,
     ],
 )
 def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:
