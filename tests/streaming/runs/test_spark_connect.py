@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,21 @@ def connected(port: int) -> Iterator[Any]:
     session.stop()
 
 
+@contextmanager
+def client_process(conf: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    """Yield a client that runs the mirror of a file. It is killed at the end of the block. Its output is beside the file."""
+    with conf.with_name("client.txt").open("w") as output:
+        client = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(conf), f"sc://127.0.0.1:{port}"],
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+        )
+    with killed_at_last(client):
+        yield client
+
+
 @pytest.mark.smoke
 def test_a_killed_client_is_fenced_and_the_next_one_continues(
     source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, port: int, connected: Any
@@ -83,15 +99,7 @@ def test_a_killed_client_is_fenced_and_the_next_one_continues(
     conf = tmp_path / "mirror.yaml"
     conf.write_text(yaml.safe_dump(document(source, target, [topic_name], tables=str(tmp_path / "tables"))), encoding="utf-8")
     settings = config(tmp_path, source, target, [topic_name], tables=str(tmp_path / "tables"))
-    with (tmp_path / "client.txt").open("w") as output:
-        client = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, str(conf), f"sc://127.0.0.1:{port}"],
-            stdout=output,
-            stderr=output,
-            text=True,
-            start_new_session=True,
-        )
-    with killed_at_last(client):
+    with client_process(conf, port) as client:
         wait_for_run(client, "the first records", lambda: positions(settings).get((topic_name, 0)))
         write(source, topic_name, ["while it runs"], partition=1)
     write(source, topic_name, ["after the kill"])
@@ -281,15 +289,7 @@ def test_tables_of_a_catalog_survive_a_killed_client_and_idle_sessions(
     groups = {"tables": catalog_tables, "checkpoint": str(tmp_path / "_spark")}
     conf.write_text(yaml.safe_dump(document(source, target, [topic_name], **groups)), encoding="utf-8")
     settings = config(tmp_path, source, target, [topic_name], **groups)
-    with (tmp_path / "client.txt").open("w") as output:
-        client = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, str(conf), f"sc://127.0.0.1:{port_with_delta}"],
-            stdout=output,
-            stderr=output,
-            text=True,
-            start_new_session=True,
-        )
-    with killed_at_last(client):
+    with client_process(conf, port_with_delta) as client:
         wait_for_run(client, "the first records", lambda: high_watermark(target, topic_name, 0))
         write(source, topic_name, ["while it runs"], partition=1)
     write(source, topic_name, ["after the kill"])
