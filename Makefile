@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NONE_CHOSEN = $(if $(PYTEST_ARGS),|| test $$? -eq 5)
 UNIT := not brokers and not spark and not long
 .DEFAULT_GOAL := help
-.PHONY: help setup java kdc links demo test sparks long kerberos unit faults model fuzz readers check quick lint types contracts docs release bench clean
+.PHONY: help setup java kdc store links demo test sparks long kerberos unit faults model fuzz readers check quick lint types contracts docs release bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
@@ -29,6 +29,9 @@ long: setup java ## tests of many variants on brokers and Spark that `make test`
 
 kdc: setup ## what the Kerberos tests need, on Debian as root: krb5-kdc, faketime, gssapi; they are skipped without
 	@.ci/kdc
+
+store: setup ## build the S3 server of the tests of object stores (versitygw) into the cache folder, once; needs Go
+	PYTHONPATH=. $(BIN)/python -m tests.object_store.servers
 
 kerberos: setup java kdc ## Kerberos on real KDCs and brokers, with the long tests; KERBEROS_MB=200 KERBEROS_S=180 for a longer mirror
 	$(BIN)/pytest tests/kerberos $(PYTEST_ARGS)

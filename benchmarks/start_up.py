@@ -74,13 +74,13 @@ class Watch(threading.Thread):
         self.join()
 
 
-def one_start(clusters: Clusters, folder: Path, topic: str, micro_batches: str) -> Start:
-    """Start a mirror of a new topic in `folder`, wait for its first record, and stop it."""
+def one_start(clusters: Clusters, folder: Path, topic: str, settings: Mapping[str, object]) -> Start:
+    """Start a mirror of a new topic in `folder`, wait for its first record, and stop it. `settings`: of its mirror file."""
     folder.mkdir()
     for cluster in (clusters.source, clusters.target):
         create_topic(cluster.bootstrap, topic, PARTITIONS, {})
     write_records(clusters.source.bootstrap, topic)
-    conf = write_mirror_file(folder, clusters, topic, {"micro_batches": micro_batches})
+    conf = write_mirror_file(folder, clusters, topic, settings)
     consumer = consumer_of(clusters.target.bootstrap, topic)
     began = time.time()
     try:
@@ -162,7 +162,7 @@ def main() -> None:
             for run in range(1, options.runs + 1):
                 for kind in starts:  # in turn: what else the machine does is the same for all
                     name = f"start-{kind}-{run}"
-                    starts[kind].append(one_start(clusters, folder / name, name, kind))
+                    starts[kind].append(one_start(clusters, folder / name, name, {"micro_batches": kind}))
     for kind, measured in starts.items():
         print("\n".join([f"micro_batches: {kind}", *table(measured)]))
 

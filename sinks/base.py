@@ -46,12 +46,12 @@ class SlotWriter(Protocol):
     def write(
         self, parts: Sequence[ReadPart], builder_of: Callable[[SourcePartition], SegmentBuilder]
     ) -> Sequence[QuarantinedBatch]:
-        """Write what the sink takes of one response, and give the fate of batches to the segments once it is known.
+        """Write the batches of one response that the sink takes, and give their fate to the segments once it is known.
 
-        That may be later: at most `responses_in_flight` of the slot's job are not recorded yet when it returns, and their bytes
-        are used until then. Return copies of the quarantined batches of those that were recorded.
-        If `is_due` becomes true in the middle, the recorded batches of each partition are the front of its part, and nothing
-        behind them may become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
+        That may be later: at most `responses_in_flight` of the slot's job are not recorded yet when it returns, and their
+        bytes are used until then. Return copies of the quarantined batches of those that were recorded. If `is_due` becomes
+        true in the middle, the recorded batches of each partition are the front of its part, and nothing behind them may
+        become visible. After an error nothing of this try may be decided. Raises TryRepeatedError.
         """
 
     def finish(self, builder_of: Callable[[SourcePartition], SegmentBuilder]) -> Sequence[QuarantinedBatch]:
@@ -73,7 +73,7 @@ class SlotTarget(Protocol):
     def unavailable(self, sources: Iterable[SourcePartition]) -> Mapping[SourcePartition, MirrorError]:
         """Return which of these partitions cannot be written now, and why; those of this try that were returned before, no more.
 
-        What is no RetriableError needs an operator. Raises RetriableError if nothing of the target answers.
+        Any error but a RetriableError needs an operator. Raises RetriableError if nothing of the target answers.
         """
 
     def clean_up(self, sources: Iterable[SourcePartition]) -> None:
@@ -114,20 +114,20 @@ RunSlots = Callable[[int], tuple[SlotResult, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRound:
-    """Input of the slots of one round, for any sink.
-
-    `positions`: source offsets from which to read. `epoch_ends`: up to where each source partition's last leader epoch was read.
-    `time_left_ms`: of a task, from its own start. `left_out`: by earlier rounds of the micro-batch. `is_one_wave`: the
-    tasks of the last round all ran at once, so that one that takes longer delays no other.
-    """
+    """Input of the slots of one round, for any sink."""
 
     decision: int
     positions: Mapping[SourcePartition, int]
+    """Source offsets from which to read."""
     epoch_ends: Mapping[SourcePartition, EpochEnd]
+    """Offsets up to which each source partition's last leader epoch was read."""
     time_left_ms: float
+    """Of a task, from its own start."""
     commit_interval_ms: float
     left_out: frozenset[SourcePartition]
+    """By earlier rounds of the micro-batch."""
     is_one_wave: bool = False
+    """The tasks of the last round all ran at once, so that one that takes longer delays no other."""
 
 
 class Sink(Protocol):

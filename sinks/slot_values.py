@@ -45,7 +45,7 @@ class UnfinishedRange:
 
 @dataclass(frozen=True, slots=True)
 class EarlyEnd:
-    """A slot that write.commit_interval ended before its ranges were done: what it wrote since its first batch, in how long.
+    """A slot that write.commit_interval ended before its ranges were done: bytes since its first batch, and the time for them.
 
     `sending_s`: of `seconds`, how long something was on its way to the target. The rest is waiting for the source.
     """
@@ -75,60 +75,60 @@ class SteadyCopying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWrite:
-    """Writes of one try of a slot, to be named by the decision. `txn`: None if it wrote nothing, and in an archive.
-
-    `stamped_topics`: target topics whose broker gave batches its own time. `early_end`: where the commit interval ended it.
-    `stored`: places of the batches of each partition in an object; empty if the sink is no archive. `shared_producers`: of
-    partitions with preserved offsets, the producer id that wrote; they are part of no transaction. `stable_ends`: last stable
-    offsets of what it wrote to, asked for when everything was sent; empty if they are not known, or are no longer new.
-    `target_speeds`: of the paths to the brokers of the target, as the task's process has measured them.
-    `has_unanswered`: the first batch of a log, of an earlier try, may still be on its way.
-    """
+    """Writes of one try of a slot, to be named by the decision."""
 
     txn: SlotTxn | None
+    """None if it wrote nothing, and in an archive."""
     fetched_bytes: int
     stamped_topics: tuple[str, ...] = ()
+    """Target topics whose broker gave batches its own time."""
     early_end: EarlyEnd | None = None
+    """If the commit interval ended it."""
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
+    """Places of the batches of each partition in an object; empty if the sink is no archive."""
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
+    """Of partitions with preserved offsets, the producer id that wrote; they are part of no transaction."""
     has_unanswered: bool = False
+    """The first batch of a log, of an earlier try, may still be on its way."""
     stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    """Last stable offsets of its target partitions after everything was sent; empty if not known, or no longer new."""
     target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
+    """Of the paths to the brokers of the target, as the task's process has measured them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotResult:
-    """Result of a task: step 5. `txn` is None if the slot produced nothing, and always in an archive.
-
-    `unknown` are ranges whose partition the driver had no position for: they were not read. `is_partial` says that the
-    slot stopped at a batch boundary before its ranges were done. Both ask for another round. `quarantined`: the batches of its
-    segments of that kind. `duration_ms`: of the task itself, without Spark's time to begin and to end it. `retried`: what
-    made it start again. `unfinished`: planned ranges that it left out, wholly or from some offset on. `early_end`: where the
-    commit interval is why it is partial. `stamped_topics`: target topics whose broker gave batches its own time.
-    `stored`, `shared_producers`, `stable_ends`, `target_speeds`: as in `SlotWrite`. `source_speeds`: of the paths to the brokers
-    of the source. `has_unanswered`: an earlier try, or an earlier task of the slot, may have requests on their way that count on
-    a log without a producer. `steady`: None if there was one response at the most.
-    """
+    """Result of a task: step 5. Fields that are not explained are as in `SlotWrite`."""
 
     slot: int
     txn: SlotTxn | None
     segments: tuple[Segment, ...]
     fetched_bytes: int = 0
     unknown: tuple[PlannedRange, ...] = ()
+    """Ranges whose partition the driver had no position for: they were not read. The slot needs another round."""
     is_partial: bool = False
+    """The slot stopped at a batch boundary before its ranges were done, and needs another round."""
     quarantined: tuple[QuarantinedBatch, ...] = ()
+    """The batches of its segments of that kind."""
     duration_ms: float = 0.0
+    """Of the task itself, without Spark's time to begin and to end it."""
     retried: tuple[RetriableError, ...] = ()
+    """Why it started again."""
     unfinished: tuple[UnfinishedRange, ...] = ()
+    """Planned ranges that it left out, wholly or from some offset on."""
     stamped_topics: tuple[str, ...] = ()
     early_end: EarlyEnd | None = None
+    """If the commit interval is why it is partial."""
     stored: Mapping[SourcePartition, StoredBatches] = field(default_factory=dict, hash=False)
     stable_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
     source_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
+    """Of the paths to the brokers of the source."""
     target_speeds: PathSpeeds = field(default_factory=PathSpeeds, hash=False, compare=False)
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict, hash=False)
     has_unanswered: bool = False
+    """An earlier try or task of the slot may have requests on their way that count on a log without a producer."""
     steady: SteadyCopying | None = None
+    """None if there was one response at the most."""
 
     def rows_of_map(self) -> tuple[DecidedSegment, ...]:
         """Return the slot's rows of the offset map."""
@@ -159,22 +159,20 @@ def require_committed(removed: Sequence[SlotTxn]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Whole batches of one source partition. `records` is writable. It stays valid while as many further responses
-    are read as the job has in flight.
-
-    Of batches that begin below `start` the records below it are not wanted; a position above it counts anyway. `is_cut`: nor are
-    the records from `range_end` on; otherwise a batch that straddles it is wanted whole. `fills_log`: without a batch as well, a
-    log with preserved offsets is filled up to the position.
-    """
+    """Whole batches of one source partition."""
 
     source: SourcePartition
     range_end: int
+    """With `is_cut`, records from it on are not wanted; else a batch that straddles it is wanted whole."""
     index: BatchIndex
     records: memoryview
+    """Writable, and valid while as many further responses are read as the job has in flight."""
     aborted: tuple[tuple[int, int], ...]
     start: int = 0
+    """Of batches that begin below it the records below are not wanted; a position above it counts anyway."""
     is_cut: bool = False
     fills_log: bool = False
+    """Without a batch as well, a log with preserved offsets is filled up to the position."""
 
     def batch(self, i: int) -> memoryview:
         start = int(self.index.pos[i])
@@ -194,7 +192,7 @@ class AdmittedPart:
         """Return how many fetched batches are done with once the first `sent` batches of `outgoing` are on the target.
 
         All in front of the first one that has yet to be sent: dropped and quarantined ones need no sending. `sent` has to be
-        where no source batch was sent in part.
+        between two source batches.
         """
         return int(self.outgoing.firsts[sent]) if sent < len(self.outgoing) else len(self.part.index)
 

@@ -19,6 +19,7 @@ import pytest
 import typer
 
 from shallow_mirror.local_kafka import delta_jars, start_clusters, stop_clusters
+from shallow_mirror.local_kafka.broker_classes import write_broker_classes
 from shallow_mirror.local_kafka.jars import DELTA_FOR_SPARK
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.streaming.spark import temp_dirs
@@ -100,14 +101,20 @@ def no_child_process_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def two_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
+def broker_classes(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Brokers start in half the CPU time: the first session on a machine writes the archive of their classes."""
+    write_broker_classes(tmp_path_factory.mktemp("broker-classes"))
+
+
+@pytest.fixture(scope="session")
+def two_clusters(broker_classes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
     nodes = start_clusters(tmp_path_factory.mktemp("kafka"), 2)
     yield TwoClusters(source=nodes[0], target=nodes[1])
     stop_clusters(nodes)
 
 
 @pytest.fixture(scope="session")
-def stoppable_clusters(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
+def stoppable_clusters(broker_classes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
     """For tests that stop brokers and change their files. Logs are cleaned at once."""
     cleans_at_once = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
     nodes = start_clusters(tmp_path_factory.mktemp("stoppable"), 2, properties=cleans_at_once)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from shallow_mirror.config import ArchiveConfig, archive_json_schema
+from shallow_mirror.config import ArchiveConfig
 from shallow_mirror.config.archive_config import ArchiveReadSettings
 from shallow_mirror.config.sections import MetricsSettings, SourceTopicSettings
 
@@ -41,7 +41,3 @@ def test_the_retention_of_the_comment_is_valid() -> None:
     document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")) | {"retention": yaml.safe_load(written)}
     (rule,) = ArchiveConfig.from_document(document, folder=CONF).retention.values()
     assert (rule.keep_s, rule.keep_bytes) == (30 * 86_400, 100_000_000_000)
-
-
-def test_the_json_schema_is_current() -> None:
-    assert (CONF / "archive.schema.json").read_text(encoding="utf-8") == archive_json_schema()

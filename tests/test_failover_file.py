@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.support import mirror_runs as runs
 
-from shallow_mirror.config import FailoverConfig, failover_json_schema
+from shallow_mirror.config import FailoverConfig
 from shallow_mirror.config.failover_config import BackSettings, FailoverFiles, FailoverGroupSettings
 from shallow_mirror.config.migration_config import WriterSettings
 from shallow_mirror.errors import ConfigError
@@ -32,10 +32,6 @@ def test_the_example_has_every_key_with_a_comment() -> None:
     lines = [line for line in EXAMPLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     without = {"groups:", "back:", "storage:"}
     assert [line for line in lines if " # " not in line and line.strip() not in without] == []
-
-
-def test_the_schema_for_editors_is_current() -> None:
-    assert (CONF / "failover.schema.json").read_text(encoding="utf-8") == failover_json_schema()
 
 
 def written(folder: Path, mirror_back: dict[str, Any] | None = None, **changes: Any) -> FailoverFiles:

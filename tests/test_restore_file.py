@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from shallow_mirror.config import RestoreConfig, restore_json_schema
+from shallow_mirror.config import RestoreConfig
 from shallow_mirror.config.restore_config import Cut, RestoreReadSettings, RestoreTopicSettings
 from shallow_mirror.config.sections import MetricsSettings, RestoreGroupSettings, WriteSettings
 from shallow_mirror.errors import ConfigError
@@ -61,10 +61,6 @@ def test_tables_in_a_catalog_need_a_checkpoint() -> None:
     del document["checkpoint"]
     with pytest.raises(ConfigError, match="checkpoint: is missing; tables in a catalog have no folder that could hold it"):
         RestoreConfig.from_document(document, folder=CONF)
-
-
-def test_the_json_schema_is_current() -> None:
-    assert (CONF / "restore.schema.json").read_text(encoding="utf-8") == restore_json_schema()
 
 
 def test_options_replace_the_cut_of_the_file() -> None:

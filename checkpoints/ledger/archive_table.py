@@ -81,12 +81,12 @@ class ArchiveTable:
 
     @property
     def archive_id(self) -> str:
-        """Return what the names of the archive's objects begin with."""
+        """Return the prefix of the names of the archive's objects."""
         return self._snapshot.properties[PROPERTY_MAP_ID]
 
     @property
     def table_id(self) -> str:
-        """Return the id of this table: another one than that of the archive where the table was rebuilt."""
+        """Return the id of this table: another one than that of the archive if the table was rebuilt."""
         return self._snapshot.properties.get(PROPERTY_TABLE_ID, self.archive_id)
 
     @property
@@ -104,15 +104,11 @@ class ArchiveTable:
 
     @property
     def target_cluster_id(self) -> str:
-        """Return what stands in the place of the id of a target cluster."""
+        """Return the substitute for the id of a target cluster."""
         return self._snapshot.properties.get(PROPERTY_TARGET_CLUSTER_ID, "")
 
-    def require_source(self, cluster_id: str) -> None:
-        """Raise ConfigError unless the archive is of this cluster."""
-        check_table(self._snapshot, {PROPERTY_SOURCE_CLUSTER_ID: cluster_id}, ARCHIVE_LAYOUT)
-
     def recorded(self) -> Recorded | None:
-        """Return what the newest commit records; None before the first take-over."""
+        """Return the records of the newest commit; None before the first take-over."""
         return self._recorded
 
     def positions(self) -> dict[SourcePartition, Position]:
@@ -216,7 +212,7 @@ class ArchiveTable:
         yield Comparison("micro_batch", ">", above), Comparison("micro_batch", "<=", last)
 
     def _extents(self, topics: Collection[str] | None) -> list[_Extent]:
-        """Return where the partitions of these topics are, in order."""
+        """Return the extents of the partitions of these topics, in order."""
         conditions: list[Condition] = [()]
         if topics is not None and len(topics) <= _FEW_TOPICS:
             conditions = [(Comparison("source_topic", "=", topic),) for topic in topics]
@@ -286,7 +282,7 @@ def _range_of(topics: Sequence[str], before: str) -> Condition:
 
 
 def _windows(extent: _Extent) -> Iterator[Condition]:
-    """Cut a partition by offsets, into windows of about the same number of rows where offsets are spread evenly."""
+    """Cut a partition by offsets, into windows of about the same number of rows if offsets are spread evenly."""
     condition = of_partition(SourcePartition(extent.topic, extent.topic_id, extent.partition))
     count = -(-extent.row_count // _READ_ROWS)
     ends = [extent.first + (extent.last - extent.first) * number // count for number in range(1, count + 1)]

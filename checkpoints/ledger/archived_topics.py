@@ -77,7 +77,7 @@ class ArchivedTopics:
     ) -> dict[str, TopicDescription]:
         """Return the description of each topic at a decision and a time, as `latest`. `topic_ids`: by name.
 
-        Raises ConfigError where a topic has none.
+        Raises ConfigError if a topic has none.
         """
         known = self.latest(micro_batch, time_ms=time_ms)
         missing = sorted(topic for topic, topic_id in topic_ids.items() if topic_id not in known)
@@ -90,7 +90,7 @@ class ArchivedTopics:
 
 
 def seen_topics(tables: Tables) -> list[SeenTopic]:
-    """Return the descriptions beside the table of an archive; none where only its own place is known, or Spark reads it."""
+    """Return the descriptions beside the table of an archive; none if only its own place is known, or Spark reads it."""
     location = location_of(tables)
     if location.single_table is not None or location.is_read_by_spark:
         return []

@@ -68,27 +68,27 @@ UNKNOWN_RUN = RunIdentity(run_id="", host="", pid=0, started_at_ms=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What the newest commit records. Counters never fall, not even by a removal.
-
-    `unsettled_micro_batch`: the decision whose rows may still be removed; None when there is none.
-    `compacted_micro_batch`: the last decision before the last compaction. `row_count`: how many rows the map has.
-    `pending_txns`: transactions whose commit is durable, and whose markers some target partition has not taken yet.
-    `decided_version`: of the newest decision. A take-over does not raise it: tables that were put back stay older than the
-    receipts on the target, however often a run begins with them. `decided_run_id`: of the run that made it; empty where an
-    earlier release did not record it. Runs with copies of the tables of one time number their decisions alike.
-    """
+    """The records of the newest commit. Counters never fall, not even by a removal."""
 
     version: int
     run: RunIdentity
     highest_slot: int = -1
     micro_batch: int = 0
     unsettled_micro_batch: int | None = None
+    """The decision whose rows may still be removed. None if there is none."""
     decided_at_ms: int = 0
     compacted_micro_batch: int = 0
+    """The last decision before the last compaction."""
     row_count: int = 0
+    """Rows of the map."""
     pending_txns: tuple[SlotTxn, ...] = ()
+    """Transactions whose commit is durable, and whose markers some target partition has not taken yet."""
     decided_version: int = 0
+    """Of the newest decision. A take-over does not raise it: tables that were put back stay older than the receipts on the
+    target, however often a run begins with them."""
     decided_run_id: str = ""
+    """Of the run that made it; empty if an earlier release did not record it. Runs with copies of the tables of one time
+    number their decisions alike."""
 
     @property
     def run_epoch(self) -> int:
@@ -139,7 +139,7 @@ class Recorded:
 
     @classmethod
     def from_counters(cls, version: int, counters: Mapping[str, int]) -> Recorded | None:
-        """Return what is known of `version` without its commit: all but its run. None for counters of another version."""
+        """Return the records of `version` without its commit: all but its run. None for counters of another version."""
         if not counters.keys() >= set(COUNTERS) or counters.get(COUNTED_VERSION) != version:
             return None
         unsettled = counters["unsettled_micro_batch"]
@@ -156,9 +156,9 @@ class Recorded:
         )
 
     def above(self, missed: Recorded) -> Recorded:
-        """Add what a commit below says that the writer of this one had not seen: what it left unsettled still is.
+        """Add the records of a commit below that the writer of this one had not seen: what it left unsettled still is.
 
-        Raises OffsetMapConflictError where this is a decision: its rows and those below it would both be unsettled.
+        Raises OffsetMapConflictError if this is a decision: its rows and those below it would both be unsettled.
         """
         if self.micro_batch > missed.micro_batch:
             raise OffsetMapConflictError(
@@ -180,7 +180,7 @@ class Recorded:
 
 
 def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None:
-    """Return what the commit of `version` says, and those below it that its writer had not seen. `commits`: the newest first.
+    """Return the records of the commit of `version`, and of those below it unseen by its writer. `commits`: the newest first.
 
     None when no commit is of that version. Raises OffsetMapConflictError.
     """
@@ -201,6 +201,21 @@ def recorded_of(version: int, commits: Iterable[CommitEntry]) -> Recorded | None
     return recorded
 
 
+def run_id_of(epoch: int, commits: Iterable[CommitEntry]) -> str | None:
+    """Return the id of the run that took the table over with this run epoch. `commits`: the newest first.
+
+    None where the log does not reach so far back, or an operator has accepted since then what another run did.
+    """
+    for entry in commits:
+        entry_epoch = entry.version >> 32
+        if entry_epoch == epoch:
+            return entry.metadata.get("run_id")
+        recorded = Recorded.from_metadata(entry.version, entry.metadata)
+        if entry_epoch < epoch or (recorded.decided_version and not recorded.decided_run_id):
+            return None
+    return None
+
+
 _NO_RECORD_REMEDY = (
     "Whether its last decision holds cannot be known from the rows. Restore its _delta_log from a backup, or continue from its "
     "rows with another mirror id and other tables (docs/reference/error-remedies.md, OffsetMapConflictError)"
@@ -208,7 +223,7 @@ _NO_RECORD_REMEDY = (
 
 
 def read_recorded(snapshot: TableSnapshot, title: str = OFFSET_MAP_LAYOUT.title) -> Recorded | None:
-    """Return what the newest commit records; None before the first take-over. `title`: what messages call the table.
+    """Return the records of the newest commit; None before the first take-over. `title`: of the table in messages.
 
     Raises OffsetMapConflictError when the log does not say who wrote the table.
     """

@@ -28,7 +28,7 @@ _TAKE_OVER_ATTEMPTS = 3
 
 
 def try_commit(write: Callable[[], None]) -> DeltaCommitError | None:
-    """Return why the commit failed; None where it was made. Only reading back says what is in the table."""
+    """Return why the commit failed; None if it was made. Only reading back shows the content of the table."""
     try:
         write()
     except DeltaCommitError as failure:
@@ -37,7 +37,7 @@ def try_commit(write: Callable[[], None]) -> DeltaCommitError | None:
 
 
 def read_snapshot(writer: TableWriter, title: str) -> TableSnapshot | None:
-    """Return the newest state; None where there is no table. Raises OutcomeUnknownError where the store does not answer."""
+    """Return the newest state; None if there is no table. Raises OutcomeUnknownError if the store does not answer."""
     try:
         return writer.snapshot()
     except OSError as error:
@@ -56,9 +56,9 @@ def read_back(writer: TableWriter, failure: DeltaCommitError | None, before: Tab
 
 
 def compact_if_due(writer: TableWriter, recorded: Recorded, snapshot: Callable[[], TableSnapshot], title: str) -> Recorded | None:
-    """Rewrite small files, and less often clean up. Return what the table records then; None where nothing was due or it failed.
+    """Rewrite small files, and less often clean up. Return the records of the table then; None if nothing was due or it failed.
 
-    `snapshot` reads the table, and raises where it is not this run's. What fails otherwise is logged.
+    `snapshot` reads the table, and raises if it is not this run's. Other failures are logged.
     """
     if recorded.micro_batch - recorded.compacted_micro_batch < COMPACT_EVERY_DECISIONS:
         return None
@@ -86,7 +86,7 @@ def claim(
     before_creation: Callable[[], None],
     accepted_version: int = 0,
 ) -> tuple[Recorded, str]:
-    """Return what the table records of this run, and the id of the map or archive. `expected`: the properties of the table.
+    """Return the table's records of this run, and the id of the map or archive. `expected`: the properties of the table.
 
     Arguments and errors are those of `LedgerOwner.take_over`.
     """
@@ -120,7 +120,8 @@ def claim(
             # What this run may use the next start has to fence, also if this run dies before it decides anything.
             highest_slot=max(-1 if recorded is None else recorded.highest_slot, slots - 1),
         )
-        failure = try_commit(functools.partial(_append_claim, writer, layout, before, claimed))
+        empty = layout.schema.empty_table()
+        failure = try_commit(functools.partial(writer.append, before, empty, claimed.version, claimed.metadata()))
         after = read_back(writer, failure, before, layout.title)
         latest = read_recorded(after, layout.title)
         if latest is not None and latest.run.run_id == run.run_id:
@@ -131,7 +132,3 @@ def claim(
         if after.delta_version == before.delta_version:
             raise OutcomeUnknownError(f"taking over {layout.title}: {failure}") from failure
     raise OffsetMapConflictError(f"could not take over {layout.title} in {ATTEMPTS} attempts: other writers keep committing")
-
-
-def _append_claim(writer: TableWriter, layout: TableLayout, before: TableSnapshot, claimed: Recorded) -> None:
-    writer.append(before, layout.schema.empty_table(), claimed.version, claimed.metadata())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded
+from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, check_table, read_recorded, run_id_of
 from shallow_mirror.checkpoints.rows.positions import POSITION_COLUMNS, Position, positions_of
 from shallow_mirror.checkpoints.rows.schema import (
     PROPERTY_MAP_ID,
@@ -72,8 +72,12 @@ class OffsetMap:
         return self._snapshot.properties[PROPERTY_SOURCE_CLUSTER_ID]
 
     def recorded(self) -> Recorded | None:
-        """Return what the newest commit records; None before the first take-over."""
+        """Return the records of the newest commit; None before the first take-over."""
         return self._recorded
+
+    def run_id_of(self, epoch: int) -> str | None:
+        """Return the run of a run epoch; None where the log of the table does not say."""
+        return run_id_of(epoch, self._snapshot.commits())
 
     def positions(self) -> dict[SourcePartition, Position]:
         return positions_of(self._snapshot.batches(self._settled(), POSITION_COLUMNS))
@@ -83,7 +87,7 @@ class OffsetMap:
     ) -> pa.Table:
         """Return rows that can no longer be removed.
 
-        `condition` is pushed down to the files; `as_of` keeps what was decided until then.
+        `condition` is pushed down to the files; `as_of` keeps rows that were decided until then.
         """
         until = () if as_of is None else (Comparison("decided_at", "<=", as_of),)
         return self._snapshot.read((*condition, *self._settled(), *until), columns)
@@ -101,7 +105,7 @@ class OffsetMap:
             yield pa.Table.from_batches(gathered)
 
     def unsettled_rows(self) -> tuple[DecidedSegment, ...]:
-        """Return the rows of the last decision, where they may still be removed."""
+        """Return the rows of the last decision, if they may still be removed."""
         micro_batch = None if self._recorded is None else self._recorded.unsettled_micro_batch
         return () if micro_batch is None else rows_from_arrow(self._snapshot.read((Comparison("micro_batch", "=", micro_batch),)))
 
@@ -142,7 +146,7 @@ class OffsetMap:
     def _find_exactly(
         self, side: str, topic: str, partition: int, offset: int, as_of: datetime | None, topic_id: str | None
     ) -> Translation | None:
-        """Translate from the rows that hold the offset alone; None where they are not enough."""
+        """Translate from the rows that hold the offset alone; None if they are not enough."""
         of_partition = _of_partition(side, topic, partition)
         at = (Comparison(f"{side}_start", "<=", offset), Comparison(f"{side}_end", ">", offset))
         rows = self.settled_rows((*of_partition, *at), as_of=as_of, columns=TRANSLATION_COLUMNS)

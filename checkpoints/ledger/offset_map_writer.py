@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.ledger.commit_metadata import (
     RunIdentity,
     is_settled,
     read_recorded,
+    run_id_of,
 )
 from shallow_mirror.checkpoints.ledger.commits import ATTEMPTS, claim, compact_if_due, read_back, read_snapshot, try_commit
 from shallow_mirror.checkpoints.ledger.row_count_check import CountedPieces, RowCountCheck
@@ -49,8 +50,8 @@ _log = logging.getLogger(__name__)
 class LedgerOwner:
     """The only writer, until another run takes over. One thread at a time.
 
-    It begins unresolved: `unsettled` says what the last run decided; after `settle` decisions and positions are allowed.
-    An OutcomeUnknownError makes it unresolved again: `check_ownership` finds out what was written, then the same way.
+    It begins unresolved: `unsettled` is the decision of the last run; after `settle` decisions and positions are allowed.
+    An OutcomeUnknownError makes it unresolved again: `check_ownership` finds out whether it was written, then the same way.
     """
 
     def __init__(
@@ -123,6 +124,10 @@ class LedgerOwner:
     def recorded(self) -> Recorded:
         return self._recorded
 
+    def run_id_of(self, epoch: int) -> str | None:
+        """Return the run of a run epoch; None where the log of the table does not say. Raises as `check_ownership`."""
+        return run_id_of(epoch, self._snapshot().commits())
+
     def check_ownership(self) -> None:
         """Raise FencedError, OutcomeUnknownError (the map cannot be read; nothing was written), or OffsetMapConflictError.
 
@@ -149,7 +154,7 @@ class LedgerOwner:
         return self._next
 
     def decide(self, rows: Sequence[DecidedSegment], highest_slot: int) -> None:
-        """Commit once, under the version of `next_decision`. Rows begin where their partitions' positions are.
+        """Commit once, under the version of `next_decision`. Rows begin at the positions of their partitions.
 
         Raises OffsetMapConflictError (nothing was written, or a restored table), FencedError (if it was written, its new owner
         resolves it), OutcomeUnknownError (it may have been written, or may still be).
@@ -217,7 +222,7 @@ class LedgerOwner:
         """Record in an odd version that all rows are settled, except those of `removals`, which the same commit removes.
 
         Removing rows in commits of their own would leave a transaction behind that lacks some of its partitions, and whoever
-        resolves it later would look for its evidence in the wrong places. Positions fall back where rows are removed. Without
+        resolves it later would look for its evidence in the wrong places. Positions fall back to removed rows. Without
         removals there is nothing to do when it is recorded already; after an unknown outcome it is written in any case,
         because its place in the log keeps a late commit out. Raises as `decide`.
 
@@ -248,7 +253,7 @@ class LedgerOwner:
         self._is_resolved = True
 
     def mark(self, objects: Collection[str], state: SegmentState, micro_batches: tuple[int, int]) -> None:
-        """Set the state of all rows of these objects of an archive in one commit; nothing where they have it already.
+        """Set the state of all rows of these objects of an archive in one commit; nothing if they have it already.
 
         `micro_batches`: the first and the last one of the rows, which keeps other files from being read. No row is added or
         removed and no position moves. It also settles a decision that is not settled yet. Raises as `decide`; after an
@@ -291,7 +296,7 @@ class LedgerOwner:
     def compact_if_due(self) -> bool:
         """Rewrite small files between micro-batches, and less often clean up. No row and no version changes.
 
-        Raises as `check_ownership`; what fails otherwise is logged and tried again after the next decision.
+        Raises as `check_ownership`; other failures are logged, and it is tried again after the next decision.
         """
         compacted = compact_if_due(self._writer, self._recorded, self._own_snapshot, self._layout.title)
         if compacted is None:
@@ -303,7 +308,7 @@ class LedgerOwner:
         self._writer.append(snapshot, rows, record.version, record.metadata())
 
     def _commit(self, record: Recorded, write: Callable[[TableSnapshot], None]) -> None:
-        """Write, then read back. Retry only where another commit surely took the version of the table that this one was for."""
+        """Write, then read back. Retry only if another commit surely took the version of the table that this one was for."""
         self._highest_version = record.version
         for _ in range(ATTEMPTS):
             before, self._checked = self._checked or self._own_snapshot(), None
@@ -356,7 +361,7 @@ class LedgerOwner:
         return snapshot
 
     def _read_newest(self, snapshot: TableSnapshot) -> Recorded:
-        """Return what the newest commit records. Raises FencedError where another run wrote it, OffsetMapConflictError."""
+        """Return the records of the newest commit. Raises FencedError if another run wrote it, OffsetMapConflictError."""
         newest = read_recorded(snapshot, self._layout.title)
         if newest is None:
             raise OffsetMapConflictError(f"{self._layout.title} has lost its recorded version")

@@ -21,7 +21,7 @@ RESTORE_RANGES_TABLE = "restore_ranges"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSettings:
-    """What a restore file says, beside the cut, that decides what is in the target when the restore is complete."""
+    """The settings of a restore file, beside the cut, that decide the content of the target after the restore."""
 
     include: tuple[str, ...]
     exclude: tuple[str, ...]
@@ -123,7 +123,7 @@ class RestoreRangesTable:
         return cls(storage.durable_table(RESTORE_RANGES_TABLE, RESTORE_RANGES))
 
     def read(self) -> RestoreRanges | None:
-        """Return what the first start decided, with the topics that later ones added; None before it."""
+        """Return the decision of the first start, with the topics that later ones added; None before it."""
         decisions: dict[tuple[int, int | None], list[RestoreRangeRow]] = {}
         for row in self._table.read():
             decisions.setdefault((row.run_epoch, row.extends_epoch), []).append(row)

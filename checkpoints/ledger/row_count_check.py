@@ -11,13 +11,13 @@ from shallow_mirror.errors import OffsetMapConflictError, OutcomeUnknownError
 
 
 class RowCountCheck:
-    """Remember at which version of the table it held the rows that this run has written, and count again where others committed.
+    """Remember at which version of the table it held the rows that this run has written, and count again if others committed.
 
     Whoever compacts the table changes no row; whoever deletes rows would make a later start copy their records again.
     """
 
     def __init__(self, title: str) -> None:
-        """`title`: what messages call the table."""
+        """`title`: of the table in messages."""
         self._title = title
         self._counted_at: int | None = None
         """Version of the table at which it held the rows that this run knows of; None before `confirm` has compared them."""
@@ -29,21 +29,21 @@ class RowCountCheck:
         self._counted_at = None
 
     def confirm(self, snapshot: TableSnapshot, row_count: int, written: int) -> None:
-        """Take `row_count` as that of `snapshot`. Raises OffsetMapConflictError where it is not what mirrors have `written`."""
+        """Take `row_count` as that of `snapshot`. Raises OffsetMapConflictError if mirrors have `written` another number."""
         if row_count != written:
             raise _foreign_rows(self._title, row_count, written, None)
         self._counted_at = snapshot.delta_version
         self._has_decided_unseen = False
 
     def add_commit(self, before: TableSnapshot, after: TableSnapshot) -> None:
-        """Note a commit of this run, made on `before`: where nothing else came, the rows need not be counted."""
+        """Note a commit of this run, made on `before`: if nothing else came, the rows need not be counted."""
         if after.delta_version == before.delta_version + 1 and self._counted_at == before.delta_version:
             self._counted_at = after.delta_version
         else:
             self._has_decided_unseen = True
 
     def require(self, snapshot: TableSnapshot, written: int) -> None:
-        """Count the rows where a commit came that is not known to be this run's.
+        """Count the rows if a commit came that is not known to be this run's.
 
         Raises OffsetMapConflictError (other rows than `written`), OutcomeUnknownError (not read).
         """

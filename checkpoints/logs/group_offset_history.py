@@ -17,6 +17,7 @@ from shallow_mirror.checkpoints.rows.codec import Column, Inline, Int32, row_cod
 from shallow_mirror.checkpoints.tables.best_effort_tables import BestEffortTables
 from shallow_mirror.checkpoints.tables.table_protocol import Comparison
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 
 GROUP_OFFSETS_TABLE, GROUP_SYNCS_TABLE = "group_offsets", "group_syncs"
@@ -27,7 +28,7 @@ _INSTANT = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """The committed offset of a group in a source partition. The target's fields are None where it led nowhere then."""
+    """The committed offset of a group in a source partition. The target's fields are None if it led nowhere then."""
 
     group: str
     source: SourcePartition
@@ -73,6 +74,27 @@ class GroupSyncPass:
     seconds: float = 0.0
     problem: str | None = None
     """Why the pass failed; the counts are 0 then."""
+    is_followed: bool = False
+    """What groups commit was read from the source's log, also between the passes."""
+    followed_count: int = 0
+    """Commits that were read from there since the pass before."""
+    oldest_s: float | None = None
+    """Age of the oldest commit that could be moved and was not at the target yet; None where it is not known."""
+    not_followed: str | None = None
+    """Why it was not, although `groups.follow` wants it."""
+    repeated_count: int | None = None
+    """Estimate: records that a fail-over without the source repeats. None: not known; none where `is_followed`."""
+
+    @property
+    def repeats_sentence(self) -> str | None:
+        """Return what it means for a fail-over that groups are polled; None where they are followed, or need not be."""
+        if self.not_followed is None:
+            return None
+        count = "the records" if self.repeated_count is None else f"about {counted(self.repeated_count, 'record')}"
+        return (
+            f"a fail-over without the source repeats {count} that groups read between two synchronizations, because their "
+            f"offsets are polled and not followed: {self.not_followed}"
+        )
 
 
 GROUP_SYNCS = row_codec(GroupSyncPass)
@@ -108,7 +130,7 @@ def record_pass(tables: BestEffortTables, done: GroupSyncPass, changed: Iterable
 
 
 def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
-    """Delete what no query for a time from `since` on needs: what lies before the last complete pass until then."""
+    """Delete rows that no query for a time from `since` on needs: those before the last complete pass until then."""
     passes = _read_passes(tables, Comparison("observed_at", "<=", since))
     whole = max((sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole), default=None)
     has_old = whole is not None and any(sync_pass.observed_at < whole for sync_pass in passes)
@@ -119,7 +141,7 @@ def delete_outdated(tables: BestEffortTables, since: datetime) -> None:
 
 
 def thin_out(tables: BestEffortTables, since: datetime) -> None:
-    """Delete what lies between two complete passes up to `since`: a query for a time there gets those of the first."""
+    """Delete rows between two complete passes up to `since`: a query for a time there gets those of the first."""
     passes = _read_passes(tables, Comparison("observed_at", "<=", since))
     whole = sorted(sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole)
     for first, second in pairwise(whole):
@@ -134,7 +156,7 @@ def last_pass(tables: BestEffortTables, now: datetime) -> GroupSyncPass | None:
 
 
 def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
-    """Return the positions at a time. Raises ConfigError where no pass was made at or before it."""
+    """Return the positions at a time. Raises ConfigError if no pass was made at or before it."""
     passes = [sync_pass for sync_pass in _passes(tables, at) if sync_pass.problem is None]
     whole = max((sync_pass.observed_at for sync_pass in passes if sync_pass.is_whole), default=None)
     if whole is None:
@@ -157,7 +179,7 @@ def positions_as_of(tables: BestEffortTables, at: datetime) -> PositionsAsOf:
 
 
 def _passes(tables: BestEffortTables, until: datetime) -> Sequence[GroupSyncPass]:
-    """Return recent passes, where one of them was complete; else all."""
+    """Return recent passes, if one of them was complete; else all."""
     before = Comparison("observed_at", "<=", until)
     recent = _read_passes(tables, before, Comparison("observed_at", ">", until - _RECENT))
     if any(sync_pass.is_whole for sync_pass in recent):

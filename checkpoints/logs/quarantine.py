@@ -36,7 +36,7 @@ from shallow_mirror.types import Segment, SegmentKind, SourcePartition
 class QuarantineTable:
     """The batches as they were quarantined. A row has to be there before the decision that speaks of it.
 
-    Only the driver writes it, from what tasks report, so that it reaches every catalog and a folder of this machine alike.
+    Only the driver writes it, from the reports of tasks, so that it reaches every catalog and a folder of this machine alike.
     """
 
     def __init__(self, rows: DurableTable[QuarantineRow], now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
@@ -65,9 +65,9 @@ class QuarantineTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineEntry:
-    """A quarantined row of the map. `described`: that of the table, without the batch; None where it is gone.
+    """A quarantined row of the map. `described`: that of the table, without the batch; None if it is gone.
 
-    `released`: where its records were copied to after all, in order of offsets; none as long as it is in quarantine.
+    `released`: places that its records were copied to after all, in order of offsets; none as long as it is in quarantine.
     """
 
     segment: Segment
@@ -114,7 +114,7 @@ class Quarantine:
     def batch(self, entry: QuarantineEntry) -> QuarantinedBatch:
         """Return the batch.
 
-        Raises OffsetMapConflictError where the table does not hold it as it was quarantined, OutcomeUnknownError.
+        Raises OffsetMapConflictError if the table does not hold it as it was quarantined, OutcomeUnknownError.
         """
         wanted = (
             Comparison("source_topic", "=", entry.segment.source.topic),

@@ -96,7 +96,7 @@ class QuarantinedBatch:
     """A quarantined batch. Of its records those in [source_start, source_end) were to be copied.
 
     `batch`: as the source sent it (message sets older than magic 2: as the mirror converted them). `error_name`: the target's;
-    None where the batch was not sent.
+    None if the batch was not sent.
     """
 
     source: SourcePartition

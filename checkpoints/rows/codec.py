@@ -110,7 +110,7 @@ class RowCodec(Generic[Row]):
         return values
 
     def row(self, values: Mapping[str, Any]) -> Row:
-        """Return the row of these columns. Raises KeyError where one without a default is missing."""
+        """Return the row of these columns. Raises KeyError if one without a default is missing."""
         return self._kind(**self.fields(values))
 
     def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,27 +29,25 @@ class TxnKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineageView:
-    """The log of one partition in one lineage.
-
-    `ends`: of each lineage that has a part in it, the offset from which on its rows have none. `aborted_later`: of former
-    lineages, transactions whose marker was lost with the end of that log, and which a later one aborted; `marker_lost`: those
-    that the former one had aborted.
-    """
+    """The log of one partition in one lineage."""
 
     lineage: int
     ends: Mapping[int, int]
+    """Of each lineage that has a part in it, the offset from which on its rows have none."""
     marker_lost: Mapping[int, frozenset[TxnKey]] = field(default_factory=dict)
+    """Of former lineages, aborted transactions whose marker was lost with the end of that log."""
     aborted_later: Mapping[int, frozenset[TxnKey]] = field(default_factory=dict)
+    """Of former lineages, transactions whose marker was lost with the end of that log, and which a later one aborted."""
 
     def part_of(self, lineage: int, start: int, end: int) -> tuple[int, int] | None:
-        """Return which part of [start, end) of a lineage belongs to this log; None where none does."""
+        """Return the part of [start, end) of a lineage that belongs to this log; None if none does."""
         bound = self.ends.get(lineage)
         if bound is None or start > bound or start == bound < end:
             return None
         return start, min(end, bound)
 
     def clipped(self, row: DecidedSegment) -> DecidedSegment | None:
-        """Return the part of a row that belongs to this log; None where none does.
+        """Return the part of a row that belongs to this log; None if none does.
 
         Counts, sizes and checksum stay those of the whole row.
         """
@@ -90,7 +88,7 @@ _ONLY_LINEAGE = LineageView(0, {0: NO_END})
 class PartitionLineages:
     """The lineages of one partition while its rows are looked through.
 
-    `starts`: lowest offset of each lineage. `markers`: by lineage, the abort marker of each aborted transaction; NO_END where no
+    `starts`: lowest offset of each lineage. `markers`: by lineage, the abort marker of each aborted transaction; NO_END if no
     row has it.
     """
 

@@ -17,7 +17,7 @@ TAKEN_OVER, ENDED = "taken over", "ended"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationRow:
-    """`wave` and `step` are empty where a row is of the whole migration. `fingerprint`: of the files that the conductor read."""
+    """`wave` and `step` are empty if a row is of the whole migration. `fingerprint`: of the files that the conductor read."""
 
     sequence: int
     conductor_epoch: Int32

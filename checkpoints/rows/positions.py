@@ -29,25 +29,25 @@ _GATHERED_ROWS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Everything below `offset` is accounted for.
-
-    `epoch_end`: how far the source log was read of the last leader epoch that a batch had. `max_timestamp_ms` is that of the
-    last batch that has one. None if there was none. All records copied so far lie below `target_end` on the target.
-    `lineage`: of an archive, the one that is captured. `shared_producer_id`: of a partition with preserved offsets, the producer
-    id of all that is written to its target; None where the last records were written in a transaction, or nothing was.
-    `origin`: the target's offset at which its first batch belongs, behind what the target held before the mirror.
-    `start`: where its first row begins, in an archive that of its lineage.
-    """
+    """The state of a partition: everything of the source below `offset` is accounted for."""
 
     offset: int
     target: TargetPartition
     epoch_end: EpochEnd | None = None
+    """How far the source log was read of the last leader epoch that a batch had. None if there was none."""
     max_timestamp_ms: int | None = None
+    """Of the last batch that has one. None if there was none."""
     target_end: int = 0
+    """All records copied so far lie below it on the target."""
     lineage: int = 0
+    """Of an archive, the one that is captured."""
     shared_producer_id: int | None = None
+    """Of a partition with preserved offsets, the producer id of all that is written to its target. None if the last records
+    were written in a transaction, or nothing was."""
     origin: int = 0
+    """The target's offset at which its first batch belongs, behind the records from before the mirror."""
     start: int = 0
+    """Begin of its first row, in an archive of that of its lineage."""
 
 
 def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
@@ -62,8 +62,8 @@ def positions_of(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartit
 def positions_of_newest_lineages(rows: Iterable[pa.Table | pa.RecordBatch]) -> dict[SourcePartition, Position]:
     """Return the end of the last segment of the newest lineage of each source partition.
 
-    `rows`: as for `positions_of`, with the column `lineage` as well. What precedes a lineage is of another log: its leader epoch
-    and timestamp are not taken over.
+    `rows`: as for `positions_of`, with the column `lineage` as well. Rows before a lineage are of another log: their leader
+    epoch and timestamp are not taken over.
     """
     newest: dict[SourcePartition, Position] = {}
     for row in sorted(_last_rows_of(rows, [*_KEYS, "lineage"]), key=lambda row: row["lineage"]):
@@ -114,7 +114,7 @@ def _shared_producer_ids(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _ends_of_continued(rows: pa.Table) -> pa.ChunkedArray:
-    """Return `source_end` of rows of what the target held before the mirror, else null."""
+    """Return `source_end` of rows of records that the target held before the mirror, else null."""
     if not set(_WRITER_COLUMNS).issubset(rows.column_names):
         return pa.chunked_array([pa.nulls(rows.num_rows, pa.int64())])
     is_shared = pc.and_(pc.is_null(rows["transactional_id"]), pc.is_valid(rows["target_producer_id"]))
@@ -162,10 +162,10 @@ def _ends_where(rows: pa.Table, column: str) -> pa.ChunkedArray:
 def moved_by(positions: Mapping[SourcePartition, Position], rows: Sequence[DecidedSegment]) -> dict[SourcePartition, Position]:
     """Return the positions after these rows.
 
-    Raises OffsetMapConflictError where they leave a hole or overlap, or shift inside a row.
+    Raises OffsetMapConflictError if they leave a hole or overlap, or shift inside a row.
 
     Released rows lie below the position, and move it nowhere. The first row of the next lineage of an archive has no length, and
-    moves the position back to where that lineage begins.
+    moves the position back to the begin of that lineage.
     """
     moved = dict(positions)
     for row in sorted(rows, key=in_source_order):

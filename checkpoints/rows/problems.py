@@ -51,7 +51,7 @@ class Problem:
 
     @property
     def source_topic(self) -> str | None:
-        """Return the source topic that it concerns, where it is one."""
+        """Return the source topic that it concerns, if it is one."""
         return self.topic if self.place is None else self.place.topic
 
     @property

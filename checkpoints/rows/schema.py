@@ -82,18 +82,17 @@ _values_of = operator.attrgetter(*_SEGMENT_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class DecidedSegment:
-    """`txn` is the Kafka transaction of the slot that made the row; None where the slot produced nothing, and in an archive.
-
-    `stored`: where an archive keeps the batches; None in an offset map, and where none were stored. `shared_producer_id`: of a
-    target partition with preserved offsets, which every writer of it uses; such a row has no transaction. `is_continued`: the
-    target had these offsets before the mirror, so that nothing was written; the row has no producer epoch.
-    """
+    """A row of a decision, without the number and the time of it."""
 
     segment: Segment
     txn: SlotTxn | None
+    """The Kafka transaction of the slot that made the row. None if the slot produced nothing, and in an archive."""
     stored: StoredBatches | None = None
+    """The archive's place of the batches. None in an offset map, and if none were stored."""
     shared_producer_id: int | None = None
+    """Of a target partition with preserved offsets, which every writer of it uses; such a row has no transaction."""
     is_continued: bool = False
+    """The target had these offsets before the mirror, so that nothing was written; the row has no producer epoch."""
 
 
 def first_rows_at(
@@ -124,15 +123,12 @@ def _row(row: DecidedSegment, run_epoch: int, micro_batch: int, decided_at_ms: i
     txn, segment = row.txn, row.segment
     columns: list[Any] = [*_values_of(segment)]
     if txn is None:
-        columns += (None, row.shared_producer_id, _shared_epoch(row))
+        shared_epoch = None if row.shared_producer_id is None or row.is_continued else 0
+        columns += (None, row.shared_producer_id, shared_epoch)
     else:
         columns += (txn.transactional_id, txn.producer_id, txn.producer_epoch)
     columns += (run_epoch, micro_batch, decided_at_ms)
     return OffsetMapRow(*columns)
-
-
-def _shared_epoch(row: DecidedSegment) -> int | None:
-    return None if row.shared_producer_id is None or row.is_continued else 0
 
 
 def row_to_segment(values: Mapping[str, Any]) -> DecidedSegment:

@@ -22,7 +22,7 @@ _NOTHING_REWRITTEN: Mapping[int, Rewritten] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _Row:
-    """A segment that may still grow. `key` says with what it merges: equal keys, adjacent offsets."""
+    """A segment that may still grow. Segments of equal `key` and adjacent offsets merge."""
 
     key: tuple[object, ...]
     kind: SegmentKind
@@ -61,7 +61,7 @@ class SegmentBuilder:
 
     @property
     def position(self) -> int:
-        """Return the source offset behind what is recorded so far."""
+        """Return the source offset behind the segments recorded so far."""
         return self._position
 
     def add(
@@ -73,10 +73,10 @@ class SegmentBuilder:
         *,
         end: int | None = None,
     ) -> None:
-        """Add the batches of an index. `target_base_offsets`: where those that were sent were appended on the target, in order.
+        """Add the batches of an index. `target_base_offsets`: target offsets of those that were sent, in order.
 
-        A batch that is not in `rewritten` was sent as one. Only the batches in front of the `end`-th are recorded, None: all. All
-        that was sent has to be of these, else ValueError: what is on the target without a row would be copied again.
+        A batch that is not in `rewritten` was sent as one. Only the batches in front of the `end`-th are recorded, None: all.
+        All that was sent has to be of these, else ValueError: a batch on the target without a row would be copied again.
         """
         end = len(index) if end is None else end
         is_raw = admission.verdicts == Verdict.RAW
@@ -193,7 +193,7 @@ class SegmentBuilder:
         self._merge(row)
 
     def close_at(self, position: int) -> None:
-        """Record everything up to `position` as accounted for: what is left holds no record."""
+        """Record everything up to `position` as accounted for: the rest holds no record."""
         self._gap_up_to(position)
 
     def build(self) -> tuple[Segment, ...]:

@@ -25,7 +25,7 @@ from shallow_mirror.types import SourcePartition
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableShape:
-    """`title`: what messages call the table."""
+    """`title`: of the table in messages."""
 
     table: str
     title: str
@@ -36,8 +36,8 @@ class TableShape:
 class TableLayout(TableShape):
     """`rows_to_arrow` takes rows, run epoch, micro-batch and time in ms.
 
-    `added_columns` are null in tables that were made before there were these columns; the next append adds them. `remedies`: by
-    column, what to do with a table that lacks it, where its rows cannot do without.
+    `added_columns` are null in tables that were made before there were these columns; the next append adds them. `remedies`:
+    by column, how to get a table that has it, if its rows cannot do without.
     """
 
     position_columns: Sequence[str]
@@ -48,7 +48,7 @@ class TableLayout(TableShape):
     remedies: Mapping[str, str] = field(default_factory=dict)
 
     def column_problems(self, columns: Iterable[tuple[str, str]]) -> list[str]:
-        """Return what keeps a table from having this layout. `columns` are (name, Arrow type); further columns are allowed."""
+        """Return the differences of a table from this layout. `columns` are (name, Arrow type); further columns are allowed."""
         types = dict(columns)
         return [
             f"column {column.name}: {types.get(column.name, 'missing')}, expected {column.type}"
@@ -57,7 +57,7 @@ class TableLayout(TableShape):
         ]
 
     def remedy_of_older_table(self, columns: Iterable[tuple[str, str]]) -> str | None:
-        """Return what to do with a table that lacks nothing but columns of later releases; None for any other table."""
+        """Return the remedy for a table that lacks nothing but columns of later releases; None for any other table."""
         types = dict(columns)
         differing = [column.name for column in self.schema if not self._fits(column, types)]
         if not differing or any(name in types or name not in self.remedies for name in differing):

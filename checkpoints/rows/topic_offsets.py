@@ -29,7 +29,7 @@ PRESERVED, TRANSLATED = "preserved", "translated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOffsets:
-    """`offsets`: `preserved` where every partition was last written with the offsets of the source, else `translated`.
+    """`offsets`: `preserved` if every partition was last written with the offsets of the source, else `translated`.
 
     `filler_count`: offsets without a record that fillers take. Those below the first offset are deleted again, and not counted.
     """
@@ -64,7 +64,7 @@ def recorded_fillers(pieces: Iterable[pa.Table], preserved: Collection[str]) -> 
     """Return the fillers of preserved topics, by topic. `pieces` are of an offset map and have FILLER_COLUMNS at least.
 
     Every offset that holds no record takes one, so rows of other kinds than copied records count with their length. Rows of a
-    transaction are of a time when the topic was not preserved; of what the target had before the mirror nothing was written.
+    transaction are of a time when the topic was not preserved; records that the target had before the mirror were not written.
     """
     counts: Counter[str] = Counter()
     copied = pa.array([kind.value for kind in COPIED_KINDS])

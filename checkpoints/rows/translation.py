@@ -24,7 +24,7 @@ TRANSLATION_COLUMNS = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """Where an offset leads. After `reverse` the fields `target_…` hold the *source's* topic, partition and offset.
+    """The place that an offset leads to. After `reverse` the fields `target_…` hold the *source's* topic, partition and offset.
 
     `exact`: the offset holds a mirrored record, and this is its offset. Otherwise the offset is that of the next mirrored
     record, or with `beyond` the end of the map. `target_offset` is None when the map knows no data for the partition.
@@ -40,7 +40,7 @@ class Translation:
 
 
 class Translator:
-    """The data of one partition: ranges [start, end) and where each begins on the other side, ordered by start.
+    """The data of one partition: ranges [start, end) and the begin of each on the other side, ordered by start.
 
     `released`: those released from quarantine, of which only exact translations count.
     """
@@ -88,7 +88,9 @@ class Translator:
             if released.exact:
                 return replace(released, kind=SegmentKind.RELEASED)
         if len(self._starts) == 0:
-            return _no_translation(self._kind_of(offset))
+            return Translation(
+                kind=self._kind_of(offset), exact=False, beyond=True, target_topic=None, target_partition=None, target_offset=None
+            )
         at = int(np.searchsorted(self._starts, offset, side="right")) - 1
         if at >= 0 and offset < self._ends[at]:
             return self._translation(at, offset - int(self._starts[at]), kind=SegmentKind.DATA, exact=True)
@@ -113,10 +115,6 @@ class Translator:
     def _kind_of(self, offset: int) -> SegmentKind | None:
         at = int(np.searchsorted(self._other_starts, offset, side="right")) - 1
         return self._others[at][2] if at >= 0 and offset < self._others[at][1] else None
-
-
-def _no_translation(kind: SegmentKind | None) -> Translation:
-    return Translation(kind=kind, exact=False, beyond=True, target_topic=None, target_partition=None, target_offset=None)
 
 
 def _has_kind(rows: pa.Table, *kinds: SegmentKind) -> NDArray[np.bool_]:

@@ -33,9 +33,9 @@ _NOT_READ = "could not read the observations in %s"
 
 
 class BestEffortTables(Protocol):
-    """Nothing is raised: what cannot be written or read is logged. Rows are read in no order; none of a missing table.
+    """Nothing is raised: failed reads and writes are logged. Rows are read in no order; none of a missing table.
 
-    `append` returns False where the store is unreachable, so that the rows may be written later. `tidy` makes few files of many;
+    `append` returns False if the store is unreachable, so that the rows may be written later. `tidy` makes few files of many;
     it changes no row.
     """
 
@@ -82,7 +82,7 @@ class ForegroundTables:
         """Return at once: nothing waits."""
 
     def _warn(self, operation: str, sentence: str, table: str, error: Exception) -> MirrorError | None:
-        """Return the cause where it is the store or its options."""
+        """Return the cause if it is the store or its options."""
         cause = self._backend.cause_of(error, operation, table)
         text = f"{type(error).__name__}: {one_line(error)}" if cause is None else str(cause)
         self._warnings.warn((sentence, table), f"{sentence % table}: {text}")
@@ -90,9 +90,9 @@ class ForegroundTables:
 
 
 class BackgroundTables:
-    """Write in a thread of its own, what came meanwhile in one commit: the caller never waits for what is only observed.
+    """Write in a thread of its own, rows that came meanwhile in one commit: the caller never waits for observations.
 
-    What an unreachable store did not take is written with the next rows, the newest MOST_WAITING_ROWS of each table.
+    Rows that an unreachable store did not take are written with the next ones, the newest MOST_WAITING_ROWS of each table.
     """
 
     def __init__(self, tables: BestEffortTables) -> None:

@@ -55,7 +55,7 @@ class TableStorage:
         return TableStorage(self.location, spark, writer=self.writer)
 
     def require_conditional_writes(self) -> None:
-        """Raise as `require_conditional_puts` where deltalake writes to an object store. Spark has log stores of its own."""
+        """Raise as `require_conditional_puts` if deltalake writes to an object store. Spark has log stores of its own."""
         if self.writer == "deltalake":
             require_conditional_puts(self.location)
 
@@ -92,7 +92,7 @@ class TableStorage:
 class DurableTable(Generic[Row]):
     """A table beside the offset map whose rows must not be lost. Rows are read in no order; a missing table has none.
 
-    Unlike with an observation, what cannot be written or read is an error: OutcomeUnknownError, OffsetMapConflictError (damaged).
+    Unlike with an observation, a failed read or write is an error: OutcomeUnknownError, OffsetMapConflictError (damaged).
     """
 
     def __init__(self, backend: TableBackend, table: str, codec: RowCodec[Row]) -> None:
@@ -114,7 +114,7 @@ class DurableTable(Generic[Row]):
 def choose_writer(tables: Tables, setting: str, layout: TableLayout = OFFSET_MAP_LAYOUT) -> WriterName:
     """Return the writer by `setting`, which is `tables_writer`; `auto` keeps the writer that created the table, if there is one.
 
-    Raises ConfigError where the store refuses (credentials, bucket), StoreUnreachableError where it does not answer.
+    Raises ConfigError if the store refuses (credentials, bucket), StoreUnreachableError if it does not answer.
     """
     if setting != "auto":
         return "spark" if setting == "spark" else "deltalake"

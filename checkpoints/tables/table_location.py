@@ -17,7 +17,7 @@ _NO_STORES = ("file", "dbfs")
 class TableLocation:
     """Hold `tables` of the mirror file as `root`: an absolute folder, a URI, or `catalog:<catalog>.<schema>`.
 
-    `written_options` are deltalake's, as written: references are resolved where a table is opened, so they travel and print
+    `written_options` are deltalake's, as written: references are resolved when a table is opened, so they travel and print
     unresolved. `single_table`: `root` is this table itself, as a catalog places it.
     """
 
@@ -46,7 +46,7 @@ class TableLocation:
     def options(self) -> dict[str, str] | None:
         """Return deltalake's `storage_options`, resolved now; None for a folder of this machine. Raises ConfigError.
 
-        What is not given comes from the environment (AWS_*, AZURE_*, GOOGLE_*), and timeouts from this file.
+        Other options come from the environment (AWS_*, AZURE_*, GOOGLE_*), and timeouts from this file.
         """
         if not self.is_object_store:
             return None

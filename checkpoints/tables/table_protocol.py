@@ -104,7 +104,7 @@ def condition_in_sql(condition: Condition, literal: Callable[[object], str]) -> 
 
 
 def any_in_sql(conditions: Conditions, literal: Callable[[object], str]) -> str:
-    """Build the WHERE clause of a delete. Raises ValueError for conditions that would match every row."""
+    """Build the condition of a delete. Raises ValueError for conditions that would match every row."""
     if not all(conditions):
         raise ValueError("an empty condition would delete every row of the table")
     return " OR ".join(f"({condition_in_sql(condition, literal)})" for condition in conditions) or "false"
@@ -114,7 +114,7 @@ def any_in_sql(conditions: Conditions, literal: Callable[[object], str]) -> str:
 class CommitEntry:
     """A commit of the log that carries metadata of ours.
 
-    `on_top_of`: the version recorded where it was made, -1 for none; None when nothing could slip in below it.
+    `on_top_of`: the version recorded when it was made, -1 for none; None when nothing could slip in below it.
     """
 
     version: int
@@ -145,7 +145,7 @@ class TableSnapshot(Protocol):
     """The table at one version of its log; later commits are not seen.
 
     `counters`: `COUNTERS` and `COUNTED_VERSION` as far as they outlive the commits of the log, -1 for one that is empty; nothing
-    where the writer cannot record them.
+    if the writer cannot record them.
     """
 
     @property
@@ -163,12 +163,12 @@ class TableSnapshot(Protocol):
 
 
 class TableWriter(Protocol):
-    """Commits raise DeltaCommitError; nothing is retried inside. What became of one only a read-back says.
+    """Commits raise DeltaCommitError; nothing is retried inside. Only a read-back shows the outcome of one.
 
-    `create` creates nothing where a table is. `snapshot` is None where there is none; an unreadable table is an
+    `create` creates nothing if a table is. `snapshot` is None if there is none; an unreadable table is an
     OffsetMapConflictError, an unreachable one an OSError. `reread`: the newest snapshot after a commit that did not fail, from
     the one it was made on, which is of no use any more; it may miss that the table was deleted. `delete` and `update` may
-    commit nothing at all when no row matches. `repair_log` sets aside what a power failure left half-written; it is called
+    commit nothing at all when no row matches. `repair_log` sets aside half-written files of a power failure; it is called
     before the first snapshot of a take-over.
     """
 
@@ -188,8 +188,8 @@ class TableWriter(Protocol):
 class TableBackend(Protocol):
     """A library that writes and reads the tables of one mirror, by their names. A table that does not exist has no rows.
 
-    `append` creates the table where there is none; what it wrote may be lost in a power failure. These methods raise what is in
-    `errors`; the callers say whether that ends anything (`DurableTable`) or is logged (`BestEffortTables`).
+    `append` creates the table if there is none; its rows may be lost in a power failure. These methods raise `errors`; the
+    callers say whether that ends anything (`DurableTable`) or is logged (`BestEffortTables`).
     """
 
     name: WriterName
@@ -212,9 +212,9 @@ class TableBackend(Protocol):
         ...
 
     def raised(self, operation: str, table: str) -> AbstractContextManager[None]:
-        """Raise OutcomeUnknownError or another MirrorError for what the library raises in the block."""
+        """Raise OutcomeUnknownError or another MirrorError for errors of the library in the block."""
         ...
 
     def cause_of(self, error: Exception, operation: str, table: str) -> MirrorError | None:
-        """Return the error to report where the store or its options are the cause."""
+        """Return the error to report if the store or its options are the cause."""
         ...

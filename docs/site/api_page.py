@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
+import itertools
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,9 +48,21 @@ def _section(name: str, value: Any) -> str:
     if isinstance(value, type) and issubclass(value, enum.Enum):
         lines += ["Values: " + ", ".join(code(member.name) for member in value), ""]
     elif isinstance(value, type):
+        fields = [f"- {code(field)}: {words(text)}" for field, text in _explained_fields(value)]
+        lines += [*fields, ""] if fields else []
         for method_name, method in _public_methods(value):
             lines += [f"### {name}.{method_name}", "", *_signature(method_name, method), _text(method), ""]
     return "\n".join(lines)
+
+
+def _explained_fields(owner: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a class whose explanations stand behind them in the code."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    for field, behind in itertools.pairwise(tree.body):
+        match field, behind:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, " ".join(text.split())
 
 
 def _public_methods(owner: type) -> Iterator[tuple[str, Any]]:

@@ -8,42 +8,8 @@ from typing import Any
 
 SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tutorial": ("Tutorial", ("tour",)),
-    "how-to": (
-        "How-to guides",
-        (
-            "install",
-            "preflight",
-            "operations",
-            "monitoring",
-            "verify",
-            "archive",
-            "restore",
-            "groups",
-            "acls",
-            "schemas",
-            "failover",
-            "moving",
-            "topics",
-            "flow",
-            "quarantine",
-            "coalescing",
-            "security",
-            "confluent-cloud",
-            "amazon-msk",
-            "event-hubs",
-            "google-managed-kafka",
-            "aiven",
-            "strimzi",
-            "cloudera",
-            "spark-submit",
-            "databricks",
-            "object-stores",
-            "offset-map",
-            "batches",
-            "batch-client",
-        ),
-    ),
-    "concepts": ("Concepts", ("overview", "sources", "preserved-offsets", "comparison")),
+    "how-to": ("How-to guides", ()),
+    "concepts": ("Concepts", ("overview", "sources", "preserved-offsets", "comparison", "cluster-mirroring")),
     "reference": (
         "Reference",
         (
@@ -93,6 +59,32 @@ SECTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Title and first pages of each folder. Titles of pages come from the pages."""
 
+GROUPS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+    "how-to": (
+        ("Set up and check", ("install", "preflight", "verify", "spark-submit", "databricks", "object-stores")),
+        (
+            "Operate",
+            ("operations", "monitoring", "runbooks", "topics", "flow", "quarantine", "coalescing", "distance", "topology"),
+        ),
+        ("Move and fail over", ("groups", "failover", "migrate", "moving", "acls", "quotas", "schemas")),
+        (
+            "Sign in",
+            (
+                "security",
+                "confluent-cloud",
+                "amazon-msk",
+                "event-hubs",
+                "google-managed-kafka",
+                "aiven",
+                "strimzi",
+                "cloudera",
+            ),
+        ),
+        ("Archive and use the data", ("archive", "restore", "offset-map", "batches", "batch-client")),
+    ),
+}
+"""Groups of pages within a folder, with their titles and pages. A page in none of them comes first in its section."""
+
 
 def nav_of(docs: Path, generated: Iterable[str]) -> list[Any]:
     """Return the navigation of mkdocs: the start page, then the sections in order."""
@@ -100,6 +92,11 @@ def nav_of(docs: Path, generated: Iterable[str]) -> list[Any]:
     navigation: list[Any] = [page for page in sorted(pages) if "/" not in page]
     for folder, (title, first) in SECTIONS.items():
         order = [f"{folder}/{name}.md" for name in first]
-        section = sorted(page for page in pages if page.startswith(f"{folder}/"))
-        navigation.append({title: sorted(section, key=lambda page: order.index(page) if page in order else len(order))})
+        section: list[Any] = sorted(page for page in pages if page.startswith(f"{folder}/"))
+        section.sort(key=lambda page: order.index(page) if page in order else len(order))
+        for group, names in GROUPS.get(folder, ()):
+            grouped = [f"{folder}/{name}.md" for name in names]
+            section = [page for page in section if page not in grouped]
+            section.append({group: grouped})
+        navigation.append({title: section})
     return navigation

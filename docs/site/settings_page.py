@@ -4,7 +4,6 @@ schemas, meanings from the comments in the examples of `conf/`, or else from the
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from markdown_text import code, table, words
 from pydantic import BaseModel
 
 from shallow_mirror.config import ArchiveConfig, FailoverConfig, MigrationConfig, MirrorConfig, RestoreConfig
+from shallow_mirror.config.editor_schemas import comments_of
 from shallow_mirror.config.values import DURATIONS
 
 _COMMON = """An unknown key is an error that suggests the most similar key; all problems of a file are reported at once. Relative
@@ -90,23 +90,6 @@ FAILOVER_FILE = SettingsFile(
 _KINDS = {"string": "text", "object": "mapping", "null": "`null`"}
 _UNITS = {"bytes_per_second": "bytes per second", "_bytes": "bytes", "_ms": "milliseconds"}
 """Of integers, by the end of the key."""
-_COMMENTED = re.compile(r"^(?P<indent> *)(?P<key>[a-z_]+):(?P<value>[^#]*)(?:#\s*(?P<comment>.*))?$")
-
-
-def comments_of(text: str) -> dict[str, str]:
-    """Comment behind each key of a YAML text of two levels, by dotted path."""
-    comments, group = {}, ""
-    for line in text.splitlines():
-        match = _COMMENTED.match(line)
-        if match is None:
-            continue
-        if match["indent"]:
-            path = f"{group}.{match['key']}"
-        else:
-            path = group = match["key"]
-        if match["comment"]:
-            comments[path] = match["comment"]
-    return comments
 
 
 def settings(

@@ -133,7 +133,7 @@ class ArchiveSink:
         return MicroBatchOutcome(rows, (), results)
 
     def with_copied(self, rows: Sequence[DecidedSegment], deadline: Deadline) -> tuple[DecidedSegment, ...]:
-        """Return `rows`: what no decision names is not in the archive."""
+        """Return `rows`: batches that no decision names are not in the archive."""
         return tuple(rows)
 
     def can_avoid(self, error: MirrorError) -> bool:

@@ -92,7 +92,7 @@ class Divergence:
             self.reason = "no archived batch has a leader epoch"
 
     def take(self, answer: EpochEnd) -> None:
-        """Take the leader's answer to `ask`: the largest epoch that it has up to that one, and where that ends."""
+        """Take the leader's answer to `ask`: the largest epoch that it has up to that one, and the end of it."""
         asked, self.ask = self.ask, None
         if asked is None:
             raise ValueError("nothing was asked")

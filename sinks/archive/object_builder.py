@@ -198,7 +198,7 @@ def _note_timestamps(stored: _StoredPartition, base_timestamps: npt.NDArray[np.i
 
 
 def _note_aborted(stored: _StoredPartition, part: ReadPart, first: int, end: int) -> None:
-    """Note the aborted transactions of a response that have data in these batches or before them, and where they end."""
+    """Note the aborted transactions of a response that have data in these batches or before them, and their ends."""
     headers = part.index.headers
     last_offset = int(part.index.last_offset[end - 1])
     for producer_id, first_offset in part.aborted:

@@ -81,7 +81,7 @@ class TopicObjects:
     ) -> None:
         """Store the topics that are not as they were stored last, as one object.
 
-        The first call reads what there is, and stores damaged or missing entries of `history` again, the rows of the table.
+        The first call reads existing objects, and stores damaged or missing entries of `history` again, the rows of the table.
         """
         if self._newest is None:
             self._newest = self._completed(history())

@@ -176,6 +176,7 @@ class KafkaSink:
             removed = self._performer.recheck_unavailable(Deadline.after_ms(RECHECK_MS, self._clock))
         except RetriableError as error:
             _log.info("the target's unavailable partitions are checked again later: %s", error)
+        # After an error as well: a target that does not answer is not asked in every micro-batch.
         self._recheck_at = self._clock() + RECHECK_EVERY_S
         require_committed(removed)
 
@@ -227,6 +228,7 @@ class KafkaSink:
         `txns`: prepared, by slot.
         """
         additions: dict[SlotTxn, set[TopicPartition]] = {}
+        # Near the target the tasks' own requests take no time, and old metadata may name leaders that are gone.
         if known is None or not known.is_new or not self._is_target_far():
             return {}
         held = self._performer.availability.held_partitions()
@@ -234,6 +236,7 @@ class KafkaSink:
             source = planned.source
             txn = txns[planned.slot] if 0 <= planned.slot < len(txns) else None
             route = self._targets.routes.get(source.topic)
+            # A partition with preserved offsets is part of no transaction.
             if txn is None or route is None or route.is_preserved or source in round_.left_out:
                 continue
             target = route.target_of(source).topic_partition
@@ -266,6 +269,7 @@ class KafkaSink:
     def _run_slots(self, run_slots: RunSlots, decision: int) -> tuple[SlotResult, ...]:
         try:
             results = run_slots(decision)
+        # Whatever ended the tasks, requests of them may still be on their way.
         except BaseException:
             self._unclean_at = self._clock()
             raise
@@ -295,6 +299,7 @@ class KafkaSink:
 
     def _prepare_next_round(self, outcome: MicroBatchOutcome, deadline: Deadline) -> None:
         """Ask the target ahead for the next round of the same slots: all of this round is visible, and none of it open."""
+        # Nothing of the ids may be unsettled; and without rows no transaction shows which ids the next round uses.
         if not outcome.rows or outcome.not_committed or not self._performer.availability.is_complete:
             return
         written = [row for row in outcome.rows if row.txn is not None]
@@ -371,6 +376,7 @@ class KafkaSink:
             for row in rows
             if row.shared_producer_id is not None and row.segment.kind is SegmentKind.DATA and row.segment.source in positions
         }
+        # Nothing is in front of the first records of a log from offset 0. Earlier decisions have done it in logs with records.
         written = {
             position.target.topic_partition for position in positions.values() if position.target_end > 0 or position.start == 0
         }
@@ -382,7 +388,7 @@ class KafkaSink:
             delete_records(self._performer.target, starts, deadline)
 
     def _withdraw(self, decided: Sequence[DecidedTxn], error: RetriableError, deadline: Deadline) -> None:
-        """Abort what is written and not decided, if a target partition does not answer about it: others need not wait for it.
+        """Abort the undecided transactions if a target partition does not answer about them: others need not wait for it.
 
         A start of the query would do the same, but it takes many times as long. Raises `error` if every partition of these
         transactions answers now: then it is not one that the next round would leave out.

@@ -52,7 +52,7 @@ def expired_rows(
 
 
 def log_expired(rows: Iterable[DecidedSegment]) -> None:
-    """Log what no cluster has any more; not what the target holds since an earlier run, which the sink has taken out."""
+    """Log offsets that no cluster has any more. The sink has taken out those that the target holds since an earlier run."""
     for row in rows:
         expired = row.segment
         if expired.kind is SegmentKind.EXPIRED:

@@ -53,23 +53,24 @@ data; `SlowestSlot`: the part of RunSlots that a task itself took; `Total`: of t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchReport:
-    """Result of one round.
-
-    Durations in ms by step name; `retried`: slots that started again, with the cause; `early_ends`: of the slots that the commit
-    interval ended; `stamped_topics`: target topics whose broker gave batches its own time; `truncated`: logs of the source that
-    were cut below the position, behind which the mirror continued. `steady`: of all slots.
-    """
+    """Result of one round."""
 
     micro_batch: int
     rows: tuple[DecidedSegment, ...]
     fetched_bytes: int
     duration_ms: Mapping[str, float]
+    """By step name."""
     quarantined: tuple[QuarantinedBatch, ...] = ()
     retried: tuple[tuple[int, RetriableError], ...] = ()
+    """Slots that started again, with the cause."""
     stamped_topics: frozenset[str] = frozenset()
+    """Target topics whose broker gave batches its own time."""
     early_ends: tuple[EarlyEnd, ...] = ()
+    """Of the slots that the commit interval ended."""
     truncated: tuple[LogTruncatedError, ...] = ()
+    """Logs of the source that were cut below the position, behind which the mirror continued."""
     steady: SteadyCopying | None = None
+    """Of all slots."""
 
 
 LeftOutReport = Callable[[Sequence[UnfinishedRange], Mapping[SourcePartition, Position]], None]
@@ -196,7 +197,7 @@ class MicroBatchSink:
     def _copy(self, planned: SlotRows) -> None:
         """Run rounds until every planned range is copied or left out.
 
-        One round is enough, except where slots ended early, or offsets were recorded as expired. A range that is left out counts
+        One round is enough, except if slots ended early, or offsets were recorded as expired. A range that is left out counts
         as done for Spark, which would otherwise replay its plan forever. Positions are in the map, and the planner sets Spark
         back to them.
         """
@@ -338,11 +339,11 @@ class MicroBatchSink:
             _log.warning("quarantined (pending commit): %s", quarantined)
 
     def _has_next_lineages(self, loss: DataLossError) -> bool:
-        """Return whether an archive continues with the next lineage: the next round reads from where that begins."""
+        """Return whether an archive continues with the next lineage: the next round reads from the begin of that."""
         return self._continues_after_data_loss and isinstance(loss, LogTruncatedError) and self._begin_lineages(loss)
 
     def _after_data_loss(self, loss: DataLossError, first_rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Return rows for lost offsets; none behind a log that was truncated, where the next round just continues.
+        """Return rows for lost offsets; none behind a log that was truncated, which the next round just continues.
 
         Raises `loss` if there is no such row, or `read.on_data_loss` is not continue, and RetriableError.
         """

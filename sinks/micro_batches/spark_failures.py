@@ -46,7 +46,7 @@ def find_unwritable_folder(text: str, folder: str) -> MirrorError | None:
 
 
 def _folder_not_made(text: str, folder: str) -> MirrorError | None:
-    """Return as `find_unwritable_folder` where Hadoop did not make a folder. It does not say why: the file system does."""
+    """Return as `find_unwritable_folder` if Hadoop did not make a folder. It does not say why: the file system does."""
     not_made = _NOT_MADE.search(text)
     if not_made is None:
         return None
@@ -133,7 +133,7 @@ _SERVER_GONE = re.compile(
 
 
 def _is_server_gone(error: PySparkException) -> bool:
-    """Return whether an error of Spark Connect says that the server, or what it knew of this session, is gone."""
+    """Return whether an error of Spark Connect says that the server, or its state of this session, is gone."""
     is_of_connect = type(error).__module__.startswith("pyspark.errors.exceptions.connect") or "RETRIES_EXCEEDED" in str(error)
     return is_of_connect and _SERVER_GONE.search(str(error)) is not None
 

@@ -27,7 +27,7 @@ class TruncatedLogs:
     def accept(self, loss: LogTruncatedError, positions: Mapping[SourcePartition, int]) -> None:
         """Let the next round continue behind the position without comparing leader epochs there.
 
-        Raises RetriableError if there is nothing behind the position yet, and where more had been read than was decided: the
+        Raises RetriableError if there is nothing behind the position yet, and if more had been read than was decided: the
         next try finds out what the log holds from the position on.
         """
         if loss.log_end is not None:

@@ -24,16 +24,17 @@ NO_END_LIMITS: Mapping[SourcePartition, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingLimits:
-    """How a task reads the source. `fetch_bytes`: of each of the `responses` that it keeps; `patience_ms`: that of a RangeReader;
-    `follow_ms`: for how long it continues to read behind the ends of its ranges.
-    """
+    """How a task reads the source."""
 
     isolation: IsolationLevel
     fetch_bytes: int
+    """Of each of the `responses` that it keeps."""
     deadline: Deadline
     responses: int
     patience_ms: float | None = None
+    """That of a RangeReader."""
     follow_ms: float = 0.0
+    """For how long it continues to read behind the ends of its ranges."""
 
     @classmethod
     def of_job(cls, job: SlotJob, deadline: Deadline, patience_ms: float | None = None) -> ReadingLimits:

@@ -77,7 +77,7 @@ class RowReading:
     def _leave_unfinished(self, left: UnfinishedRange) -> None:
         """Record a range that Spark could not read. A partition without a position becomes `unknown` there.
 
-        It must get a position all the same, or the next plan would begin behind what was not read.
+        It must get a position all the same, or the next plan would begin behind the unread range.
         """
         source = left.source
         if source in self._unfinished:
@@ -126,7 +126,7 @@ class RowReading:
     def _catch_up(self, run: arrow_rows.RowRun) -> Iterator[tuple[ReadPart, ...]]:
         """Read the offsets between the position and the first row of `run`.
 
-        The position is behind what Spark planned where rows of the map were removed, or Spark's checkpoint is older or newer.
+        The position is behind Spark's plan if rows of the map were removed, or Spark's checkpoint is older or newer.
         """
         if not self._is_behind(run):
             return

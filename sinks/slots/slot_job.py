@@ -19,44 +19,42 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotJob:
-    """Job of a task, without the part of its sink, carried in the closure of one micro-batch.
-
-    `source`: None if no cluster is read.
-    `positions` are source offsets from the table of decisions, `epoch_ends` up to where it knows a leader epoch of the source.
-    `time_left_ms` is the rest of the micro-batch's deadline when the task starts (clocks of different machines are
-    never compared). `max_segments` bounds the rows a slot may return: it stops at a batch boundary and the rest is read in
-    another round. So it does when `commit_interval_ms` have passed since its first batch. `quarantine` bounds the batches that
-    are quarantined; None: a batch that cannot be copied is an error.
-
-    `leaves_out`: partitions that cannot be read or written are left out, so that they do not hold up the others; `isolates`:
-    also those that an operator has to fix, except what the driver records as expired (`continues_after_data_loss`).
-    `known_source`: the driver's latest metadata of the source; None: the task asks itself.
-    `left_out`: those that an earlier round left out. `lineages`: of an archive, of partitions whose lineage is not 0.
-
-    `follow_ms`: how long after its start a task reads beyond its planned ends, for records that appear meanwhile.
-    `responses_in_flight`: so many responses of a reading may be written and not be recorded while the next one is read; each has
-    two receive buffers, of which the second is used for small batches of a far source only.
-    """
+    """Job of a task, without the part of its sink, carried in the closure of one micro-batch."""
 
     decision: int
     source: ClientConfig | None
+    """None if no cluster is read."""
     routes: Mapping[str, RoutedTopic]
     positions: Mapping[SourcePartition, int]
+    """Source offsets from the table of decisions."""
     epoch_ends: Mapping[SourcePartition, EpochEnd]
+    """Offsets up to which the table knows a leader epoch of the source."""
     isolation: IsolationLevel
     fetch_bytes: int
     max_segments: int
+    """Bounds the rows: the slot stops at a batch boundary, and the rest is read in another round."""
     commit_interval_ms: float
+    """Since its first batch: then it stops in the same way."""
     time_left_ms: float
+    """Rest of the micro-batch's deadline when the task starts: clocks of different machines are never compared."""
     quarantine: QuarantineLimits | None = None
+    """Bounds the batches that are quarantined. None: a batch that cannot be copied is an error."""
     leaves_out: bool = False
+    """Partitions that cannot be read or written are left out, so that they do not hold up the others."""
     isolates: bool = False
+    """Also those that an operator has to fix, except those recorded as expired (`continues_after_data_loss`)."""
     continues_after_data_loss: bool = False
     left_out: frozenset[SourcePartition] = frozenset()
+    """Partitions that an earlier round left out."""
     lineages: Mapping[SourcePartition, int] = field(default_factory=dict)
+    """Of an archive, of partitions whose lineage is not 0."""
     follow_ms: float = 0.0
+    """How long after its start a task reads beyond its planned ends, for records that appear meanwhile."""
     known_source: KnownCluster | None = None
+    """The driver's latest metadata of the source. None: the task asks itself."""
     responses_in_flight: int = 0
+    """So many responses of a reading may be written and not be recorded while the next one is read. Each has two receive
+    buffers, of which the second is used for small batches of a far source only."""
     observer: Observer = observe_nothing
 
 

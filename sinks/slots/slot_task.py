@@ -286,7 +286,7 @@ def _new_ends(
 class _SlotTry:
     """One try of a slot.
 
-    `reached`: up to where what was read of each partition has been written. `left_out`: partitions whose target cannot be written
+    `reached`: offset up to which each partition has been written. `left_out`: partitions whose target cannot be written
     now. `is_writing`: an error comes from the target.
     """
 
@@ -396,9 +396,7 @@ class _SlotTry:
         """Take over the writes of the meantime, and the batches of it that are quarantined."""
         self.reached.update((source, builder.position) for source, builder in self._builders.items())
         # Where the slot stopped in the middle, the next round reads the batches behind that end again.
-        self._quarantine([batch for batch in quarantined if batch.source_end <= self.reached[batch.source]])
-
-    def _quarantine(self, batches: Sequence[QuarantinedBatch]) -> None:
+        batches = [batch for batch in quarantined if batch.source_end <= self.reached[batch.source]]
         if self._budget is not None:
             self._budget.take(batches)
         self._quarantined += batches

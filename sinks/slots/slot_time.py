@@ -51,7 +51,7 @@ class SlotTime:
     def record_round(self, all_tasks_ms: float, task_ms: Sequence[float], commit_interval_ms: float) -> None:
         """Take over the durations of a round and of its tasks, which wrote for `commit_interval_ms` at the most.
 
-        Cores that were never idle worked for as long as all tasks together. Where the slowest task took about as long as the
+        Cores that were never idle worked for as long as all tasks together. If the slowest task took about as long as the
         round, none waited for another. Spark's own time counts as that of a wave: a number that is too high makes slots end
         earlier, nothing else.
         """

@@ -18,6 +18,7 @@ import typer
 from shallow_mirror.commands.acls import acls, quotas
 from shallow_mirror.commands.archive import archive
 from shallow_mirror.commands.broken_surroundings import explaining_surroundings
+from shallow_mirror.commands.completion import completion, register_shells
 from shallow_mirror.commands.failover import failover
 from shallow_mirror.commands.forget import forget
 from shallow_mirror.commands.groups import groups
@@ -51,25 +52,29 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (
-    run, preflight, status, report, translate, groups, acls, quotas, schemas, topology, verify, recover, pause, resume, forget,
-    redo, restore,
-):  # fmt: skip
-    app.command()(command)
-app.add_typer(quarantine, name="quarantine")
-app.add_typer(archive, name="archive")
-app.add_typer(migrate, name="migrate")
-app.add_typer(failover, name="failover")
-app.command()(init)
-app.command("import")(import_mirror_maker)
-app.command()(demo)
-app.command("local-kafka")(local_kafka)
+_GROUPS = {
+    "Begin": ((init, None), (import_mirror_maker, "import"), (preflight, None), (demo, None), (local_kafka, "local-kafka")),
+    "Copy": ((run, None), (pause, None), (resume, None), (redo, None), (recover, None), (forget, None)),
+    "Inspect and verify": ((status, None), (report, None), (topology, None), (translate, None), (verify, None)),
+    "Groups, access and schemas": ((groups, None), (acls, None), (quotas, None), (schemas, None)),
+    "Archive and restore": ((restore, None),),
+}
+"""The commands of each panel of `--help`. Without a name a command has that of its function."""
+
+for panel, commands in _GROUPS.items():
+    for command, name in commands:
+        app.command(name, rich_help_panel=panel)(command)
+app.add_typer(quarantine, name="quarantine", rich_help_panel="Copy")
+app.add_typer(archive, name="archive", rich_help_panel="Archive and restore")
+app.add_typer(migrate, name="migrate", rich_help_panel="Move")
+app.add_typer(failover, name="failover", rich_help_panel="Move")
+app.command(rich_help_panel="Begin")(completion)
 
 # Commands that start faster without pandas and the clients of kafka-python, which they do not need: see ImportBlocker. Where
 # such a command needs Spark after all, commands/sessions.py removes the blocker.
 _READING_COMMANDS = (
     "preflight", "status", "translate", "groups", "acls", "quotas", "schemas", "topology", "recover", "verify", "quarantine",
-    "report", "import", "init",
+    "report", "import", "init", "completion",
 )  # fmt: skip
 _OWN_PROCESS = object()
 """The context object of an invocation as the console script, where imports may be blocked for the whole process."""
@@ -99,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the console script: always raises SystemExit. Without `arguments` the process is assumed to run nothing else."""
     if arguments is None:
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic searches all installed packages for them
+    register_shells()
     try:
         with explaining_surroundings():
             if arguments is None:

@@ -40,7 +40,7 @@ class Deadline:
 
 
 class Silence:
-    """A clock (seconds) since the last data was received, for a deadline that moves with what is read."""
+    """A clock (seconds) since the last data was received, for a deadline that moves with the data."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

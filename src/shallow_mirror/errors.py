@@ -14,7 +14,7 @@ _NAMED = 5
 
 
 class MirrorError(Exception):
-    """Base of all errors of this package. The message says what happened, where, and what to do.
+    """Base of all errors of this package. The message names the problem, its place and the remedy.
 
     Errors with evidence are dataclasses; `__post_init__` makes the message. The fields that `__init__` takes are its positional
     arguments, so that an error can be made again in another process.
@@ -104,9 +104,9 @@ class NotABrokerError(ConfigError):
 
 @dataclass(eq=False, repr=False)
 class CorruptBatchError(MirrorError):
-    """Bytes differ from what their producer sent, or are not a record batch.
+    """Bytes differ from those that their producer sent, or are not a record batch.
 
-    `pos` counts within what was being read: a response, a batch, or its opened records.
+    `pos` counts within the bytes being read: a response, a batch, or its opened records.
     """
 
     topic_partition: TopicPartition
@@ -122,7 +122,7 @@ class CorruptBatchError(MirrorError):
 class DataLossError(MirrorError):
     """The source no longer holds (or never held) offsets that should be copied next.
 
-    `log_start_offset` None: not requested. The message names it where the log starts too late.
+    `log_start_offset` None: not requested. The message names it if the log starts too late.
     """
 
     topic_partition: TopicPartition
@@ -138,10 +138,10 @@ class DataLossError(MirrorError):
 
 @dataclass(eq=False, repr=False)
 class LogTruncatedError(DataLossError):
-    """The source's log was truncated below what was copied or planned of it (an unclean leader election, a lost disk).
+    """The source's log was truncated below the position that was copied or planned (an unclean leader election, a lost disk).
 
-    `log_end`: where it ends, below `expected_offset`; None: it was written to since and reaches beyond. `divergent_offset`: from
-    which offset it holds other records than were copied; None: unknown. `topic_id`: "" where it is unknown.
+    `log_end`: its end, below `expected_offset`; None: it was written to since and reaches beyond. `divergent_offset`: from
+    which offset it holds other records than were copied; None: unknown. `topic_id`: "" if it is unknown.
     """
 
     log_start_offset: int | None = field(init=False, default=None)
@@ -176,7 +176,7 @@ class TopicRecreatedError(DataLossError):
 class TargetDataLossError(MirrorError):
     """The target no longer holds what was copied to it: a log ended below recorded offsets. Nothing more was decided.
 
-    `base_offset`: where the log ended, which is the offset that new records get. `others`: how many more partitions ended so.
+    `base_offset`: the end of the log, which is the offset that new records get. `others`: how many more partitions ended so.
     """
 
     topic_partition: TopicPartition
@@ -402,7 +402,7 @@ class OlderTablesError(MirrorError):
 
 @dataclass(eq=False, repr=False)
 class CopiesDifferError(MirrorError):
-    """A migration found a difference between the clusters in what was copied. `sentences`: what `verify` says of it.
+    """A migration found a difference between the clusters in what was copied. `sentences`: of the report of `verify`.
 
     `source` and `target`: aliases of the clusters that the sentences call so; a rollback copies from the cluster that it moved
     to. `mirror_file` and `migration_file`: for the commands that go on.
@@ -429,7 +429,7 @@ class CopiesDifferError(MirrorError):
 class LateWritesError(ConfigError):
     """Records were written to the cluster that a migration has left, behind the point of no return: no mirror copies them.
 
-    `places`: partitions, offsets and numbers of records. `command`: what an operator runs to settle them.
+    `places`: partitions, offsets and numbers of records. `command`: for the operator to settle them.
     """
 
     problems: tuple[str, ...] = field(init=False)

@@ -24,7 +24,7 @@ from typing import Any
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package whose names are imported under `if TYPE_CHECKING:`.
 
-    Values are not kept: a test that replaces a name in its module replaces what the package exports too.
+    Values are not kept: a test that replaces a name in its module replaces the package's export too.
     """
 
     @cache
@@ -48,7 +48,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
 
 def exported_names(package: str) -> dict[str, str]:
-    """Return what a package imports under `if TYPE_CHECKING:`: the module of each name."""
+    """Return the imports of a package under `if TYPE_CHECKING:`: the module of each name."""
     loader: Any = sys.modules[package].__loader__
     source = loader.get_source(package)
     if source is None:

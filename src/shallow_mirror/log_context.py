@@ -34,7 +34,7 @@ def log_name(name: str | None) -> Iterator[None]:
 
 
 def in_context(function: Callable[P, T]) -> Callable[P, T]:
-    """Return `function` for another thread, where its log lines have the name that those of this thread have now."""
+    """Return `function` for another thread, with the name that log lines of this thread have now."""
     name = _name.get()
 
     def run(*arguments: P.args, **options: P.kwargs) -> T:
@@ -45,9 +45,8 @@ def in_context(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def in_context_of_driver(task: Callable[[A], Iterator[T]]) -> Callable[[A], Iterator[T]]:
-    """Return a task of Spark for its workers, where its log lines have the name that those of this thread have now.
-
-    Where they have none, it is the task itself.
+    """Return a task of Spark for its workers, with the name that log lines of this thread have now. If they have none, it is
+    the task itself.
     """
     name = _name.get()
     if name is None:

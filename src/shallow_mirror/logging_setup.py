@@ -35,7 +35,7 @@ def fields(**values: Any) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """Puts the name of the mirror, where there is one, in front of the message."""
+    """Puts the name of the mirror, if there is one, in front of the message."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)

@@ -24,6 +24,7 @@ LAST_PASS_S, END_S = 15.0, 2.0
 """How long the end of a run waits for its last pass, and for the current one where no further one is wanted."""
 
 Done = TypeVar("Done")
+Result = TypeVar("Result")
 Done_co = TypeVar("Done_co", covariant=True)
 
 
@@ -38,7 +39,7 @@ class PassThread(ABC, Generic[Done]):
     """Context manager: the thread. With `is_last_wanted` set, the end of the block waits for one more pass."""
 
     def __init__(self, name: str, interval_s: float, now: Callable[[], datetime], *, abandoned: str, recovered: str) -> None:
-        """`abandoned`: what is logged where the last pass does not end in time, with the seconds; `recovered`: after failures."""
+        """`abandoned`: the message if the last pass does not end in time, with the seconds; `recovered`: after failures."""
         self._interval_s = interval_s
         self._now = now
         self._abandoned = abandoned
@@ -50,14 +51,18 @@ class PassThread(ABC, Generic[Done]):
 
     @abstractmethod
     def open_passes(self) -> Passes[Done]:
-        """Return what does the passes. Called in the thread."""
+        """Return the object that does the passes. Called in the thread."""
 
     @abstractmethod
     def on_failure(self, error: Exception, problem: str, now: datetime, level: int) -> None:
-        """Report a pass that failed; `level` is that of its log line, lower where the last one failed alike."""
+        """Report a pass that failed; `level` is that of its log line, lower if the last one failed alike."""
 
     def on_done(self, done: Done) -> None:
         """Report a pass that did not fail."""
+
+    def is_stopped_within(self, passes: Passes[Done], pause_s: float) -> bool:
+        """Wait between two passes. Return whether the run ends."""
+        return self._stop.wait(pause_s)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -76,23 +81,29 @@ class PassThread(ABC, Generic[Done]):
                 began = time.monotonic()
                 self._run_pass(passes)
                 took = time.monotonic() - began
-                if self._stop.wait(max(self._interval_s - took, took * (1 - SHARE) / SHARE)):
+                if self.is_stopped_within(passes, max(self._interval_s - took, took * (1 - SHARE) / SHARE)):
                     break
             if self.is_last_wanted:
                 self._run_pass(passes)
 
     def _run_pass(self, passes: Passes[Done]) -> None:
         now = self._now()
+        done = self.attempt(lambda: passes.run_pass(now), now)
+        if done is not None:
+            self.on_done(done)
+
+    def attempt(self, act: Callable[[], Result], now: datetime) -> Result | None:
+        """Return the result of a pass, or of a part of one; None where it failed, which is reported."""
         try:
-            done = passes.run_pass(now)
+            result = act()
         except Exception as error:  # noqa: BLE001 - no failure of a pass may end or delay the run
             if self._stop.is_set() and not self.is_last_wanted:
-                return  # what it needs may be gone already
+                return None  # what it needs may be gone already
             problem = f"{type(error).__name__}: {error}"
             self.on_failure(error, problem, now, logging.DEBUG if problem == self._problem else logging.WARNING)
             self._problem = problem
-            return
+            return None
         if self._problem is not None:
             _log.info(self._recovered)
         self._problem = None
-        self.on_done(done)
+        return result

@@ -8,7 +8,7 @@ _SHOWN_NAMES = 5
 
 
 def counted(count: int | None, noun: str, plural: str | None = None) -> str:
-    """Return "1 batch", "0 batches", "1,200 records"; "? offsets" where the count is unknown.
+    """Return "1 batch", "0 batches", "1,200 records"; "? offsets" if the count is unknown.
 
     `plural`: of a noun that does not take an s, or es behind ch, sh, s and x.
     """

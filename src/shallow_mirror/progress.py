@@ -68,13 +68,13 @@ def _lines(console: Console, command: str, clock: Callable[[], float]) -> Show:
 
 
 class Spoken:
-    """Lines of a command on standard error. While nothing new is said, what it waits for is repeated, with the time so far.
+    """Lines of a command on standard error. While nothing new is said, the last line is repeated, with the time so far.
 
     For any thread. Leaving the block ends the repetitions.
     """
 
     def __init__(self, awaited: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Say nothing yet: `awaited` is what is waited for until the first line."""
+        """Say nothing yet: `awaited` is repeated until the first line."""
         self._clock, self._lock, self._stop = clock, threading.Lock(), threading.Event()
         self._awaited, self._detail = awaited, ""
         self._since_s = self._said_at_s = clock()
@@ -89,7 +89,7 @@ class Spoken:
         self._thread.join()
 
     def says(self, sentence: str) -> None:
-        """Print a line; it is what is waited for until the next one."""
+        """Print a line; it is repeated until the next one."""
         with self._lock:
             self._print(sentence)
             self._awaited, self._detail, self._since_s = sentence.removesuffix(" ..."), "", self._said_at_s
@@ -105,7 +105,7 @@ class Spoken:
             self._detail = f" ({percent} % of {at.total_offsets:,} offsets; {at})"
 
     def break_silence(self) -> None:
-        """Repeat what is waited for if nothing was said for SILENCE_S."""
+        """Repeat the awaited step if nothing was said for SILENCE_S."""
         with self._lock:
             now_s = self._clock()
             if now_s - self._said_at_s >= SILENCE_S:

@@ -108,13 +108,7 @@ COPIED_KINDS = (SegmentKind.DATA, SegmentKind.RELEASED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One row of the offset map without the columns of its decision.
-
-    Source offsets [source_start, source_end). `target_start` and `target_end` are None, except for COPIED_KINDS. `record_count`
-    counts the records of COPIED_KINDS, of aborted and of quarantined batches; it is 0 for other kinds.
-    Producer and coordinator fields are those of the *source* and None except for markers and aborted data.
-    `lineage`: of a row of an archive, which log of the partition it is of (`checkpoints/rows/lineages.py`); 0 in an offset map.
-    """
+    """One row of the offset map without the columns of its decision. Source offsets [source_start, source_end)."""
 
     source: SourcePartition
     source_start: int
@@ -122,17 +116,21 @@ class Segment:
     kind: SegmentKind
     target: TargetPartition
     target_start: int | None = None
+    """None except for COPIED_KINDS, as `target_end`."""
     target_end: int | None = None
     record_count: int = 0
+    """Of COPIED_KINDS, of aborted and of quarantined batches; 0 for other kinds."""
     batch_count: int = 0
     rebuilt_batch_count: int = 0
     size_bytes: int = 0
     max_timestamp_ms: int | None = None
     source_leader_epoch: int | None = None
     source_producer_id: int | None = None
+    """This and the next two are those of the *source*, and None except for markers and aborted data."""
     source_producer_epoch: int | None = None
     coordinator_epoch: int | None = None
     lineage: int = 0
+    """Of a row of an archive, which log of the partition it is of (`checkpoints/rows/lineages.py`); 0 in an offset map."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +154,10 @@ AUTO_COALESCE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What the verdict about a batch depends on besides the batch: the target topic's settings and the mirror's policies.
+    """The inputs of the verdict about a batch besides the batch: the target topic's settings and the mirror's policies.
 
     `coalesce_bytes`: small neighbours are coalesced up to so many bytes of records. None: they are not.
-    `coalesces_where_cheaper`: only where sizes and codecs of a response show that this saves more than it takes.
+    `coalesces_where_cheaper`: only if sizes and codecs of a response show that this saves more than it takes.
     """
 
     max_message_bytes: int

@@ -16,25 +16,25 @@ FirstRecord = tuple[int, int | None] | None
 
 @dataclass(frozen=True, slots=True)
 class KeptSegments:
-    """Visible rows of one partition up to a decision, behind deletions by retention.
-
-    `start`: where they begin. `expired_end`: where the rows end that retention has deleted, None without such rows. `end`: of all
-    rows up to the decision. `position`: of all rows of the partition.
-    """
+    """Visible rows of one partition up to a decision, behind deletions by retention."""
 
     source: SourcePartition
     rows: Sequence[ArchiveRow]
     start: int
+    """Begin of the rows."""
     expired_end: int | None
+    """End of the rows that retention has deleted. None without such rows."""
     end: int
+    """Of all rows up to the decision."""
     position: int
+    """Of all rows of the partition."""
     registered_at_ms: int
 
     @classmethod
     def of(cls, rows: Sequence[ArchiveRow], last_decision: int) -> KeptSegments | None:
         """Return those of a partition, from its rows of every state; None if it has no row up to the decision.
 
-        Rows without an object stay when older data has expired: what lies in front of the deleted rows is not kept either.
+        Rows without an object stay when older data has expired: rows in front of the deleted ones are not kept either.
         """
         up_to = [row for row in rows if row.micro_batch <= last_decision]
         if not up_to:
@@ -64,7 +64,7 @@ class KeptSegments:
     def problem_of_end(self, end: int, time_ms: int | None, first: FirstRecord) -> str | None:
         """Return why the records in front of a cut are not in the archive; None if they are, or if there were none.
 
-        To be asked where `may_lack_records`. `end`: of the cut in this partition. `time_ms`: of the cut, None for a cut by
+        To be asked if `may_lack_records`. `end`: of the cut in this partition. `time_ms`: of the cut, None for a cut by
         decision. `first`: the first record that a consumer sees; control batches and aborted records are nothing to restore.
         """
         if end > self.start and (first is None or first[0] >= end):

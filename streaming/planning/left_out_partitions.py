@@ -24,20 +24,21 @@ RETRY_DEFINITE_AFTER_S = (10.0, 30.0, 60.0, 300.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutPartition:
-    """`position` is that of the offset map; None if the planner left it out, so that Spark is not ahead of the map.
-
-    `since_ms`: when it began; `tried_at_ms`: the last try; `tries`: their number since something of it was copied.
-    """
+    """A partition that is left out of micro-batches, with the reason."""
 
     source: SourcePartition
     side: Side
     error_name: str
     reason: str
     since_ms: int
+    """When it began."""
     position: int | None = None
+    """Of the offset map. None if the planner left it out, so that Spark is not ahead of the map."""
     is_definite: bool = False
     tried_at_ms: int = 0
+    """The last try."""
     tries: int = 1
+    """Since something of it was copied."""
 
     def is_due(self, now_ms: int) -> bool:
         """Return True when the pause before the next try is over."""

@@ -28,8 +28,9 @@ class NewPartitions:
     def unregistered(self, start: Offsets, ends: Offsets) -> Collection[SourcePartition]:
         """Return partitions whose first offset is needed: new ones, and all that lack a required registration.
 
-        A mirror plans only what the driver has registered. A partition in Spark's log of plans that the offset map does not
-        have would begin elsewhere after a crash, because `topics.start` applies to what the map does not have at a start.
+        A mirror plans only partitions that the driver has registered. A partition in Spark's log of plans that the offset map
+        does not have would begin elsewhere after a crash, because `topics.start` applies to partitions that the map does not
+        have at a start.
         """
         files = self._files
         if files is None:

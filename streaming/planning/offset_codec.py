@@ -1,6 +1,6 @@
 """Planner process: stream offsets as mappings and as documents, over the life of a query.
 
-Spark hands back what it was given, and the next offset differs from the last one only where something moves: thousands of idle
+Spark hands back what it was given, and the next offset differs from the last one only if something moves: thousands of idle
 partitions are neither parsed nor built again.
 """
 

@@ -43,7 +43,7 @@ _name_and_id = operator.itemgetter(0, 1)
 class Measurements:
     """Measurements of a micro-batch. `bytes_per_s` is None when it read too little to tell.
 
-    `copied`: bytes since the run began, by topic where its rate is limited, and of the whole mirror.
+    `copied`: bytes since the run began, by topic if its rate is limited, and of the whole mirror.
     """
 
     bytes_per_offset: Mapping[SourcePartition, float]
@@ -179,7 +179,7 @@ def plan_ends(
 ) -> dict[SourcePartition, int]:
     """Return how far each partition of `start` goes within `budget` bytes, never beyond `ends`, never back.
 
-    Small backlogs are served whole, what is left is shared equally among the others; every backlog moves by one offset
+    Small backlogs are served whole, the rest is shared equally among the others; every backlog moves by one offset
     at least. Partitions that are not in `ends` stay.
     """
     backlog = estimate_bytes(start, ends, bytes_per_offset)
@@ -293,9 +293,10 @@ def measure(
 ) -> Measurements:
     """Return measurements for the next micro-batch: bytes per source offset, and bytes per second.
 
-    `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. Where little was read
-    the other steps take most of the time, and only a slot that took long for it shows that the path is slow. `steady`: where it
-    is large enough, it alone counts: a first micro-batch takes most of its time to connect, the longer the farther the clusters.
+    `seconds`: of all its steps. `slot_seconds`: of its slowest slot, the path between the clusters alone. If little was read
+    the other steps take most of the time, and only a slot that took long for it shows that the path is slow. `steady`: if it
+    is large enough, it alone counts: a first micro-batch takes most of its time to connect, the longer the farther the
+    clusters.
     """
     sizes: dict[SourcePartition, int] = {}
     offsets: dict[SourcePartition, int] = {}

@@ -96,7 +96,7 @@ class MicroBatchPlanner:
     def prepare_available_now(self) -> None:
         """Fix the end of the query. Raise RetriableError: a query that must end cannot wait without limit.
 
-        What appeared after the driver's start is not part of it: to wait for its registration would delay the end.
+        Partitions that appeared after the driver's start are not part of it: to wait for its registration would delay the end.
         """
         self._is_available_now = True
         listing = self._log_ends_with_retries()
@@ -107,9 +107,9 @@ class MicroBatchPlanner:
 
         With `on_data_loss: continue` a partition whose log ends below its position stays there until the log reaches it again.
 
-        New partitions enter without a range: at their log start, or where the driver has registered them; they move from the
-        next plan on. With available-now, a plan without anything new would end the query: this call waits until something
-        may be planned. Raise DataLossError, and RetriableError if new partitions cannot be registered.
+        New partitions enter without a range: at their log start, or at the offset that the driver has registered; they move
+        from the next plan on. With available-now, a plan without anything new would end the query: this call waits until
+        something may be planned. Raise DataLossError, and RetriableError if new partitions cannot be registered.
 
         A partition that a micro-batch left out is rewound to its position, without a range, while the others move; then it is
         kept out of plans until its next try.
@@ -135,8 +135,8 @@ class MicroBatchPlanner:
     def _at_recorded(self, start: Offsets) -> Offsets:
         """Return `start` at the positions of the offset map; `start` itself, except in the first plan of a query.
 
-        Spark's checkpoint is ahead of the map where a start of the mirror or `recover --redo` removed rows: a micro-batch without
-        ranges rewinds Spark, otherwise nothing is planned before the source has something new. It is behind where micro-batches
+        Spark's checkpoint is ahead of the map if a start of the mirror or `recover --redo` removed rows: a micro-batch without
+        ranges rewinds Spark, otherwise nothing is planned before the source has something new. It is behind if micro-batches
         were copied without Spark's stream: plans from there on would ask for offsets that are copied.
         """
         recorded, self._recorded = self._recorded, {}
@@ -151,7 +151,7 @@ class MicroBatchPlanner:
     ) -> tuple[Offsets, float]:
         """Return the end offsets, and the seconds until something may be planned if everything is held back.
 
-        `back`: partitions that are rewound by this plan and therefore stay where they are.
+        `back`: partitions that are rewound by this plan and therefore stay at their offsets.
         """
         try:
             start, listing = self._verified_ends(start)
@@ -412,8 +412,8 @@ class MicroBatchPlanner:
     def _estimate_rate(self) -> float | None:
         """Return the planned bytes by the time since the last plan; None if that plan was too small to tell.
 
-        The rate is too low when the query was idle, never too high. So the plan that follows from it is not smaller than what
-        the driver needs to measure a rate.
+        The rate is too low when the query was idle, never too high. So the plan that follows from it is large enough for the
+        driver to measure a rate.
         """
         if self._last_plan is None or self._last_plan[1] < offset_planning.MIN_MEASURED_BYTES:
             return None

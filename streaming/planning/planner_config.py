@@ -14,51 +14,53 @@ from shallow_mirror.types import EARLIEST_TIMESTAMP, IsolationLevel, SourceParti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerConfig:
-    """`include` and `exclude` are regular expressions on whole topic names; `required_topics` must exist at a first start.
-
-    `start_timestamp_ms` is a ListOffsets timestamp (-2 earliest, -1 latest), for partitions that exist at the first run;
-    `start_offsets` takes precedence and may hold -1 and -2 as well. `start_rules` apply to topics without positions when the
-    mirror starts, `topic_bytes_per_second` to each topic on its own: the first pattern that matches counts.
-    `round_timeout_ms` and `commit_interval_ms` bound a micro-batch in time, `micro_batch_offsets` in offsets; None: no
-    such bound. New topics are listed at least once in `discovery_s`. Without the paths of the state files nothing is written,
-    measured, paused or left out; `planned_path`: file of the ranges of each micro-batch. With `registration` a
-    partition that appears is planned only after the driver has registered it in the offset map. `isolates`: a definite error of
-    one partition leaves it out instead of ending the query.
-    `held_truncations`: of an archive that begins the next lineage of a truncated log: the positions of those that have none and
-    wait, while others end the query. None: with `continues_after_data_loss` all wait.
-    """
+    """Settings of a planner. Without a path of a state file nothing is written, measured, paused or left out."""
 
     include: tuple[str, ...]
+    """Regular expressions on whole topic names, as `exclude`."""
     exclude: tuple[str, ...] = ()
     required_topics: tuple[str, ...] = ()
+    """They must exist at a first start."""
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     start_timestamp_ms: int = EARLIEST_TIMESTAMP
+    """A ListOffsets timestamp (-2 earliest, -1 latest), for partitions that exist at the first run."""
     start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """They take precedence, and may be -1 and -2 as well."""
     start_rules: Sequence[tuple[str, StartRule]] = ()
+    """For topics without positions when the mirror starts: the first pattern that matches counts."""
     bytes_per_second: int | None = None
     topic_bytes_per_second: Sequence[tuple[str, int]] = ()
+    """For each topic on its own: the first pattern that matches counts."""
     micro_batch_bytes: int
     micro_batch_offsets: int | None = None
+    """Offsets of a micro-batch at the most. None: no bound."""
     round_timeout_ms: int | None = None
+    """With `commit_interval_ms`, the bound of a micro-batch in time. None: no bound."""
     commit_interval_ms: float | None = None
     slots: int
     slot_bytes: int = DEFAULT_SLOT_BYTES
     request_bytes: int = DEFAULT_REQUEST_BYTES
     request_timeout_ms: int
     discovery_s: float = 0.0
+    """New topics are listed at least once in so many seconds."""
     continues_after_data_loss: bool = False
     planner_state_path: Path | None = None
     measurements_path: Path | None = None
     paused_path: Path | None = None
     isolates: bool = False
+    """A definite error of one partition leaves it out instead of ending the query."""
     isolates_recreated: bool = False
     """A topic that was created again waits for the operator, and the new topic of its name does not enter."""
     forgotten: frozenset[str] = frozenset()
     """Topic ids that the operator has closed: such a topic does not enter, also if the source still has it."""
     left_out_path: Path | None = None
     planned_path: Path | None = None
+    """File of the ranges of each micro-batch."""
     registration: planner_state.RegistrationFiles | None = None
+    """If given, a new partition is planned only after the driver has registered it in the offset map."""
     held_truncations: Mapping[SourcePartition, int] | None = None
+    """Of an archive that begins the next lineage of truncated logs: positions of those that have none, and wait. Others end the
+    query. None: with `continues_after_data_loss` all wait."""
     always_committed: bool = False
     """Of an archive: nothing was ever read above a last stable offset."""
 

@@ -176,9 +176,9 @@ def read_measurements(path: Path | None) -> Measurements | None:
 class RegistrationFiles:
     """Two files through which planner and driver agree on partitions that appear during a query.
 
-    The planner writes to `seen_path` which ones it has listed and where they begin. The driver writes their rows into the offset
-    map, and then their positions to `registered_path`. Only registered partitions are planned. Unlike the other files these are
-    no hints: a file of another query (`query_id`) is ignored.
+    The planner writes to `seen_path` which ones it has listed, with their first offsets. The driver writes their rows into the
+    offset map, and then their positions to `registered_path`. Only registered partitions are planned. Unlike the other files
+    these are no hints: a file of another query (`query_id`) is ignored.
     """
 
     seen_path: Path

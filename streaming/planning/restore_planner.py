@@ -102,7 +102,7 @@ def group_times(
 def time_of_cut(table: ArchiveTable, decided: RestoreRanges, until: Cut, now: datetime) -> datetime:
     """Return up to which time positions of groups belong to a cut: its own, or that of its decision.
 
-    If the restore ends with the archive, it is the time of the next decision, or `now`: groups go on reading what was archived.
+    If the restore ends with the archive, it is the time of the next decision, or `now`: groups continue to read archived records.
     """
     if until.time_ms is not None:
         return datetime.fromtimestamp(until.time_ms / 1000, UTC)
@@ -185,6 +185,7 @@ class RestorePlanner:
         archived: dict[TopicPartition, KeptSegments | None] = {}
         rows = self._table.segments(topics.keys(), EVERY_STATE) if topics else ()
         for source, archived_rows in groupby(rows, key=lambda row: row.segment.source):
+            # With later decisions: their rows show the deletions of retention, and how far the partition was archived.
             every_row = list(archived_rows)
             is_in_cut = any(row.micro_batch <= last_decision for row in every_row)
             if not is_in_cut or not topics[source.topic].has(source):
@@ -205,6 +206,7 @@ class RestorePlanner:
             problems += cut_problems.unknown_lineages(
                 until, archived, [number for source in ranges for number in lineages.numbers(source)]
             )
+        # This reads objects: only for a cut without other problems.
         if not problems and archived and until.time_ms is not None:
             nothing = self._nothing_in_front_of(until.time_ms, archived, ranges)
             problems += [] if nothing is None else [nothing]
@@ -234,9 +236,11 @@ class RestorePlanner:
             counts: dict[int, int] = {}
             for row in self._table.rows((*condition, *of_partition(source))):
                 segment = row.segment
+                # Not restored: rows of other lineages, and the end of a row that continues behind the view.
                 part = view.part_of(segment.lineage, segment.source_start, segment.source_end)
                 if part is None or part[1] < segment.source_end:
                     counts[segment.lineage] = counts.get(segment.lineage, 0) + segment.record_count
+                    # The records of a part of a row are not counted without opening its batches.
                     is_exact = is_exact and (part is None or segment.record_count == 0)
             others.append(OtherLineages(source, lineages.numbers(source), view.lineage, counts, is_exact))
         return others
@@ -310,12 +314,14 @@ class RestorePlanner:
             wanted = first_newer_offset(self._store, rows, until.time_ms, self._config.read.isolation_level)
         elif until.offsets:
             wanted = until.offsets.get(source.topic, {}).get(source.partition)
+            # A partition that `until.offsets` does not name is not restored.
             if wanted is None:
                 return None
             if not start <= wanted <= end:
                 problems.append(cut_problems.unknown_offset(source, wanted, OffsetRange(start, end), incarnations))
                 return None
         end = end if wanted is None else wanted
+        # A log with preserved offsets begins like the source's, without fillers for offsets that had expired there.
         if self._config.topics.is_preserved(source.topic):
             start = max(start, min(_behind_expired(rows, start), end))
         if until.time_ms is not None or until.decision is not None:
@@ -326,6 +332,7 @@ class RestorePlanner:
                     problems.append(problem)
                     return None
         for hole_start, hole_end in zip((run[1] for run in runs), (run[0] for run in runs[1:]), strict=False):
+            # Holes behind the cut do not matter.
             if hole_start < end:
                 problems.append(
                     f"{source.topic_partition}: the archive has no offsets from {hole_start} to {hole_end - 1}; restore up to "
@@ -377,6 +384,7 @@ class RestorePlanner:
                 row = None if offsets is None else views[archived.segment.source].clipped_row(archived)
                 if row is None or offsets is None or row.segment.source_start >= offsets.end:
                     continue
+                # The front of a row may have been copied by an earlier try.
                 if row.segment.source_end > positions.get(row.segment.source, offsets.start):
                     rows.setdefault(row.segment.source, []).append(row)
             before = last
@@ -397,6 +405,7 @@ class RestorePlanner:
         lasts: list[int] = []
         total = 0
         for decision, size in sorted(by_decision.items()):
+            # A decision is not divided: a larger one is a micro-batch of its own.
             if lasts and total + size <= self._config.read.micro_batch_bytes:
                 lasts[-1], total = decision, total + size
             else:

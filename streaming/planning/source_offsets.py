@@ -140,7 +140,8 @@ class SourceOffsets:
 
         All topics are listed once in `discovery_s`; in between only those that were included so far if that is cheaper.
         """
-        names = self._names_to_request()
+        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._config.discovery_s
+        names = None if is_due else self._requested
         listed = self._cluster.metadata(names, deadline)
         if names is None:
             self._discovered_at = self._clock()
@@ -168,10 +169,6 @@ class SourceOffsets:
                 raise definite[0]
         return LogEnds(ends=ends, topic_ids=partitions.topic_ids, unanswered=unanswered, leaderless=partitions.leaderless)
 
-    def _names_to_request(self) -> tuple[str, ...] | None:
-        is_due = self._discovered_at is None or self._clock() - self._discovered_at >= self._config.discovery_s
-        return None if is_due else self._requested
-
     def _request_by_name(self, included: Iterable[str], count: int) -> None:
         """Choose the names for the next listings. `count`: topics of the cluster."""
         # A topic stays requested for good: a broker that has only just started may leave it out of its list once.
@@ -186,7 +183,7 @@ class SourceOffsets:
 
         Partitions of topics without any position begin by `topics.start`; while there is no position at all by the configured
         start, aligned to a batch's base offset; all others at their log start. `is_start`: the mirror starts; while it runs,
-        what appears begins at its log start.
+        new partitions begin at their log start.
         """
         listing = self.log_ends(deadline)
         if not self._config.continues_after_data_loss:

@@ -132,7 +132,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         return ArchiveTable.open(self.storage, archive=self.config.archive)
 
     def _expire_if_due(self) -> None:
-        """Between micro-batches: delete what the retention of the archive file does not keep."""
+        """Between micro-batches: delete rows and objects that the retention of the archive file does not keep."""
         if time.monotonic() >= self._owner_check_at:
             self._archive.check()
             self._owner_check_at = time.monotonic() + CHECK_OWNER_EVERY_S
@@ -183,7 +183,7 @@ class ArchiveQuery(SourceQuery[ArchiveConfig]):
         return first_rows_at(starts, archived_partition)
 
     def _describe(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Record partitions and settings of these topics where they changed."""
+        """Record partitions and settings of these topics if they changed."""
         metadata = self.source.metadata(sorted(topics), deadline).topics
         listed = {name: topic for name, topic in metadata.items() if topic.error_code == 0}
         configs = self.source.topic_configs(sorted(listed), deadline) if listed else {}

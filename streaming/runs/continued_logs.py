@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class ContinuedLogs:
-    """Of one mirror. `start_step` shows what a start does; `deadline`: of one round of requests, over at once at a stop."""
+    """Of one mirror. `start_step` shows the step of a start; `deadline`: of one round of requests, over at once at a stop."""
 
     def __init__(self, config: MirrorConfig, start_step: Callable[[str, str], None], deadline: Callable[[], Deadline]) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class ContinuedLogs:
         self._deadline = deadline
 
     def with_existing(self, rows: Sequence[DecidedSegment]) -> tuple[DecidedSegment, ...]:
-        """Return first rows; instead of that of a log that is continued, rows of what the log holds.
+        """Return first rows; instead of that of a log that is continued, rows of its records.
 
         Raises ConfigError with every log that cannot be continued, and as `compare_logs`.
         """
@@ -54,7 +54,7 @@ class ContinuedLogs:
         return ClusterReader(client, where, read.isolation_level, fetch_bytes=read.fetch_bytes, clock=self._deadline().clock)
 
     def _existing_logs(self, rows: Sequence[DecidedSegment], source: ClusterReader, target: ClusterReader) -> list[ExistingLog]:
-        """Return the logs that hold something. Raises ConfigError where their ends exclude it."""
+        """Return the logs that hold something. Raises ConfigError if their ends exclude it."""
         # The target is asked first: what it has then, the source must have.
         target.load_metadata(_key(row) for row in rows)
         keys = [_key(row) for row in rows if target.has(_key(row))]
@@ -84,7 +84,7 @@ class ContinuedLogs:
         source: ClusterReader,
         target: ClusterReader,
     ) -> dict[TopicPartition, tuple[DecidedSegment, ...]]:
-        """Return the rows of each log, by target partition. Raises ConfigError where one does not hold what the source has."""
+        """Return the rows of each log, by target partition. Raises ConfigError if one differs from the source."""
         offsets = counted(sum(log.end - log.compared_from for log in logs), "offset")
         self._start_step("comparing logs that are continued", f": {counted(len(logs), 'partition')}, {offsets} on both clusters")
         rows, problems = {}, list[str | None]()
@@ -127,7 +127,7 @@ def _key(row: DecidedSegment) -> TopicPartition:
 
 
 def _refuse(problems: Iterable[str | None]) -> None:
-    """Raise ConfigError where there are problems."""
+    """Raise ConfigError if there are problems."""
     found_problems = [problem for problem in problems if problem is not None]
     if found_problems:
         raise ConfigError(found_problems)

@@ -64,15 +64,15 @@ class CycleDetector:
     def exempt(self, topics: frozenset[str], returned: frozenset[str] = frozenset()) -> None:
         """Leave out topics that a migration has handed over from one mirror to the other: only one of the two copies them.
 
-        `returned`: those that were handed over once and taken back. The other mirror leaves them out for good, so where it
-        copies them, this one has to stop.
+        `returned`: those that were handed over once and taken back. The other mirror leaves them out for good, so if it copies
+        them, this one has to stop.
         """
         self._exempt, self._returned = topics, returned
 
     def may_copy_again(self, returned: Collection[str]) -> bool:
         """Return whether topics that were taken back may be copied: not while another mirror brings them back to the source.
 
-        `require_no_ring` raises from then on. Raises RetriableError where the source does not answer.
+        `require_no_ring` raises from then on. Raises RetriableError if the source does not answer.
         """
         try:
             self._read_origins()
@@ -83,7 +83,7 @@ class CycleDetector:
         return self._ending is None
 
     def read_registrations(self) -> None:
-        """Read what other mirrors registered in the source. A source that does not list its groups is only logged."""
+        """Read the registrations of other mirrors in the source. A source that does not list its groups is only logged."""
         try:
             self._read_origins()
         except (RetriableError, ConfigError) as error:
@@ -113,7 +113,7 @@ class CycleDetector:
     def check_while_running(self, routes: Mapping[str, str]) -> None:
         """Keep the registration, and look for rings that were closed since the last time. Called by the topic monitor.
 
-        Where this mirror has to stop, `require_no_ring` raises from then on; other rings are in `rings_of_others`.
+        If this mirror has to stop, `require_no_ring` raises from then on; other rings are in `rings_of_others`.
         """
         if self._ending is not None or not routes:
             return
@@ -125,7 +125,7 @@ class CycleDetector:
             self.refresh_registration(routes)
 
     def _judge(self, rings: Sequence[Ring]) -> None:
-        """Note what rings mean for this mirror: the one whose run began last stops, so that one of them does and not all."""
+        """Note the consequence of rings for this mirror: only the one whose run began last stops."""
         back = [ring for ring in rings if ring.topic in self._returned]
         own = [f"{ring.topic} was taken back from a migration: {ring.sentence()}" for ring in back]
         own += [ring.sentence() for ring in rings if ring.other_to_stop is None and ring not in back]
@@ -138,12 +138,12 @@ class CycleDetector:
         }
 
     def require_no_ring(self) -> None:
-        """Raise ConfigError where a ring was found while the mirror runs, and this mirror is the one to stop."""
+        """Raise ConfigError if a ring was found while the mirror runs, and this mirror is the one to stop."""
         if self._ending is not None:
             raise self._ending
 
     def refresh_registration(self, routes: Mapping[str, str]) -> None:
-        """Write the registration once there is a topic to commit it for, where it changed, and before the broker expires it."""
+        """Write the registration once there is a topic to commit it for, if it changed, and before the broker expires it."""
         if not routes or self._ending is not None:
             return
         origin = self._origin()
@@ -156,7 +156,7 @@ class CycleDetector:
             self._registration_due_at = time.monotonic() + (REGISTRATION_EVERY_S if is_written else REGISTRATION_RETRY_S)
 
     def _warn_of_left_out(self, origin: Origin, note: str) -> None:
-        """Log where the registration is too long for all mirrors upstream."""
+        """Log that the registration is too long for all mirrors upstream."""
         written = Origin.parse(note)
         if written is not None and written.hops < origin.hops:
             self._repeated.warn(

@@ -56,6 +56,8 @@ class _EndedLog:
     end: int
     displaced: int | None
     """The offset of the first batch of the mirror behind another producer's. Readers see its records, at other offsets."""
+    further_ends: tuple[int, ...] = ()
+    """Ends of the batches that follow `end` without a gap, of which the first is another producer's. Rising."""
 
 
 class EndedPreservation:
@@ -68,11 +70,11 @@ class EndedPreservation:
     def rows(
         self, positions: Mapping[SourcePartition, Position], routes: Mapping[str, RoutedTopic], deadline: Deadline
     ) -> tuple[DecidedSegment, ...]:
-        """Return rows of what logs hold beyond their positions. `positions`: of topics that exist and have `routes`.
+        """Return rows of records that logs hold beyond their positions. `positions`: of topics that exist and have `routes`.
 
         No task of an earlier run can write to these logs any more then.
 
-        Raises ConfigError where a log does not hold there what the source has, RetriableError.
+        Raises ConfigError if a log differs from the source there, RetriableError.
         """
         ended = {
             source: position
@@ -83,6 +85,7 @@ class EndedPreservation:
             return ()
         fences = self._fence(ended, routes, deadline)
         logs = [self._own_part(source, position, fences[source], deadline) for source, position in sorted(ended.items())]
+        logs = [self._with_copies_of_others(log) for log in logs]
         if displaced := [log for log in logs if log.displaced is not None]:
             raise ConfigError([_displaced_problem(log) for log in displaced])
         longer = [log for log in logs if log.end > log.position.offset]
@@ -124,9 +127,10 @@ class EndedPreservation:
         return {source: base_offsets[position.target.topic_partition][0] for source, position in ended.items()}
 
     def _own_part(self, source: SourcePartition, position: Position, fence: int, deadline: Deadline) -> _EndedLog:
-        """Return up to where batches of this mirror follow the position without a gap, each at its own offset.
+        """Return the offset up to which batches of this mirror follow the position without a gap, each at its own offset.
 
-        A batch that was on its way when another producer wrote is behind that, where it would be copied a second time.
+        A batch that was on its way when another producer wrote is behind that, and would be copied a second time: unless that
+        producer's batches are copies as well.
         """
         key = position.target.topic_partition
         assert position.shared_producer_id is not None
@@ -139,28 +143,58 @@ class EndedPreservation:
             fetch_bytes=_FETCH_BYTES,
             deadline=deadline,
         )
-        has_gap = False
+        displaced, further_ends, next_offset = None, list[int](), end
         for response in reader:
             for fetched in response:
                 headers = fetched.index.headers
                 is_in_place = own_in_place(headers, position.shared_producer_id)
                 for i in range(len(fetched.index)):
-                    is_next = headers["base_offset"][i] <= end <= fetched.index.last_offset[i]
-                    if headers["producer_id"][i] != position.shared_producer_id:
-                        has_gap = True
-                    elif headers["producer_epoch"][i] == FENCE_EPOCH:
-                        return _EndedLog(source, position, start, end, None)
-                    elif has_gap or not is_in_place[i] or not is_next:
-                        return _EndedLog(source, position, start, end, int(headers["base_offset"][i]))
-                    else:
-                        end = int(fetched.index.last_offset[i]) + 1
-        return _EndedLog(source, position, start, end, None)
+                    is_own = headers["producer_id"][i] == position.shared_producer_id
+                    if is_own and headers["producer_epoch"][i] == FENCE_EPOCH:
+                        return _EndedLog(source, position, start, end, displaced, tuple(further_ends))
+                    is_next = headers["base_offset"][i] <= next_offset <= fetched.index.last_offset[i]
+                    is_copy = is_next and (is_in_place[i] or not is_own)
+                    if is_copy:
+                        next_offset = int(fetched.index.last_offset[i]) + 1
+                    if is_copy and is_own and not further_ends:
+                        end = next_offset
+                        continue
+                    if is_copy:
+                        further_ends.append(next_offset)
+                    if is_own and displaced is None:
+                        displaced = int(headers["base_offset"][i])
+        return _EndedLog(source, position, start, end, displaced, tuple(further_ends))
+
+    def _with_copies_of_others(self, log: _EndedLog) -> _EndedLog:
+        """Move the end behind the batches of other producers that hold what the source has at the same offsets.
+
+        A run that continued a copy of the tables may have registered the partition with another producer. What it wrote is as
+        visible as the mirror's own batches.
+        """
+        low, high = 0, len(log.further_ends)  # so many batches are equal at least, and at most
+        while low < high:
+            count = high if low == 0 and high == len(log.further_ends) else (low + high + 1) // 2
+            if self._is_equal(replace(log, end=log.further_ends[count - 1])):
+                low = count
+            else:
+                high = count - 1
+        if not low:
+            return log
+        end = log.further_ends[low - 1]
+        return replace(log, end=end, displaced=None if log.displaced is None or log.displaced < end else log.displaced)
+
+    def _is_equal(self, log: _EndedLog) -> bool:
+        try:
+            self._compared([log])
+        except ConfigError:
+            return False
+        return True
 
     def _compared(self, logs: Sequence[_EndedLog]) -> tuple[DecidedSegment, ...]:
         """Return the rows of logs that are longer than their positions say. Raises ConfigError with all that differ.
 
-        What a log holds there may have been read with another isolation level than that of the mirror file: then it is what a
-        reader of that level sees at the source.
+        The records there may have been read with another isolation level than that of the mirror file: then they are those
+        that a reader of that level sees at the source.
         """
         configured = self._config.read.isolation_level
         rows, differing = self._compared_with(configured, logs)
@@ -175,7 +209,8 @@ class EndedPreservation:
     def _compared_with(
         self, isolation: IsolationLevel, logs: Sequence[_EndedLog]
     ) -> tuple[list[DecidedSegment], dict[_EndedLog, ConfigError]]:
-        """Return the rows of logs that hold what readers of this level see at the source, and an error for each other log."""
+        """Return the rows of logs equal to those that readers of this level see at the source, and an error for each other
+        log."""
         rows = list[DecidedSegment]()
         differing = dict[_EndedLog, ConfigError]()
         with ExitStack() as stack:
@@ -191,7 +226,7 @@ class EndedPreservation:
         return rows, differing
 
     def _compared_rows(self, log: _EndedLog, source: ClusterReader, target: ClusterReader) -> list[DecidedSegment]:
-        """Return the rows of one log, from its position on. Raises ConfigError where it is not what the source has."""
+        """Return the rows of one log, from its position on. Raises ConfigError if it differs from the source."""
         source_key, target_key, start = log.source.topic_partition, log.position.target.topic_partition, log.position.offset
         view = source.log_view(source_key)
         if view.log_end < log.end:

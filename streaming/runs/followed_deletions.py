@@ -64,7 +64,7 @@ class FollowedDeletions:
         self._after_s, self._run_epoch, self._now_ms = after_s, run_epoch, now_ms
 
     def follow(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
-        """Record what is missing at the source, and delete what is due. Return a sentence for each missing topic.
+        """Record topics that are missing at the source, and delete those that are due. Return a sentence for each missing topic.
 
         Raises RetriableError, OutcomeUnknownError; nothing more is deleted then.
         """
@@ -86,7 +86,7 @@ class FollowedDeletions:
         return sentences
 
     def _missing(self, source: Cluster, incarnations: set[TopicIncarnation], deadline: Deadline) -> set[TopicIncarnation]:
-        """Return topics of whose names the source has nothing. Raises RetriableError where a broker does not answer."""
+        """Return topics of whose names the source has nothing. Raises RetriableError if a broker does not answer."""
         names = {topic.topic for topic in incarnations}
         cluster_id = source.cluster_id(deadline)
         if cluster_id != self._source_cluster_id:
@@ -97,7 +97,7 @@ class FollowedDeletions:
         return {topic for topic in incarnations if topic.topic in absent}
 
     def _delete(self, topic: TopicIncarnation, source: Cluster, target: Cluster, deadline: Deadline) -> str:
-        """Delete the target topic where nothing speaks against it; return what became of it."""
+        """Delete the target topic if nothing speaks against it; return the outcome."""
         controls = self._controls()
         if topic.topic in controls.not_copied | controls.received:
             return "its target topic is kept: the topic is paused, or a migration has moved it"
@@ -124,7 +124,7 @@ class FollowedDeletions:
     def _foreign(
         self, target: Cluster, name: str, partitions: Iterable[int], positions: Iterable[Position], deadline: Deadline
     ) -> str | None:
-        """Return what is in the log that the mirror did not write, behind what the map names; None: nothing."""
+        """Return the records in the log that the mirror did not write, behind those of the map; None: none."""
         ends: dict[TopicPartition, int] = {TopicPartition(name, partition): 0 for partition in partitions}
         producers: dict[TopicPartition, int | None] = {}
         for at in positions:

@@ -16,7 +16,7 @@ def without_gone_topics(
 ) -> list[SourcePartition]:
     """Return the partitions that a query begins with: those of topics that the source has.
 
-    `keeps_recreated`: also the former ones of a topic that was created again: nothing of what has its name is planned then.
+    `keeps_recreated`: also the former ones of a topic that was created again: nothing of the new one is planned then.
     """
     kept = recreated_topics(positions, topic_ids) if keeps_recreated else {}
     ids = {**topic_ids, **kept}

@@ -39,16 +39,17 @@ class HeldSettings:
         self._lock = threading.Lock()
 
     def hold(self, specs: Mapping[str, TopicSpec]) -> Mapping[str, TopicSpec]:
-        """Return what is created instead of `specs`, by source topic, and record it before.
+        """Return the specifications to create instead of `specs`, by source topic, after recording them.
 
         With preserved offsets a copy is compacted from its beginning: its fillers depend on that. Raises as `DurableTable`,
         ConfigError, RetriableError.
         """
         adjusted, created = dict(specs), []
+        timeout_ms = self._source.config.request_timeout_ms
         for topic, spec in specs.items():
             if self._config.topics.is_preserved(topic):
                 continue
-            before, ends = before_compaction(self._source, topic, spec.configs, self._deadline())
+            before, ends = before_compaction(self._source, topic, spec.configs, Deadline.after_ms(timeout_ms, time.monotonic))
             if not before:
                 continue
             adjusted[topic] = replace(spec, configs={**spec.configs, **before})
@@ -65,11 +66,8 @@ class HeldSettings:
         self._record(created)
         return adjusted
 
-    def _deadline(self) -> Deadline:
-        return Deadline.after_ms(self._source.config.request_timeout_ms, time.monotonic)
-
     def release(self, source: Cluster, target: Cluster, deadline: Deadline) -> dict[str, str]:
-        """Set what the map has passed, as it is at the source now. Return why that failed, by source topic.
+        """Set the settings that the map has passed, as they are at the source now. Return why that failed, by source topic.
 
         Raises as `DurableTable`, RetriableError, and as the offset map.
         """

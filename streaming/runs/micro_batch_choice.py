@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from shallow_mirror.config.values import MicroBatchKind
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.runs.micro_batch_loop import loop_micro_batches
 from shallow_mirror.streaming.runs.micro_batch_stream import stream_micro_batches
 from shallow_mirror.streaming.runs.query import MicroBatches
 from shallow_mirror.streaming.sources.admission_control import MODULE, has_admission_control
-from shallow_mirror.streaming.spark.spark_session import is_connect
 
 
 def choose_micro_batches(
@@ -18,7 +18,7 @@ def choose_micro_batches(
 ) -> MicroBatches:
     """Return the kind of micro-batches of a run. With `auto` it is a stream wherever the session can run one.
 
-    Raises ConfigError where the session cannot do what the settings ask for.
+    Raises ConfigError if the session cannot do it as the settings ask.
     """
     lacking = _lacking_for_stream(spark)
     kind = setting if setting != "auto" else "loop" if lacking is not None else "stream"
@@ -36,7 +36,7 @@ def choose_micro_batches(
 
 
 def _lacking_for_stream(spark: Any) -> str | None:
-    """Return what the session lacks for a stream; None where it can run one."""
+    """Return the reason why the session can run no stream; None if it can run one."""
     if is_connect(spark):
         return "a session of Spark Connect runs the function of foreachBatch in another process than the driver"
     if not has_admission_control():

@@ -24,6 +24,7 @@ from shallow_mirror.log_context import in_context
 from shallow_mirror.sinks import TaskFunction
 from shallow_mirror.sinks.micro_batches import StoppedBeforeMicroBatchError
 from shallow_mirror.sinks.slots import arrow_batch_of, ranges_by_slot
+from shallow_mirror.spark_connect import OpenSessions
 from shallow_mirror.streaming.planning.planner import MicroBatchPlanner
 from shallow_mirror.streaming.runs.query import Query
 from shallow_mirror.types import PlannedRange
@@ -33,7 +34,7 @@ IDLE_S = 0.1
 
 
 class _StoppedError(Exception):
-    """Raised in the thread of the loop where its query is to end while the planner waits."""
+    """Raised in the thread of the loop if its query is to end while the planner waits."""
 
 
 @contextmanager
@@ -91,13 +92,14 @@ class _Loop:
             self._plan_and_copy(planner)
 
     def _plan_and_copy(self, planner: MicroBatchPlanner) -> None:
-        query, number = self._query, 0
+        query, number, sessions = self._query, 0, OpenSessions(self._query.spark)
         initial = query.options.initial
         current = planner.initial() if initial is None else initial
         if query.trigger_s is None:
             planner.prepare_available_now()
         while not self._is_ending.is_set():
             began = time.monotonic()
+            sessions.use()
             end = planner.latest(current)
             ranges = planner.ranges(current, end) if end != current else ()
             if ranges:
@@ -116,7 +118,7 @@ class _Loop:
             raise _StoppedError
 
     def _deadline_clock(self) -> float:
-        """Return the time, and infinity at the end of the query: what still waits for the source gives up then."""
+        """Return the time, and infinity at the end of the query: requests that still wait for the source give up then."""
         return math.inf if self._is_ending.is_set() else time.monotonic()
 
 

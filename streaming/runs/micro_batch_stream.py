@@ -74,7 +74,7 @@ def stream_micro_batches(query: Query) -> Iterator[_StreamingQuery]:
 
 
 def _error_of(text: str, checkpoint: str) -> MirrorError:
-    """Return the planner's error from the text that Spark passes on, or what else ended the query."""
+    """Return the planner's error from the text that Spark passes on, or another error that ended the query."""
     error = deserialize_error(text) or find_unfit_python(text) or find_unwritable_folder(text, checkpoint)
     if error is not None:
         return error

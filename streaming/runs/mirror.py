@@ -114,7 +114,14 @@ class _MirrorRun(Run[MirrorConfig]):
         interval_s = self.config.groups.sync_s
         if interval_s is None:
             return nullcontext()
-        return GroupSync(self.config, interval_s, self.storage.to_read(), self.tables, report=self.reporter.record_problem)
+        return GroupSync(
+            self.config,
+            interval_s,
+            self.storage.to_read(),
+            self.tables,
+            report=self.reporter.record_problem,
+            on_lag=self.reporter.on_group_lag,
+        )
 
     def _acl_sync(self) -> AbstractContextManager[object]:
         interval_s = self.config.acls.sync_s

@@ -56,7 +56,8 @@ visible a moment after it was written. Rows of the offset map follow when the ta
 class MirrorQuery(SourceQuery[MirrorConfig]):
     """The query of the owner of the offset map. It is begun again, with new objects, after every retriable error.
 
-    What outlives an attempt is measured, or known of topics (`cycles`, `stamping`) and of the target's brokers (`guard_times`).
+    State that outlives an attempt is measured, or known of topics (`cycles`, `stamping`) and of the target's brokers
+    (`guard_times`).
     """
 
     copied = "mirrored"
@@ -117,7 +118,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         return self.forgotten.without(self.owner.positions())
 
     def _prepare_preserved_offsets(self) -> None:
-        """Learn what the target's brokers say of their times, and try what preserved offsets need of them: once a run."""
+        """Read the brokers' settings of times, and try the requirements of preserved offsets: once a run."""
         self.reporter.start_step("trying preserved offsets", " with a topic of the target")
         deadline = self.supervisor.deadline()
         require_preserved_offsets(self.target, self.config.mirror, deadline)
@@ -181,7 +182,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         )
 
     def _log_filling(self, job: KafkaSlotJob, targets: TargetTopics) -> LogFilling | None:
-        """Fill the logs of preserved topics up to the positions. Return what does so later; None where no topic is preserved."""
+        """Fill the logs of preserved topics up to the positions. Return it for later calls; None if no topic is preserved."""
         if self.guard_times is None:
             return None
         filling = LogFilling(self.owner, self.target, job, lambda: targets.routes, self.supervisor.deadline)
@@ -229,7 +230,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         return OffsetMap.open(self.storage.to_read(), mirror=self.config.mirror).positions()
 
     def _followed_deletions(self, mirrored: Iterable[SourcePartition]) -> FollowedDeletions | None:
-        """Return what deletes target topics of deleted source topics; None where they are kept."""
+        """Return the object that deletes target topics of deleted source topics; None if they are kept."""
         if self.config.topics.deleted == "keep":
             return None
         return FollowedDeletions(
@@ -277,7 +278,7 @@ class MirrorQuery(SourceQuery[MirrorConfig]):
         return topic_ids
 
     def _check(self, steps: StallDetector) -> None:
-        """Report stalls. Raises ConfigError where a replication ring was closed meanwhile."""
+        """Report stalls. Raises ConfigError if a replication ring was closed meanwhile."""
         self.cycles.require_no_ring()
         self.reporter.check_stalls(steps.stalled_step())
 

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunningMirror(Protocol):
-    """What `Mirror` is here."""
+    """The interface of `Mirror` that is used here."""
 
     def stop(self) -> None: ...
     def run(self, spark: Any, *, available_now: bool, for_seconds: float | None) -> None: ...
@@ -65,7 +65,7 @@ class Mirrors:
     def run(self, spark: Any = None, *, available_now: bool = False, for_seconds: float | None = None) -> tuple[MirrorEnd, ...]:
         """Run all mirrors, and return how each ended once all have, in the order of their ends.
 
-        `for_seconds` includes the start of Spark. Raises what keeps the session from starting: ConfigError, JarFetchError.
+        `for_seconds` includes the start of Spark. Raises ConfigError, JarFetchError if the session cannot start.
         """
         ends_at = math.inf if for_seconds is None else self._clock() + for_seconds
 

@@ -38,7 +38,7 @@ class _Search:
 
     @property
     def offset(self) -> int | None:
-        """Return the divergent offset; None where it cannot be found out."""
+        """Return the divergent offset; None if it cannot be found out."""
         offset = self.divergence.offset
         if self.changed is None or self.changed.divergent_offset is None:
             return offset
@@ -49,8 +49,8 @@ class _Search:
 class NextLineages:
     """Begins lineages for the owner of an archive's table. Never called while tasks run.
 
-    `held`: positions of partitions whose log ends below them although nothing below diverges, or it is not known from where on.
-    They wait until the log reaches the position.
+    `held`: positions of partitions whose log ends below them although nothing below diverges, or the divergent offset is not
+    known. They wait until the log reaches the position.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class NextLineages:
                 )
 
     def _suspects(self, loss: LogTruncatedError, deadline: Deadline) -> dict[SourcePartition, Position]:
-        """Return the partition of the loss, and others whose leader says that their last epoch ends below what was read of it."""
+        """Return the partition of the loss, and others whose last epoch ends below the offset read of it, by their leader."""
         positions = self._existing(self._owner.positions(), deadline)
         suspects = {source: position for source, position in positions.items() if source.topic_partition == loss.topic_partition}
         read = {
@@ -178,7 +178,7 @@ class NextLineages:
         return searches
 
     def _is_compacted(self, topic: str, deadline: Deadline) -> bool:
-        """Return whether batches may be missing in the archive. Where that may not be asked, they may."""
+        """Return whether batches may be missing in the archive. If that may not be asked, they may."""
         storage = topic_storage(self._source, topic, deadline)
         return storage.is_compacted or bool(storage.refusal)
 
@@ -195,7 +195,7 @@ class NextLineages:
 
 
 def epoch_history(table: ArchiveTable, source: SourcePartition) -> EpochHistory:
-    """Return the leader epochs of a partition in its newest lineage. Raises ValueError where the table has no row of it."""
+    """Return the leader epochs of a partition in its newest lineage. Raises ValueError if the table has no row of it."""
     condition = of_partition(source)
     view = table.lineages(condition).view(source)
     ranges = []

@@ -30,7 +30,7 @@ FirstRows = Callable[[Mapping[SourcePartition, int], Deadline], tuple[DecidedSeg
 
 
 class PartitionRegistrar:
-    """Registers what the planner of one query requests. Never called while a micro-batch runs."""
+    """Registers the partitions that the planner of one query requests. Never called while a micro-batch runs."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class PartitionRegistrar:
         report: Callable[[Mapping[SourcePartition, Position]], None] = lambda _positions: None,
         observer: Observer = observe_nothing,
     ) -> None:
-        """`first_rows`: prepares what partitions need at the target, and returns their rows.
+        """`first_rows`: prepares partitions at the target, and returns their rows.
 
         `deadline`: returns that of one attempt. `report` receives all positions once rows were added.
         """
@@ -58,8 +58,8 @@ class PartitionRegistrar:
     def register(self) -> None:
         """Write the first rows of the partitions that the planner listed, then the positions of all it requested.
 
-        What was deleted or recreated since is left out: the planner no longer requests it after its next listing. Raise
-        ConfigError where a target topic cannot be used, RetriableError, and as `LedgerOwner.decide`.
+        Partitions that were deleted or recreated since are left out: the planner no longer requests them after its next
+        listing. Raise ConfigError if a target topic cannot be used, RetriableError, and as `LedgerOwner.decide`.
         """
         seen = self._files.read_seen()
         if not seen:

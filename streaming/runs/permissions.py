@@ -14,6 +14,7 @@ from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, refusal
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.sinks.kafka import transactional_id
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,8 @@ TO_ADD_PARTITIONS = {Operation.ALTER: "CreatePartitions"}
 def unauthorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> Mapping[str, str]:
-    """Return what to grant, by topic: of `mirrored`, and of plain names in `include` that match nothing. Raise RetriableError.
+    """Return missing permissions by topic: of `mirrored`, and of plain names in `include` that match nothing. Raises
+    RetriableError.
 
     A broker does not say whether a topic exists that our user may not describe.
     """
@@ -41,7 +43,7 @@ def unauthorized_topics(
 def require_authorized_topics(
     source: Cluster, include: Sequence[str], mirrored: Collection[str], listed: Collection[str], deadline: Deadline
 ) -> None:
-    """Raise ConfigError where there are any, and RetriableError; warn where nothing matches at all."""
+    """Raise ConfigError if there are any, and RetriableError; warn if nothing matches at all."""
     unauthorized = unauthorized_topics(source, include, mirrored, listed, deadline)
     if unauthorized:
         raise ConfigError([f"source topic {name}: {grant}" for name, grant in unauthorized.items()])
@@ -59,7 +61,7 @@ def nothing_matches(include: Sequence[str]) -> str:
 def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadline: Deadline) -> None:
     """Raise ConfigError with all missing permissions that every micro-batch needs, as far as clusters report them.
 
-    Raises RetriableError where a cluster does not answer.
+    Raises RetriableError if a cluster does not answer.
     """
     listed = source.metadata(None, deadline).topics
     topics = sorted(name for name, topic in listed.items() if topic.error_code == 0 and config.topics.is_included(name))
@@ -69,10 +71,15 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
         request_permissions(cluster, names, deadline) if names else Permissions(None, {})
         for cluster, names in ((source, topics), (target, targets))
     )
+    group_log = request_permissions(source, [GROUP_LOG], deadline) if _requires_group_log(config) else Permissions(None, {})
     of_slots = missing_slot_permissions(target, transactional_id(config.mirror, 0), deadline)
     problems = [
         *(f"source topic {name}: {grant}" for name, grant in unauthorized.items()),
         *(f"source topic {name}: {grant}" for name in topics for grant in missing_on_topic(of_source, name, ON_SOURCE_TOPICS)),
+        *(
+            f"groups.follow is required: source topic {GROUP_LOG}: {grant}"
+            for grant in missing_on_topic(group_log, GROUP_LOG, ON_SOURCE_TOPICS)
+        ),
         *(f"target topic {name}: {grant}" for name in targets for grant in missing_on_topic(of_target, name, ON_TARGET_TOPICS)),
         *(f"{config.target_cluster_name}: {problem}" for problem in of_slots),
     ]
@@ -80,8 +87,12 @@ def require_acls(config: MirrorConfig, source: Cluster, target: Cluster, deadlin
         raise ConfigError(problems)
 
 
+def _requires_group_log(config: MirrorConfig) -> bool:
+    return config.groups.sync_s is not None and config.groups.follow == "required"
+
+
 def missing_on_topic(permissions: Permissions, topic: str, needed: Mapping[Operation, str]) -> Iterator[str]:
-    """Yield what to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
+    """Yield the permissions to grant on a topic, existing or not. `needed`: by operation, the request that would be rejected.
 
     A topic may also be created with a permission on the cluster.
     """

@@ -40,7 +40,7 @@ _Positions = dict[SourcePartition, Position]
 
 
 class LogFilling:
-    """Of the owner of a map, while no slot runs. Failures are logged and tried again: the slots copy what there is meanwhile."""
+    """Of the owner of a map, while no slot runs. Failures are logged and tried again: the slots copy other records meanwhile."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LogFilling:
         self._checked -= {row.segment.source for row in rows if row.segment.kind is SegmentKind.EXPIRED}
 
     def fill(self) -> None:
-        """Fill what is short of the logs that were not looked at yet. Cheap where there is none.
+        """Fill up logs that were not looked at yet. Cheap if there is none.
 
         Raises OutcomeUnknownError, FencedError and OffsetMapConflictError, as `LedgerOwner.positions`.
         """
@@ -178,7 +178,7 @@ class LogFilling:
             raise
 
     def _delete_below_starts(self, filled: _Positions, ends: Mapping[SourcePartition, int], deadline: Deadline) -> None:
-        """Let logs without a record begin where those of the source began, or one filler in front of it. Raises RetriableError.
+        """Let logs without a record begin with those of the source, or one filler in front of them. Raises RetriableError.
 
         Brokers refuse it for compacted topics: compaction removes the fillers.
         """

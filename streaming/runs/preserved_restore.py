@@ -31,7 +31,7 @@ from shallow_mirror.types import (
 
 
 class PreservedRestore:
-    """Of one run. `guard_times`: None until `prepare`, and where no topic is preserved."""
+    """Of one run. `guard_times`: None until `prepare`, and if no topic is preserved."""
 
     def __init__(self, config: RestoreConfig, target: Cluster) -> None:
         self._config = config
@@ -39,13 +39,13 @@ class PreservedRestore:
         self.guard_times: GuardTimes | None = None
 
     def prepare(self, deadline: Deadline) -> None:
-        """Try what preserved offsets need of the target's brokers, once in a run. Raises ConfigError, RetriableError."""
+        """Test the target's brokers for preserved offsets, once in a run. Raises ConfigError, RetriableError."""
         if self.guard_times is None and self._config.topics.preserves_offsets:
             require_preserved_offsets(self._target, self._config.mirror, deadline)
             self.guard_times = read_guard_times(self._target, self._config.write.transaction_timeout_ms, deadline)
 
     def require_possible(self, ranges: Mapping[SourcePartition, OffsetRange], begun: Collection[str], deadline: Deadline) -> None:
-        """Raise ConfigError where a topic that is yet to be begun cannot be preserved. Before any topic is created."""
+        """Raise ConfigError if a topic that is yet to be begun cannot be preserved. Before any topic is created."""
         new = {
             source: offsets
             for source, offsets in ranges.items()
@@ -72,7 +72,7 @@ class PreservedRestore:
         return {source: positions[source].offset for source, end in ends.items() if end < positions[source].offset}
 
     def require_own_ends(self, positions: Mapping[SourcePartition, Position], deadline: Deadline) -> None:
-        """Raise PreservedLogDamagedError where a log ends behind its cut: another producer has written to it."""
+        """Raise PreservedLogDamagedError if a log ends behind its cut: another producer has written to it."""
         for source, end in sorted(self._offsets(_preserved(positions), LATEST_TIMESTAMP, deadline).items()):
             if end > positions[source].offset:
                 detail = f"the log ends at {end}, and the restore at {positions[source].offset}: another producer writes to it"

@@ -24,7 +24,7 @@ _QUIET_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What both kinds of micro-batches are made from."""
+    """The common arguments of both kinds of micro-batches."""
 
     spark: Any
     sink: MicroBatchSink
@@ -41,7 +41,7 @@ class RunningQuery(Protocol):
         """Wait for the end of the query, at most so long. Return whether it has ended, by itself or by an error."""
 
     def raise_failure(self) -> None:
-        """Raise what ended a query that has ended, unless that was its sink or nothing."""
+        """Raise the error of a query that has ended, unless it was of its sink, or there was none."""
 
 
 MicroBatches = Callable[[Query], AbstractContextManager[RunningQuery]]
@@ -59,7 +59,7 @@ def run_query(
 ) -> None:
     """Run the query. `check` is called several times a second.
 
-    Raises what ended the micro-batch that ran last, else what ended the planner.
+    Raises the error of the last micro-batch, else that of the planner.
     """
     sink = query.sink
     with micro_batches(query) as running:

@@ -14,11 +14,11 @@ from shallow_mirror.types import IsolationLevel
 
 
 def require_recorded_ends(target: Cluster, positions: Collection[Position], deadline: Deadline) -> None:
-    """Raise TargetDataLossError where a log of the target ends below what was committed there.
+    """Raise TargetDataLossError if a log of the target ends below committed offsets.
 
-    Slots find the same when the target has assigned offsets to what they wrote; before anything is written, the log is as it was
-    found. A topic that is gone or was created again is left to those who look at topic ids, a partition without a leader to the
-    slots, and logs with preserved offsets to their writers, which look before they write. Raises RetriableError.
+    Slots find the same when the target has assigned offsets to their batches; before anything is written, the log is as it was
+    found. A topic that is gone or was created again is left to those who look at topic ids, a partition without a leader to
+    the slots, and logs with preserved offsets to their writers, which look before they write. Raises RetriableError.
     """
     copied = [position for position in positions if position.target_end > 0 and position.shared_producer_id is None]
     if not copied:

@@ -57,12 +57,12 @@ _LEFT_OUT_PAUSE_S = 5.0
 
 
 class Restore(Runnable[RestoreConfig]):
-    """One restore in one process. `run` returns when all is restored, or at a stop; else it raises what ended it."""
+    """One restore in one process. `run` returns when all is restored, or at a stop; else it raises the error that ended it."""
 
     _config_class = RestoreConfig
 
     def run(self, spark: Any = None) -> tuple[str, ...]:
-        """Restore up to the cut. A later call continues where this one ended.
+        """Restore up to the cut. A later call continues after the end of this one.
 
         Return a sentence for everything that the file includes and that was left out; nothing after a stop. Use `spark`, or
         build a local session and stop it at the end. An unreachable cluster or store is waited for. Raise FencedError,
@@ -75,7 +75,7 @@ class Restore(Runnable[RestoreConfig]):
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
-    """What one attempt copies with."""
+    """The objects of one attempt."""
 
     spark: Any
     decided: RestoreRanges
@@ -141,7 +141,7 @@ class _RestoreRun(Run[RestoreConfig]):
         return f"done, with {counted(len(self.omissions), 'omission')}" if self.omissions else "done"
 
     def _attempt(self, spark: Any) -> bool:
-        """Resolve what the last attempt left open, then copy what is left. Return False at a stop."""
+        """Resolve the open decision of the last attempt, then copy the rest. Return False at a stop."""
         config, owner = self.config, self.owner
         attempt = KafkaAttempt(
             config=config,
@@ -243,7 +243,7 @@ class _RestoreRun(Run[RestoreConfig]):
         return ranges_by_slot(plan_step(step, starts, ends, self.config, copying.parallelism))
 
     def _run_slots(self, copying: _Copying, slots_input: ArchiveInput | LogEndInput, number: int) -> bool:
-        """Run one micro-batch, and wait where it left something out. Return False at a stop."""
+        """Run one micro-batch, and wait if it left something out. Return False at a stop."""
         self._has_written = True
         copying.kafka.open_input = slots_input
         count = len(slots_input.slots)
@@ -253,7 +253,7 @@ class _RestoreRun(Run[RestoreConfig]):
         return not self._left_out or not self.supervisor.wait(_LEFT_OUT_PAUSE_S)
 
     def _fill_logs(self, copying: _Copying) -> bool:
-        """Let the logs of preserved topics begin and end where the archived ranges do. Return False at a stop."""
+        """Let the logs of preserved topics begin and end with the archived ranges. Return False at a stop."""
         preserved, owner = self._preserved, self.owner
         while short := preserved.short_logs(owner.positions(), self.supervisor.deadline()):
             log_ends = LogEndInput(slots=plan_log_ends(short, self.config.write.slots))
@@ -302,7 +302,7 @@ class _RestoreRun(Run[RestoreConfig]):
             LogFilling(owner, self.target, job, lambda: targets.routes, self.supervisor.deadline).fill()
 
     def _require_complete(self, decided: RestoreRanges) -> None:
-        """Raise MirrorError where a partition is not restored up to its end: rows of the archive are missing."""
+        """Raise MirrorError if a partition is not restored up to its end: rows of the archive are missing."""
         positions = self.owner.positions()
         left = {source: offsets.end for source, offsets in decided.ranges.items() if positions[source].offset < offsets.end}
         if left:

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreDecision:
-    """What one start or dry run restores."""
+    """The topics, ranges and cut that one start or dry run restores."""
 
     ranges: RestoreRanges
     is_first: bool
@@ -51,7 +51,7 @@ class RestoreDecision:
             _log.warning("%s", others.sentence())
 
     def write(self, table: RestoreRangesTable, owner: LedgerOwner) -> None:
-        """Record what is not recorded yet. Raises FencedError where another run owns the map, and as `DurableTable`."""
+        """Record topics that are not recorded yet. Raises FencedError if another run owns the map, and as `DurableTable`."""
         unwritten = self.ranges if self.is_first else self.added
         if unwritten is not None:
             owner.check_ownership()
@@ -67,7 +67,7 @@ def decide_restore(
 ) -> RestoreDecision:
     """Return the decision of the first start, with topics that the file includes since. Write nothing.
 
-    `earlier`: as it is recorded. `positions`: of the offset map. Raises ConfigError where the file would lead to another result
+    `earlier`: as it is recorded. `positions`: of the offset map. Raises ConfigError if the file would lead to another result
     than that of the first start.
     """
     changes: tuple[str, ...] = ()

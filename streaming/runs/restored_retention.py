@@ -33,7 +33,7 @@ class RestoredRetention:
         self._owner = owner
 
     def pause_new(self, specs: Mapping[str, TopicSpec]) -> Mapping[str, TopicSpec]:
-        """Return new target topics, by archived topic, with the settings that keep what is restored, and record these settings.
+        """Return new target topics, by archived topic, with the settings that keep restored records, and record these settings.
 
         They are recorded before the topics are created, so that none is forgotten. Raises as `DurableTable`.
         """
@@ -57,9 +57,9 @@ class RestoredRetention:
         return {topic: replace(spec, configs={**spec.configs, **pauses[topic]}) for topic, spec in specs.items()}
 
     def require_kept(self, archive: ArchiveTable, decided: RestoreRanges, deadline: Deadline) -> None:
-        """Raise ConfigError where an existing target topic would delete or refuse what is still to be restored.
+        """Raise ConfigError if an existing target topic would delete or refuse records that are still to be restored.
 
-        With `topics.retention: archived` what it deletes is logged.
+        With `topics.retention: archived` its deletions are logged.
         """
         unfinished = {source.topic for source in unfinished_partitions(decided, self._owner.positions())}
         targets = {topic: self._config.target_topic(topic) for topic in sorted(unfinished)}

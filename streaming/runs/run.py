@@ -54,10 +54,10 @@ class Run(ABC, Generic[Config]):
 
     What holds for all runs:
 
-    - Metrics and probes come first and end last: what a start or an end waits for is visible.
+    - Metrics and probes come first and end last: the steps of a start and an end are visible.
     - Before the session nothing is taken over, so that a run that is refused there has fenced no other, and started no Spark.
     - The take-over fences every older run. Only then is the start recorded in `runs`, and from then on every end.
-    - Every attempt begins with the ownership: what the last one committed with an unknown outcome is found there.
+    - Every attempt begins with the ownership: a commit of the last one with an unknown outcome is found there.
     - The end is recorded while the session lives, because tables may need it, and behind the threads that `copy` has started,
       because they write to the same tables. Connections are closed at last, whatever was raised.
     """
@@ -88,7 +88,7 @@ class Run(ABC, Generic[Config]):
     ) -> None:
         """`available_now`: a query ends at the log ends of its start. `for_seconds`: the run ends then; None: never by itself.
 
-        `may_stream`: False where the micro-batches come from a loop. `secrets_of`: settings whose secrets tasks need. `reads`:
+        `may_stream`: False if the micro-batches come from a loop. `secrets_of`: settings whose secrets tasks need. `reads`:
         tables of an archive that the run reads.
         """
         self.config = config
@@ -144,13 +144,13 @@ class Run(ABC, Generic[Config]):
 
     @abstractmethod
     def connect(self) -> None:
-        """Reach the clusters, by `cluster_id`, and what else names what is copied."""
+        """Reach the clusters, by `cluster_id`, or the archive to be copied."""
 
     def check(self) -> None:
-        """Look for what an operator has to change before anything is taken over. Raises ConfigError."""
+        """Raise ConfigError if an operator has to change something, before anything is taken over."""
 
     def on_session(self, session: RunSession) -> None:
-        """Open with the session what could not be opened without it."""
+        """Open the tables that could not be opened without the session."""
 
     @abstractmethod
     def take_over(self) -> LedgerOwner:
@@ -165,7 +165,7 @@ class Run(ABC, Generic[Config]):
         return "done"
 
     def repeat(self, step: str, attempt: Callable[[], bool]) -> bool:
-        """Return what `attempt` returns. It is begun again, without limit, after each error that may pass."""
+        """Return the result of `attempt`. It is begun again, without limit, after each error that may pass."""
 
         def attempt_as_owner() -> bool:
             self.owner.check_ownership()

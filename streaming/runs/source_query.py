@@ -53,7 +53,7 @@ class SourceListing:
 
 
 class SourceQuery(ABC, Generic[SourceConfig]):
-    """The query of the owner of a table of decisions. Every attempt makes new objects, but for what is measured."""
+    """The query of the owner of a table of decisions. Every attempt makes new objects, but for measurements."""
 
     copied: ClassVar[str]
     """What happens to records, for messages: "mirrored"."""
@@ -84,7 +84,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         """From the first registration on a partition without a position is one that appeared while the run runs."""
 
     def attempt(self, spark: Any) -> bool:
-        """Do one attempt, until the query ends and everything is settled. Return False where it ended at a stop."""
+        """Do one attempt, until the query ends and everything is settled. Return False if it ended at a stop."""
         registration = RegistrationFiles.of_query(temp_dir(), uuid.uuid4().hex)
         try:
             self.recover_and_run(spark, registration)
@@ -95,7 +95,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
 
     @abstractmethod
     def recover_and_run(self, spark: Any, registration: RegistrationFiles) -> None:
-        """Resolve what the last attempt left open, register what is new, and copy until the query ends."""
+        """Resolve the open decision of the last attempt, register new partitions, and copy until the query ends."""
 
     def positions(self) -> dict[SourcePartition, Position]:
         return self.owner.positions()
@@ -153,7 +153,7 @@ class SourceQuery(ABC, Generic[SourceConfig]):
         check: Callable[[], None],
         transfer: Literal["direct", "through-spark"] = "direct",
     ) -> None:
-        """Run the query to its end. Raises RetriableError where a topic was recreated and the next attempt registers it."""
+        """Run the query to its end. Raises RetriableError if a topic was recreated and the next attempt registers it."""
         query = Query(
             spark=spark,
             sink=sink,

@@ -34,7 +34,7 @@ class Supervisor:
         self._reporter = reporter
 
     def retry_forever(self, step: str, attempt: Callable[[], T]) -> T:
-        """Return what `attempt` returns. Retry errors that may pass without limit, with a growing pause, visible in the log.
+        """Return the result of `attempt`. Retry errors that may pass without limit, with a growing pause, visible in the log.
 
         Raise definite errors at once, StoppedError at a stop, and the last error when the time of the run is over.
         """

@@ -53,7 +53,7 @@ def take_over_offset_map(
 
 
 def refuse_ids_of_another(config: MirrorConfig | RestoreConfig, target: Cluster, deadline: Deadline) -> None:
-    """Raise as `refuse_used_ids` where one of the transactional ids of this mirror or restore was used in the target before."""
+    """Raise as `refuse_used_ids` if one of the transactional ids of this mirror or restore was used in the target before."""
     refuse_used_ids(target, transactional_ids(config.mirror, id_count(config.write.slots)), deadline)
 
 
@@ -83,7 +83,7 @@ class KafkaAttempt:
         self.guard = RunGuard(self.target, self.config.mirror, timeout_ms)
 
     def recover(self, deadline: Deadline, choices: actions.Choices = actions.NO_CHOICES) -> None:
-        """Resolve what was decided last, with the guard: a run with a copy of the tables decides no more.
+        """Resolve the last decision, with the guard: a run with a copy of the tables decides no more.
 
         Raises as `txn_performer.recover`.
         """

@@ -75,7 +75,7 @@ class TopicMonitor:
     ) -> None:
         """Start nothing yet.
 
-        `positions`: returns the settled ones of the offset map; for any thread. `deletions`: None where target topics of
+        `positions`: returns the settled ones of the offset map; for any thread. `deletions`: None if target topics of
         deleted source topics are kept.
         """
         self._held, self._deletions = held, deletions
@@ -142,7 +142,7 @@ class TopicMonitor:
             self._repeated.warn("controls", f"the table controls cannot be followed, paused topics stay paused: {error}")
 
     def _may_copy_again(self, controls: TopicControls) -> bool:
-        """Return False where topics that a migration has taken back must not be copied, or the source does not say so yet.
+        """Return False if topics that a migration has taken back must not be copied, or the source does not say so yet.
 
         The check once a minute would come too late: until then the mirrors of both directions copied in a ring.
         """
@@ -168,7 +168,7 @@ class TopicMonitor:
         return Deadline.after_ms(_CHECK_MS, lambda: math.inf if self._stop.is_set() else time.monotonic())
 
     def _set_topics(self, source: Cluster, target: Cluster, follower: TopicConfigSync | None) -> None:
-        """Set what may be set before the query begins. What fails is reported by the thread."""
+        """Set the settings that may be set before the query begins. Failures are reported by the thread."""
         try:
             self._held.release(source, target, self._deadline())
             if follower is not None:
@@ -179,8 +179,8 @@ class TopicMonitor:
     def _follow(self, follower: TopicConfigSync, missing: Collection[str], deadline: Deadline) -> Mapping[str, Sequence[str]]:
         """Compare settings with the source, but not of topics that were handed over.
 
-        The copy is where the topic is used by then: the reverse mirror follows it in the other direction, and of two mirrors
-        that follow each other one would undo what the other has set.
+        The copy is in use by then: the reverse mirror follows it in the other direction, and of two mirrors that follow each
+        other one would undo the changes of the other.
         """
         return follower.sync({*missing, *self._moving}, deadline)
 

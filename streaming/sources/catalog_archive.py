@@ -23,7 +23,7 @@ _READ_WITHOUT_SPARK = ("s3://", "s3a://", "abfss://", "abfs://", "gs://")
 def kafka_archive_options(spark: SparkSession, archive: str | Path) -> dict[str, str]:
     """Return the options of `kafka-archive` with the location of an archive file's archive, for `DataFrameReader.options`.
 
-    Where `tables` of the file is a schema in a catalog, the catalog of `spark` says where the table is. Secrets stay references.
+    If `tables` of the file is a schema in a catalog, the catalog of `spark` says where the table is. Secrets stay references.
     Raises ConfigError: the file, no such table in the catalog, or a place that only Spark reads.
     """
     config = ArchiveConfig.load(archive)

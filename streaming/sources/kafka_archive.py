@@ -96,7 +96,7 @@ class ArchiveSourceReader(DataSourceReader):  # type: ignore[misc]
 
 
 class FilteringReader(ArchiveSourceReader):
-    """Spark rejects any reader with `pushFilters` where `spark.sql.python.filterPushdown.enabled` is not set."""
+    """Spark rejects any reader with `pushFilters` if `spark.sql.python.filterPushdown.enabled` is not set."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
         """Return all filters: bounds leave out rows if they can, and Spark evaluates each filter exactly."""

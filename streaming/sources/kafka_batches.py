@@ -87,8 +87,8 @@ class KafkaBatches(DataSource):  # type: ignore[misc]
 class RowReader:
     """Settings of a task that turns planned ranges into rows.
 
-    With `failures_as_rows` (of a mirror) an error of this package is the last row, and a partition that cannot be read has a row
-    with the offset where its range was left; with `isolates` also one with a definite error.
+    With `failures_as_rows` (of a mirror) an error of this package is the last row, and a partition that cannot be read has a
+    row with the offset at which its range was left; with `isolates` also one with a definite error.
     """
 
     client: ClientConfig
@@ -155,7 +155,11 @@ class _RangeReading:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield rows while anything arrives: only a source that is silent for long ends it. Raises as `RowReader.read`."""
-        while pending := [partition for partition, rows in self._rows.items() if self._is_pending(partition, rows.position)]:
+        while pending := [
+            partition
+            for partition, rows in self._rows.items()
+            if partition not in self._left and rows.position < self._planned[partition].end
+        ]:
             has_moved = False
             try:
                 for arrow_batch in self._rows_of(pending):
@@ -178,9 +182,6 @@ class _RangeReading:
                     raise
                 yield from self._leave([partition for partition in pending if partition.topic in error.topics], error)
 
-    def _is_pending(self, partition: TopicPartition, position: int) -> bool:
-        return partition not in self._left and position < self._planned[partition].end
-
     def _is_isolated(self, error: BatchRefusedError | CorruptBatchError | DataLossError) -> bool:
         settings = self._settings
         if settings.failures_as_rows and not settings.is_data_loss_fatal and isinstance(error, LogTruncatedError):
@@ -198,10 +199,13 @@ class _RangeReading:
             yield failed_row(source, position, pickle.dumps(left))
 
     def _rows_of(self, pending: Sequence[TopicPartition]) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
+        settings, ranges = self._settings, list[ReadRange]()
+        for partition in pending:
+            planned, position = self._planned[partition], self._rows[partition].position
+            ranges.append(ReadRange(partition, position, planned.end, planned.bytes_per_offset, planned.source.topic_id))
         reader = RangeReader(
             self._cluster,
-            [self._range(partition) for partition in pending],
+            ranges,
             isolation=settings.isolation,
             fetch_bytes=settings.fetch_bytes,
             deadline=Deadline.after_ms(settings.client.request_timeout_ms * _STALL_REQUESTS, time.monotonic),
@@ -215,11 +219,6 @@ class _RangeReading:
             yield from self._rows[partition].up_to(min(position, self._planned[partition].end))
         for partition, error in reader.unfinished().items():
             yield from self._leave([partition], error)
-
-    def _range(self, partition: TopicPartition) -> ReadRange:
-        planned = self._planned[partition]
-        position, source = self._rows[partition].position, planned.source
-        return ReadRange(partition, position, planned.end, planned.bytes_per_offset, source.topic_id)
 
     def _expired(self, loss: DataLossError) -> Iterator[pa.RecordBatch]:
         """Yield a row of kind expired for offsets that retention deleted.

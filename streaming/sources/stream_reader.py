@@ -47,7 +47,7 @@ def slot_partitions(ranges: Sequence[PlannedRange]) -> list[SlotPartition]:
 
 
 class PlannedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """A subclass defines what a row is (`read`) and, where options may be a user's, how they are parsed (`make_planner`).
+    """A subclass defines its rows (`read`) and, if options may be a user's, how they are parsed (`make_planner`).
 
     The planner and its connections are made by the first call, never in `__init__`: Spark pickles another instance of the
     reader for the executors, and only input partitions carry anything to them.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def keep(jvm: int, written: Path, place: Path, within_s: float) -> str | None:
-    """End the JVM, wait for it, and replace `place` with what it has written. Return what went wrong."""
+    """End the JVM, wait for it, and replace `place` with the file that it has written. Return failures."""
     pipe = select.poll()
     pipe.register(sys.stdin.fileno(), 0)
     if not pipe.poll(0):

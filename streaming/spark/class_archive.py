@@ -43,7 +43,7 @@ class ClassArchive:
 
     @classmethod
     def of(cls, java: str, jars: Path, cache: Path | None = None) -> ClassArchive | None:
-        """Return that of the JVM that `java` starts with the jars in the folder `jars`; None where Java cannot write one."""
+        """Return that of the JVM that `java` starts with the jars in the folder `jars`; None if Java cannot write one."""
         base = Path(java).resolve().parent.parent / "lib" / "server" / "classes.jsa"
         if not base.is_file():  # no HotSpot, or one without the archive of its own classes, on which this one is built
             return None
@@ -56,7 +56,7 @@ class ClassArchive:
 
     @property
     def written_path(self) -> Path:
-        """Where the JVM of this process writes it: two runs may end at the same time, or one be killed."""
+        """The file that the JVM of this process writes: two runs may end at the same time, or one be killed."""
         return self.path.with_suffix(f".{os.getpid()}")
 
     def jvm_options(self) -> tuple[str, ...]:
@@ -67,7 +67,7 @@ class ClassArchive:
         return ("-Xlog:disable", "-Xlog:all=error:stderr", f"-XX:ArchiveClassesAtExit={self.written_path}")
 
     def prepare(self) -> None:
-        """Make the folder where the JVM can write it, without what killed runs left there. Raises OSError."""
+        """Make the folder that the JVM writes it to, without leftovers of killed runs. Raises OSError."""
         if self.is_written:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class ClassArchive:
             atexit.register(self.hand_over, gateway, log_file)
 
     def hand_over(self, gateway: Any, log_file: Path) -> None:
-        """Start the process that ends the JVM of `gateway` and keeps what it writes. Returns at once."""
+        """Start the process that ends the JVM of `gateway` and keeps the file that it writes. Returns at once."""
         with or_without(Economy.CLASS_ARCHIVE):
             jvm = gateway.proc
             if jvm.poll() is not None:
@@ -148,6 +148,6 @@ def jvm_options_text(options: Iterable[str]) -> str:
 
 
 def _state(file: Path) -> tuple[str, int, int]:
-    """Return what a copy of the file keeps as well: layers of container images have times of whole seconds, as Java compares."""
+    """Return properties of the file that its copies keep: container images have times of whole seconds, as Java compares."""
     status = file.stat()
     return file.name, status.st_size, int(status.st_mtime)

@@ -10,7 +10,7 @@ SERVER_RETRIES = 6
 
 
 def bound_server_retries(spark: Any) -> None:
-    """Let calls of the session fail after SERVER_RETRIES, where PySpark would retry for ten minutes and longer.
+    """Let calls of the session fail after SERVER_RETRIES; PySpark would retry for ten minutes and longer.
 
     Retry policies that the caller has set for the session stay.
     """

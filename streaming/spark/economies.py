@@ -37,7 +37,7 @@ _failed: set[Economy] = set()
 
 
 def check_switches() -> None:
-    """Raise ConfigError where the variable names an economy that does not exist."""
+    """Raise ConfigError if the variable names an economy that does not exist."""
     unknown = sorted(_switched_off().difference(Economy))
     if unknown:
         raise ConfigError(f"{WITHOUT_VARIABLE} names {', '.join(unknown)}: there are {', '.join(Economy)}")

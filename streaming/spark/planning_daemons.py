@@ -30,7 +30,7 @@ _ENVIRONMENT, _FACTORIES = "org.apache.spark.SparkEnv", "pythonWorkers"
 class PlanningDaemons:
     """The planning daemons that one query needs. Nothing is done to a session that others may use as well.
 
-    Queries of one process share the daemons: one is ended where no query of the process needs it any more. A query is entered
+    Queries of one process share the daemons: one is ended when no query of the process needs it any more. A query is entered
     before Spark starts the first daemon for it.
     """
 
@@ -53,11 +53,11 @@ class PlanningDaemons:
             del self._needed_by_queries[self]
 
     def end_of_creation(self) -> None:
-        """End what looked up and created the data source: the query is begun."""
+        """End the daemon that looked up and created the data source: the query is begun."""
         self._needs_only(ONLY_READ_PLANS)
 
     def end_of_planning(self) -> None:
-        """End what planned the reading as well: there is the plan of a micro-batch. Called for each of them."""
+        """End the one that planned the reading as well: there is the plan of a micro-batch. Called for each of them."""
         self._needs_only(())
 
     def _needs_only(self, modules: Collection[str]) -> None:

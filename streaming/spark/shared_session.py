@@ -15,6 +15,7 @@ from shallow_mirror.checkpoints.tables import choose_writer
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, StoreUnreachableError
 from shallow_mirror.local_kafka import delta_jars
+from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.spark import spark_session, temp_dirs
 from shallow_mirror.streaming.spark.connect_retries import bound_server_retries
 from shallow_mirror.streaming.spark.usable_cores import usable_cores
@@ -36,7 +37,7 @@ class SharedSession:
 
     def of_mirror(self, name: str) -> Any:
         """Return a session of one mirror, for the thread that calls: with settings of its own and its scheduler pool."""
-        if spark_session.is_connect(self.spark):
+        if is_connect(self.spark):
             return self.spark  # its threads have no scheduler pools
         self.spark.sparkContext.setLocalProperty(POOL, name)
         return self.spark.newSession()
@@ -46,7 +47,7 @@ class SharedSession:
 def shared_session(configs: Sequence[MirrorConfig], submitted: Any) -> Iterator[SharedSession]:
     """Yield a session for mirrors in several threads: `submitted`, else a local one that is stopped at the end.
 
-    Raises ConfigError; JarFetchError where the tables of a mirror need Delta's jars and they cannot be fetched.
+    Raises ConfigError; JarFetchError if the tables of a mirror need Delta's jars and they cannot be fetched.
     """
     temp_dirs.temp_dir()  # before several threads ask for it
     own_session, log_file = None, None
@@ -56,7 +57,7 @@ def shared_session(configs: Sequence[MirrorConfig], submitted: Any) -> Iterator[
     spark = own_session or submitted
     try:
         spark_session.check_session(spark)
-        if spark_session.is_connect(spark):
+        if is_connect(spark):
             bound_server_retries(spark)
         else:
             _prepare_classic(spark, configs)

@@ -23,6 +23,7 @@ from shallow_mirror.errors import ConfigError
 from shallow_mirror.local_kafka import delta_jars
 from shallow_mirror.named_files import naming_file
 from shallow_mirror.sinks.slots import environment_of_copiers, environment_of_plan_readers
+from shallow_mirror.spark_connect import is_connect
 from shallow_mirror.streaming.sources.admission_control import has_admission_control
 from shallow_mirror.streaming.spark.class_archive import ClassArchive, jvm_options_text
 from shallow_mirror.streaming.spark.connect_retries import bound_server_retries
@@ -100,10 +101,9 @@ def session_of_run(
 ) -> Iterator[RunSession]:
     """Yield a session that can run slots and write the tables: `spark`, else one on all cores that is stopped at the end.
 
-    `with_references`: settings whose secrets workers need, except with Spark Connect, where they resolve them.
-    `may_stream`: False where the micro-batches come from a loop.
-    `reads`: tables of an archive that the run reads.
-    Raises ConfigError; JarFetchError as `session_for_tables`.
+    `with_references`: settings whose secrets workers need, except with Spark Connect, whose workers resolve them. `may_stream`:
+    False if the micro-batches come from a loop. `reads`: tables of an archive that the run reads. Raises ConfigError;
+    JarFetchError as `session_for_tables`.
     """
     own_session = None
     through_spark = [tables for tables in (storage, reads) if tables is not None and tables.writer == "spark"]
@@ -118,7 +118,6 @@ def session_of_run(
         check_session(session)
         if is_connect(session):
             bound_server_retries(session)
-            _require_tables_without_spark(through_spark)
         else:
             pass_secrets_to_workers(session, with_references)
         for tables in through_spark:
@@ -130,19 +129,9 @@ def session_of_run(
             own_session.stop()
 
 
-def _require_tables_without_spark(through_spark: Sequence[TableStorage]) -> None:
-    """Raise ConfigError where a session of Spark Connect would have to write tables."""
-    if through_spark:
-        raise ConfigError(
-            f"the tables in {through_spark[0].location.root} are written through Spark, for which Spark Connect lacks what they "
-            "need: put them in a folder or an object store (tables_writer: deltalake), or use a classic session, on "
-            "Databricks a compute with dedicated access mode"
-        )
-
-
 @contextlib.contextmanager
 def warmed_up(spark: Any, *, may_stream: bool) -> Iterator[None]:
-    """Run the first jobs of the session while the driver does what comes before the first slot: they start Python workers.
+    """Run the first jobs of the session while the driver prepares the first slot: they start Python workers.
 
     `may_stream`: also a worker that reads plans, which a loop of the driver does not have.
     """
@@ -185,11 +174,11 @@ def local_session(
     waits_for_archive: bool = False,
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
-    """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only where its jars are given.
+    """Return a SparkSession of this process that logs to `log_file`; with Delta for SQL only if its jars are given.
 
-    `cores`: tasks at the same time. `archives_classes`: start the JVM with the archive of its classes, and where there is none
-    yet, let it write one when this process ends. `waits_for_archive`: this process then ends after the JVM, for an image or
-    a container that ends with it. `settings`: further ones. Raises ConfigError where the switch of economies has an unknown name.
+    `cores`: tasks at the same time. `archives_classes`: start the JVM with the archive of its classes, and if there is none
+    yet, let it write one when this process ends. `waits_for_archive`: this process then ends after the JVM, for an image or a
+    container that ends with it. `settings`: further ones. Raises ConfigError if the switch of economies has an unknown name.
     """
     check_switches()
     log_file = log_file.resolve()
@@ -240,7 +229,7 @@ def _started_with_archive(start: Callable[[ClassArchive | None], Any], log_file:
 
 
 def _class_archive() -> ClassArchive | None:
-    """Return the archive for the JVM that this process is about to start; None where it has one already."""
+    """Return the archive for the JVM that this process is about to start; None if it has one already."""
     from pyspark import SparkContext
     from pyspark.find_spark_home import _find_spark_home
 
@@ -294,7 +283,7 @@ def _write_log4j(log_file: Path) -> Path:
 
 
 def check_session(spark: Any) -> None:
-    """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of what only makes it slower."""
+    """Raise ConfigError with everything that makes `spark` unusable for a mirror; warn of settings that only make it slower."""
     problems = []
     if lacking := _lacking_abilities():
         problems.append(f"PySpark {spark.version} is too old: it lacks {' and '.join(lacking)}, which PySpark has since 4.0")
@@ -317,8 +306,11 @@ def _lacking_abilities() -> list[str]:
 
 
 def check_delta(spark: Any, tables: str) -> None:
-    """Raise ConfigError where `spark` lacks the settings for Delta tables in `tables`; Databricks runtimes have them built in."""
-    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+    """Raise ConfigError if `spark` lacks the settings for Delta tables in `tables`; Databricks runtimes have them built in.
+
+    A server of Spark Connect may be one of those, and not tell: without Delta it refuses the first statement about a table.
+    """
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ or is_connect(spark):
         return
     schema, settings = schema_of(tables), spark.sparkContext.getConf()
     catalog = "spark.sql.catalog." + ("spark_catalog" if schema is None else schema.partition(".")[0])
@@ -336,9 +328,9 @@ def check_delta(spark: Any, tables: str) -> None:
 def session_for_tables(
     config: MirrorConfig | ArchiveConfig | RestoreConfig, submitted: Any = None, *, is_writing: bool = False
 ) -> Iterator[Any]:
-    """Yield the session of a command that does not mirror: None where the tables need no Spark, else `submitted` or a local one.
+    """Yield the session of a command that does not mirror: None if the tables need no Spark, else `submitted` or a local one.
 
-    Raises ConfigError; JarFetchError where Delta's jars are not cached and cannot be fetched.
+    Raises ConfigError; JarFetchError if Delta's jars are not cached and cannot be fetched.
     """
     name, layout = (config.archive, ARCHIVE_LAYOUT) if isinstance(config, ArchiveConfig) else (config.mirror, OFFSET_MAP_LAYOUT)
     places = [location.root for location in config.table_locations if location.is_read_by_spark]
@@ -361,7 +353,7 @@ def session_for_tables(
 
 
 def bound_arrow_batches(spark: Any, max_bytes: int) -> None:
-    """Lower the bytes that Spark collects before it passes rows to a task, where payloads are rows. Never raises the setting."""
+    """Lower the bytes that Spark collects before it passes rows to a task, if payloads are rows. Never raises the setting."""
     configured = int(spark.conf.get(ARROW_BATCH_BYTES, str(max_bytes)).removesuffix("b"))
     if configured > max_bytes:
         spark.conf.set(ARROW_BATCH_BYTES, str(max_bytes))
@@ -385,11 +377,3 @@ def _setting(spark: Any, name: str, default: str) -> str:
             "%s must be %s, and the server of Spark Connect does not tell: %s", name, default, str(error).partition("\n")[0]
         )
         return default
-
-
-def is_connect(spark: Any) -> bool:
-    """Return whether this is a session of Spark Connect."""
-    module = type(spark).__module__
-    if module.startswith("pyspark.sql.connect"):
-        return True
-    return module.startswith("pyspark.") and bool(importlib.import_module("pyspark.sql.utils").is_remote())

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return the cores of the CPU affinity, or fewer where a control group limits the CPU time. `root`: of the file system."""
+    """Return the cores of the CPU affinity, or fewer if a control group limits the CPU time. `root`: of the file system."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = [limit for group in control_groups(_read(root / "proc/self/cgroup")) if (limit := _limit(root, group)) is not None]
     return max(1, min(affinity, *map(math.ceil, limits))) if limits else affinity
@@ -34,7 +34,7 @@ def _limit(root: Path, group: PurePosixPath) -> float | None:
 
 
 def _read(file: Path) -> str:
-    """Return a file of the kernel; nothing where it does not exist or may not be read: then nothing is known of limits."""
+    """Return a file of the kernel; nothing if it does not exist or may not be read: then nothing is known of limits."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError:

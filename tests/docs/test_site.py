@@ -142,6 +142,10 @@ def test_every_exported_name_is_in_the_reference_of_the_python_interface(site: P
     assert [name for name in shallow_mirror.__all__ if name != "__version__" and name not in listed] == []
 
 
+def test_the_reference_of_the_python_interface_explains_fields(site: Path) -> None:
+    assert "filler_count: Offsets of these that fillers took." in text_of(site / "reference" / "python.html")
+
+
 def test_described_columns_exist(repository: Path, site: Path) -> None:
     described = yaml.safe_load((repository / "docs" / "site" / "columns.yaml").read_text(encoding="utf-8"))
     text = (site / "reference" / "tables.html").read_text(encoding="utf-8")

@@ -22,14 +22,18 @@ from tests.fuzz.hostile_batches import (
     wrappers,
 )
 from tests.fuzz.target import ORDERS_0, Target, chance_of
+from tests.support.group_log import commit_batch, commit_key, commit_value
 from tests.support.legacy_batches import wrapped
 from tests.support.record_batches import marker
 from tests.support.record_encoders import ENCODERS
 
 from shallow_mirror.errors import BatchRefusedError, CorruptBatchError
+from shallow_mirror.groups.commit_table import CommitTable
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy
 from shallow_mirror.wire import parse_marker, payload_crcs, verify_crc, verify_crcs
 from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, index_batches, kind_of, restamp
+from shallow_mirror.wire.group_log import logged_records
+from shallow_mirror.wire.protocol import WireError
 from shallow_mirror.wire.records import OPENED_FETCHES, convert_legacy, make_outgoing, open_batch, unpack_batch
 from shallow_mirror.wire.records.rebuild import rebuild
 from shallow_mirror.wire.records.record_layout import find_spans
@@ -57,6 +61,26 @@ def indexed(data: bytes) -> None:
 
 def markers(data: bytes) -> None:
     parse_marker(memoryview(data))
+
+
+def group_log(data: bytes) -> None:
+    """Every record, and then its key and value alone."""
+    for record in logged_records(memoryview(data), ORDERS_0, max_bytes=MAX_OPENED_BYTES):
+        table = CommitTable(lambda key: key.partition % 7 != 6)
+        table.apply(0, [record], None if record.offset % 2 else 44)
+        table.end_transaction(0, 44, is_committed=True)
+        for entry in table:
+            assert entry.newest.offset >= 0
+            entry.newest.note()
+
+
+def group_logs() -> list[bytes]:
+    values = [commit_value(7, "of the app", version=version, tagged=[(3, b"x")]) for version in range(5)]
+    records: list[tuple[bytes, bytes | None]] = [
+        (commit_key("billing", "orders", number, number % 2), value) for number, value in enumerate(values)
+    ]
+    others = [(commit_key("billing", "orders", 3), None), (b"\x00\x02\x00\x07billing", b"metadata"), (b"\x00\x0b", b"")]
+    return [commit_batch(3, [*records, *others]), commit_batch(9, records[:1], producer_id=44), commit_batch(0, [])]
 
 
 def limits_of(data: bytes) -> BatchLimits:
@@ -241,6 +265,7 @@ BATCHES = [
     Target("admission", responses(), admission),
     Target("copy", responses(), copied, REFUSALS),
     Target("copy of small batches", small_batches(), coalesced, REFUSALS),
+    Target("log of groups", group_logs(), group_log, (*REFUSALS, WireError)),
     Target("open batch", [batch for name in ENCODERS for batch in batches(name)], opened, REFUSALS),
     Target("rebuild", captured_batches(), rebuilt, REFUSALS),
     *(Target(f"rebuild {name}", batches(name), rebuilt_behind_the_checksum, REFUSALS) for name in ENCODERS),

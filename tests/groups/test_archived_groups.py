@@ -53,7 +53,20 @@ class Groups:
     def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
         return {group: self.offsets_of.get(group, ()) for group in groups}
 
-    def commit(self, group: str, offsets: dict[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, str]:
+    def begin_committed(self, groups: Iterable[str]) -> dict[str, str]:
+        return {group: group for group in groups}
+
+    def finish_committed(self, group: str, begun: str) -> tuple[CommittedOffset, ...]:
+        assert begun == group
+        return self.offsets_of.get(group, ())
+
+    def begin_commits(self, offsets: dict[str, dict[TopicPartition, tuple[int, str]]]) -> dict[str, str]:
+        return {group: group for group in offsets}
+
+    def commit(
+        self, group: str, offsets: dict[TopicPartition, tuple[int, str]], begun: str | None = None
+    ) -> dict[TopicPartition, str]:
+        assert begun in (group, None)
         self.have(group, *((*topic_partition, offset) for topic_partition, (offset, _) in offsets.items()))
         return {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class HidingCluster(GroupClient):
     """Has the group `hidden`, which it shows nobody; `new` it does not have."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        """Connect to nothing."""
 
     def listed(self) -> dict[str, Any]:
         return {}
@@ -70,10 +70,13 @@ class HidingCluster(GroupClient):
     def may_hide_groups(self) -> bool:
         return True
 
-    def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
-        if "hidden" in groups:
+    def begin_committed(self, groups: Sequence[str], *, waits_for_txns: bool = True) -> dict[str, Any]:
+        return {group: group for group in groups}
+
+    def finish_committed(self, group: str, begun: Any) -> tuple[CommittedOffset, ...]:
+        if group == "hidden":
             raise ConfigError("GROUP_AUTHORIZATION_FAILED: grant Describe on group hidden")
-        return dict.fromkeys(groups, ())
+        return ()
 
 
 def test_a_group_that_the_other_cluster_hides_is_refused_and_others_go_over() -> None:

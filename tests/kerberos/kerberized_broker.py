@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,21 @@ SESSION_MS = 2_000
 class KerberizedBroker:
     """`node` is to be started; the realm runs. Principals of services and of CLIENT are added to it.
 
+    `more`: other listeners. `properties` and `java_options`: of the node, beside its own.
+
     Listeners: GSSAPI, SHORT (sessions of SESSION_MS), TLS, ALIAS (service `alias`, whose principal has the name of the address
     in the DNS) and STALE (service `stale`, whose key was changed after its keytab was made).
     """
 
-    def __init__(self, folder: Path, realm: Realm) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        realm: Realm,
+        *,
+        more: Sequence[Listener] = (),
+        properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.realm = realm
         self.authority = Authority(folder, "ca")
@@ -44,8 +55,10 @@ class KerberizedBroker:
                 Listener("TLS", "SASL_SSL", usual | tls),
                 Listener("ALIAS", "SASL_PLAINTEXT", _gssapi(realm, "alias/localhost")),
                 Listener("STALE", "SASL_PLAINTEXT", _gssapi(realm, f"stale/{HOST}")),
+                *more,
             ),
-            java_options=(f"-Djava.security.krb5.conf={realm.config_file}",),
+            properties=properties,
+            java_options=(f"-Djava.security.krb5.conf={realm.config_file}", *java_options),
         )
         realm.change_key(f"stale/{HOST}")
         self.client_keytab = new_client(realm, CLIENT)

@@ -232,3 +232,10 @@ def _wait_for_port(port: int) -> None:
             return
         assert time.monotonic() < give_up_at, f"nothing listens on port {port}"
         time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    try:
+        print(server_program())
+    except GoMissingError as missing:
+        sys.exit(str(missing))

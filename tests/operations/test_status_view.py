@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,8 +14,10 @@ from rich.console import Console
 from shallow_mirror.access import AccessPass
 from shallow_mirror.checkpoints.logs import GroupSyncPass
 from shallow_mirror.checkpoints.rows import TopicOffsets
+from shallow_mirror.errors import ConfigError
 from shallow_mirror.operations import status_view
 from shallow_mirror.operations.status import MicroBatchStatus, PausedTopic, RunStatus, StatusReport
+from shallow_mirror.operations.status_selection import check_patterns, only_topics
 from shallow_mirror.sinks import Side
 from shallow_mirror.streaming.planning import LeftOutPartition
 from shallow_mirror.streaming.watch import OpenTransaction, PartitionStatus
@@ -119,8 +122,8 @@ def test_a_report_shows_run_lag_micro_batches_and_partitions() -> None:
     ]
     assert rows(text) == [
         ["41", "1970-01-01T00:01:01+00:00", "12,345", "2.3", "0.46", "98", "7", "3 aborted, 4 commit", "5"],
-        [LONG_TOPIC, "0", "1,000", "1,000", "0", "0"],
         [LONG_TOPIC, "1", "1,000", "1,020", "20", "700"],
+        [LONG_TOPIC, "0", "1,000", "1,000", "0", "0"],
     ]
 
 
@@ -130,7 +133,7 @@ def test_what_is_not_known_is_a_question_mark() -> None:
     )
     assert "2 partitions, lag ? offsets, ? ms" in text
     assert "the source does not answer: NETWORK_EXCEPTION: refused" in text
-    assert rows(text)[-1] == [LONG_TOPIC, "1", "1,000", "?", "?", "?"]
+    assert rows(text)[-2] == [LONG_TOPIC, "1", "1,000", "?", "?", "?"]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +219,17 @@ def test_the_last_look_at_the_groups_is_a_line() -> None:
     assert "groups: 3 at 2026-05-01T14:03:00+00:00: 34 of 36 offsets in place at the target, 2 wait, 0 are not moved" in rendered(
         report(groups=done)
     )
+    followed = replace(done, is_followed=True, followed_count=1_234, oldest_s=0.31)
+    assert (
+        "; commits are followed: 1,234 since the synchronization before, the oldest that is not there is 0.3 s old"
+        in rendered(report(groups=followed))
+    )
+    polled = replace(done, not_followed="grant Read on topic __consumer_offsets", repeated_count=1_500)
+    assert (
+        "groups: a fail-over without the source repeats about 1,500 records that groups read between two synchronizations, "
+        "because their offsets are polled and not followed: grant Read on topic __consumer_offsets"
+        in rendered(report(groups=polled))
+    )
     failed = report(groups=GroupSyncPass(observed_at=at, problem="RetriableError: the source is unreachable"))
     assert (
         "groups: could not be synchronized at 2026-05-01T14:03:00+00:00: RetriableError: the source is unreachable"
@@ -235,3 +249,66 @@ def test_topics_have_a_table_where_one_keeps_its_offsets_and_are_always_in_the_d
         {"topic": "logs", "offsets": "translated", "filler_count": 0},
         {"topic": "orders", "offsets": "preserved", "filler_count": 1_234},
     ]
+
+
+def _many(count: int) -> StatusReport:
+    """Topics t000, t001, … with a partition each; t250 is left out, t260 paused, and t270 and t280 are behind."""
+    lags = {270: (5, 100), 280: (1, 900)}
+    partitions = []
+    for number in range(count):
+        lag_offsets, lag_ms = lags.get(number, (0, 0))
+        source = SourcePartition(f"t{number:03}", "id", 0)
+        partitions.append(PartitionStatus(source=source, position=1, end=1 + lag_offsets, lag_offsets=lag_offsets, lag_ms=lag_ms))
+    left = LeftOutPartition(
+        source=SourcePartition("t250", "id", 0), side=Side.SOURCE, error_name="CORRUPT_MESSAGE", reason="broken", since_ms=1_000
+    )
+    paused = PausedTopic(topic="t260", since_ms=1_000)
+    return report(partitions=tuple(partitions), left_out=(left,), paused_topics=(paused,), micro_batches=())
+
+
+def test_of_three_hundred_topics_those_that_need_attention_come_first_and_the_rest_is_one_line() -> None:
+    text = rendered(_many(300))
+    topics = [row[0] for row in rows(text)]
+    assert topics[:6] == ["t250", "t280", "t270", "t260", "t000", "t001"]
+    assert len(topics) == status_view.PARTITIONS_SHOWN
+    assert text.splitlines()[-1] == (
+        "and 260 more partitions of 260 topics, none of them behind, left out or paused: --all shows them, "
+        "--topic NAME those of a topic"
+    )
+
+
+def test_all_shows_every_partition() -> None:
+    text = rendered(_many(300), is_whole=True)
+    assert len(rows(text)) == 300
+    assert "--all" not in text
+
+
+def test_the_line_of_the_rest_counts_those_that_need_attention() -> None:
+    behind = tuple(partition(number, 1, 1) for number in range(status_view.PARTITIONS_SHOWN + 2))
+    assert "and 2 more partitions of 1 topic, 2 of them behind, left out or paused" in rendered(report(partitions=behind))
+
+
+def test_many_paused_topics_are_ten_lines_and_a_number() -> None:
+    paused = tuple(PausedTopic(topic=f"p{number:02}", since_ms=1_000) for number in range(12))
+    text = rendered(report(paused_topics=paused))
+    assert text.count("paused since") == 10
+    assert "and 2 more lines of this kind: --all shows them" in text.splitlines()
+    assert rendered(report(paused_topics=paused), is_whole=True).count("paused since") == 12
+
+
+@pytest.mark.parametrize(("patterns", "topics"), [(["t26."], 10), (["t250", "t260"], 2), ([], 300)])
+def test_topics_are_selected_by_their_whole_name(patterns: list[str], topics: int) -> None:
+    selected = only_topics(_many(300), patterns)
+    assert len(selected.partitions) == topics
+    assert [entry.topic for entry in selected.paused_topics] == ["t260"]
+
+
+def test_a_topic_that_is_not_mirrored_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="--topic: no topic of m matches t26: give the whole name"):
+        only_topics(_many(300), ["t26"])
+
+
+def test_every_pattern_that_is_no_regular_expression_is_listed() -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_patterns(["(", "t.*", "["])
+    assert len(raised.value.problems) == 2

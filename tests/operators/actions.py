@@ -371,6 +371,35 @@ class SyncGroups:
 
 
 @dataclass(frozen=True)
+class SyncGroupsBeside:
+    """A pass of `groups.sync` of a running mirror."""
+
+    def perform(self, world: World) -> None:
+        if world.has_tables():
+            try:
+                world.sync_groups_beside()
+            except MirrorError as error:
+                world.events.append(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class ResetTargetGroup:
+    """An operator resets a group at the target: to a share of the log, in hundredths."""
+
+    group: int
+    topic: int
+    partition: int
+    share: int
+
+    def perform(self, world: World) -> None:
+        key = _target_partition(world, self.topic, self.partition)
+        if key is not None:
+            start, end = world.target.bounds(*key)
+            group = world.groups[self.group % len(world.groups)]
+            world.target.commit_group(group, *key, start + (end - start) * self.share // 100)
+
+
+@dataclass(frozen=True)
 class ForgetTopic:
     """`shallow-mirror forget`, which is refused unless the topic is gone on either cluster."""
 

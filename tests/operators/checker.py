@@ -115,12 +115,28 @@ def _check_records(
 ) -> Iterator[str]:
     """Check each record that was produced against the row that has its offset."""
     first = min((row["source_start"] for row in rows), default=0)
+    deleted_at_target = _deleted_before_continued(rows, target)
     for record in log.records:
-        if record.offset < first and rows and log.is_committed(record) and record.offset >= log.deleted_before:
+        if (
+            deleted_at_target <= record.offset < first
+            and rows
+            and log.is_committed(record)
+            and record.offset >= log.deleted_before
+        ):
             yield f"{_name(key)}: lost: {record.value} at {record.offset} is below the first row of the map, {first}"
         for row in rows:
             if row["source_start"] <= record.offset < row["source_end"]:
                 yield from _check_record(key, log, record, row, target, copies)
+
+
+def _deleted_before_continued(rows: Sequence[Row], target: Mapping[LogKey, TargetLog]) -> int:
+    """Return the first offset of a log that was continued with equal offsets; 0 of any other. Below it both agreed on nothing."""
+    first = min(rows, key=lambda row: row["source_start"], default=None)
+    if first is None or first["kind"] not in _COPIED or first["target_start"] != first["source_start"]:
+        return 0
+    is_continued = first["target_producer_id"] is not None and first["target_producer_epoch"] is None
+    log = target.get(_target_of(first))
+    return first["source_start"] if is_continued and log is not None and log.start >= first["source_start"] else 0
 
 
 def _check_record(

@@ -119,6 +119,15 @@ _COALESCE: Sequence[tuple[float, Make]] = (
     (2, _write),
 )
 
+_GROUPS: Sequence[tuple[float, Make]] = (
+    (3, lambda chance: actions.ResetTargetGroup(chance.randrange(2), chance.randrange(2), chance.randrange(3), _share(chance))),
+    (2, lambda chance: actions.CommitGroup(chance.randrange(2), chance.randrange(2), chance.randrange(3), _share(chance))),
+    (3, lambda _: actions.SyncGroupsBeside()),
+    (1, lambda _: actions.SyncGroups()),
+    (1, lambda chance: actions.HandOver(chance.randrange(2))),
+    (1, lambda chance: actions.TakeBack(chance.randrange(2))),
+)
+
 _CLASSES: Mapping[str, Make] = {
     "quarantine": lambda chance: _choose(_QUARANTINE, chance),
     "redo": lambda chance: actions.Redo(
@@ -129,10 +138,11 @@ _CLASSES: Mapping[str, Make] = {
         0, False, chance.randint(1, _REQUESTS), actions.RunBeside(), chance.randrange(1_000_000)
     ),
     "forget": lambda chance: actions.ForgetTopic(chance.randrange(2)),
+    "groups": lambda chance: _choose(_GROUPS, chance),
 }
 """Further actions by the name of their class. They are put into the script of a seed, which is otherwise what it is without."""
 CLASSES = tuple(_CLASSES)
-_COUNTS: Mapping[str, Sequence[int]] = {"quarantine": (4, 6, 8), "coalesce": (2, 3, 4)}
+_COUNTS: Mapping[str, Sequence[int]] = {"quarantine": (4, 6, 8), "coalesce": (2, 3, 4), "groups": (4, 6, 8)}
 """How many of each class a script has, where several have to meet."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.operators import world as world_module
@@ -12,9 +13,13 @@ from tests.operators.actions import (
     Action,
     Begin,
     CommitGroup,
+    CreateTopic,
     DeleteRecords,
+    DeleteTargetRecords,
+    DeleteTopic,
     End,
     ForeignWrite,
+    GrowTopic,
     HandOver,
     Idle,
     LimitTarget,
@@ -22,6 +27,7 @@ from tests.operators.actions import (
     Pause,
     PutBackTables,
     Redo,
+    ResetTargetGroup,
     Resume,
     RetryQuarantine,
     Run,
@@ -30,6 +36,7 @@ from tests.operators.actions import (
     SetOffsets,
     SetRefused,
     SyncGroups,
+    SyncGroupsBeside,
     TakeBack,
     Write,
     WriteLarge,
@@ -37,6 +44,8 @@ from tests.operators.actions import (
 from tests.operators.run import explained
 from tests.operators.scripts import CLASSES, perform, script_of, shortened
 
+from shallow_mirror.checkpoints.logs.topics import NO_CONTROLS
+from shallow_mirror.groups import sync as group_sync
 from shallow_mirror.operations.redo import redo
 from shallow_mirror.sinks.kafka.protocol import txn_performer
 from shallow_mirror.streaming.planning import planner_state
@@ -48,6 +57,33 @@ SEEDS = range(100)
 UNCOMMITTED, COMMITTED = SetIsolation("read_uncommitted"), SetIsolation("read_committed")
 
 OLDER_TABLES = (Write(0, 0, 2), Run(), Write(0, 0, 3), Run(), PutBackTables(1), Run())
+
+DIVERGED_COPIES = (Run(), Write(0, 1, 2), Run(13), GrowTopic(0), Run(19, True), PutBackTables(0), Run(), PutBackTables(1))
+"""The newest tables have more run epochs, but none of the copied records; the older ones are continued, then put away."""
+
+OTHER_PRODUCER = (
+    SetOffsets("preserved"),
+    Run(57, False, 66, GrowTopic(0), 817777),
+    Run(choice=318991),
+    Write(0, 2, 1),
+    PutBackTables(1),
+    Run(0, True, 0, None, 228066),
+    PutBackTables(2),
+)
+"""A run with a copy of the tables from before the topic grew has registered the partition with another producer."""
+
+SHORTER_TARGET = (
+    SetOffsets("preserved"),
+    Write(1, 1, 3),
+    Run(choice=313393),
+    DeleteTopic(0),
+    Write(0, 2, 3),
+    Run(0, True, 0, None, 467620),
+    CreateTopic(0, 1),
+    DeleteTargetRecords(1, 1, 30),
+    Run(0, True, 100, Write(0, 1, 2), 760919),
+)
+"""Another mirror continues a target topic whose first records were deleted there."""
 
 
 @pytest.fixture
@@ -114,6 +150,9 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
         (Run(), Write(1, 1, 1), Run(18), PutBackTables(0), Run(), PutBackTables(1)),
         (SetOffsets("preserved"), Write(0, 2, 3), Run(0, True, 93, ForeignWrite(0, 2), 613232)),
         (SetOffsets("preserved"), Run(), Write(1, 1, 2), Run(13), DeleteRecords(1, 1, 60), Run(0, True, 0, None, 383154)),
+        DIVERGED_COPIES,
+        OTHER_PRODUCER,
+        SHORTER_TARGET,
     ],
 )
 def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:
@@ -194,3 +233,14 @@ def test_the_generator_finds_a_copy_of_a_range_that_lacks_a_record(tmp_path: Pat
     monkeypatch.setattr(world_module, "redo", short)
     done = perform((Write(0, 0, 1), Write(0, 0, 1), Run(), Redo(0, 0, 0, 100)), tmp_path / "world")
     assert "lost: ['a0:1']" in (done.finding or "")
+
+
+def test_the_generator_finds_a_sync_that_undoes_the_reset_of_a_group_whose_topic_is_handed_over(
+    finding: Callable[..., str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = (Write(0, 0, 3), CommitGroup(0, 0, 0, 100), Run(), SyncGroupsBeside(), HandOver(0), Run(stays=True))
+    script = (*begin, ResetTargetGroup(0, 0, 0, 0), SyncGroupsBeside())
+    assert finding(*script) is None
+    without = SimpleNamespace(read=lambda: NO_CONTROLS)
+    monkeypatch.setattr(group_sync, "Controls", SimpleNamespace(open=lambda _: without))
+    assert "the sync moved group g1 in a-0 from 0 to 3" in (finding(*script) or "")

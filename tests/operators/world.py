@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +21,7 @@ from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import MirrorError
+from shallow_mirror.groups.sync import GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.operations.forget import forget
 from shallow_mirror.operations.quarantine import Selection
@@ -401,15 +404,31 @@ class World(ABC):
         self.logs[self.key_of(topic, count)] = SourceLog()
 
     def sync_groups(self) -> None:
-        """Let the mirror commit the positions of groups at the target, and note what it committed."""
+        """`shallow-mirror groups sync`: as `_synced`."""
+        self._synced(lambda: sync_groups(self.config, is_applied=True), keeps=frozenset())
+
+    def sync_groups_beside(self) -> None:
+        """Let a running mirror with `groups.sync` do one pass: as `_synced`. Groups of topics that are handed over are left."""
+        storage = TableStorage.to_write(self.config.table_location, self.config.tables_writer)
+        with closing(GroupSyncer(self.config, storage, storage.best_effort_tables())) as syncer:
+            self._synced(lambda: syncer.run_pass(datetime(2026, 1, 1, tzinfo=UTC)), keeps=self.controls().read().moving)
+
+    def _synced(self, sync: Callable[[], object], *, keeps: Collection[str]) -> None:
+        """Let the mirror commit the positions of groups at the target, and note what it committed.
+
+        Raise FindingError where it moved a group back, or one of a source topic of `keeps` at all: an operator may have reset it.
+        """
         before = {group: self.target.group_offsets(group) for group in self.groups}
-        sync_groups(self.config, is_applied=True)
+        sync()
         source_ids, target_ids = self.source.topic_ids(), self.target.topic_ids()
         for group in self.groups:
             for (name, partition), offset in self.target.group_offsets(group).items():
                 topic = name.partition(".")[0]
                 if before[group].get((name, partition)) == offset or topic not in source_ids or name not in target_ids:
                     continue
+                former = before[group].get((name, partition))
+                if topic in keeps or (former is not None and offset < former):
+                    raise FindingError(f"the sync moved group {group} in {name}-{partition} from {former} to {offset}")
                 source, target = LogKey(topic, source_ids[topic], partition), LogKey(name, target_ids[name], partition)
                 own = self.source.group_offsets(group).get((topic, partition))
                 if own is None:

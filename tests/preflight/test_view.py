@@ -58,6 +58,12 @@ def test_a_fine_report_begins_with_that_and_says_that_everything_was_read() -> N
     ]
 
 
+def test_a_report_ends_with_the_result_it_begins_with() -> None:
+    lines = rendered(report(topic())).splitlines()
+    assert lines[0] == lines[-1]
+    assert lines[0].startswith("mirror ")
+
+
 def test_a_sample_is_called_one_and_its_backlog_an_estimate() -> None:
     preflight_report = report(topic(reached=10), sample_bytes=64 << 20, has_map=True)
     assert lines_in_front(preflight_report)[1].endswith("from the map's positions")

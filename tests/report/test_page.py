@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from tests.report.contents import EVIL, a_picture, content, many_rows, rows_of_a_day
 from tests.support.html_elements import Elements
 
+from shallow_mirror.checkpoints.logs import GroupSyncPass
 from shallow_mirror.checkpoints.rows import TopicOffsets
 from shallow_mirror.report import charts
 from shallow_mirror.report.page import page
@@ -44,11 +46,20 @@ def test_a_history_without_any_lag_says_so() -> None:
 
 def test_what_is_waited_for_and_what_is_in_quarantine_is_said() -> None:
     made = content(rows_of_a_day(1))
-    status = replace(made.status, waiting_for="the source", waiting_since_ms=0, target_problem="gone", quarantined_batches=3)
+    groups = GroupSyncPass(observed_at=datetime(2026, 5, 1, tzinfo=UTC), not_followed="grant Read", repeated_count=40)
+    status = replace(
+        made.status,
+        waiting_for="the source",
+        waiting_since_ms=0,
+        target_problem="gone",
+        quarantined_batches=3,
+        groups=groups,
+    )
     text = page(replace(made, status=status))
     assert "The mirror waits since 1970-01-01 00:00:00 for: the source" in text
     assert "The target does not answer: gone" in text
     assert "In quarantine: 3 batches" in text
+    assert "Consumer groups: a fail-over without the source repeats about 40 records" in text
 
 
 def test_topics_that_keep_their_offsets_come_first() -> None:

@@ -13,12 +13,17 @@ from confluent_kafka.admin import (
     AclPermissionType,
     ResourcePatternType,
     ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
 )
 from tests.security.certificates import DAY, NOW, Authority, Identity
-from tests.security.token_endpoint import AUDIENCE, ISSUER, TokenEndpoint
+from tests.security.sasl_listeners import (
+    SCRAM,
+    add_scram_users,
+    oauth_java_options,
+    oauth_listener,
+    plain_listener,
+    scram_properties,
+)
+from tests.security.token_endpoint import TokenEndpoint
 from tests.support.mirror_runs import admin
 
 from shallow_mirror.local_kafka.node import LocalKafka
@@ -29,16 +34,7 @@ POOR_USER, POOR_PASSWORD = "poor", "pa55-of-the-poor"
 PLAIN_USER, PLAIN_PASSWORD = "plain", "pa55-in-the-plain"
 CLIENT_ID, CLIENT_SECRET = "oauth-client", "5ecret+of/the=client"
 KEY_PASSWORD = "pa55-of-the-key"
-SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 SESSION_MS = 2_000
-
-_SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-_PLAIN_MODULE = (
-    f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}" '
-    f'user_{POOR_USER}="{POOR_PASSWORD}";'
-)
-_OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
-_OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 
 
 class Right(NamedTuple):
@@ -87,16 +83,15 @@ class SecuredCluster:
             Listener("EXPIRED", "SSL", self._tls(expired)),
             Listener("ELSEWHERE", "SSL", self._tls(elsewhere)),
             Listener("MUTUAL", "SSL", self._tls(here) | {"ssl.client.auth": "required"}),
-            Listener("SCRAM", "SASL_SSL", self._tls(here) | self._scram() | {"ssl.client.auth": "requested"}),
+            Listener("SCRAM", "SASL_SSL", self._tls(here) | scram_properties() | {"ssl.client.auth": "requested"}),
             Listener(
                 "SHORT",
                 "SASL_PLAINTEXT",
-                self._scram() | {f"{mechanism.lower()}.connections.max.reauth.ms": str(SESSION_MS) for mechanism in SCRAM},
+                scram_properties() | {f"{mechanism.lower()}.connections.max.reauth.ms": str(SESSION_MS) for mechanism in SCRAM},
             ),
-            Listener("PLAIN", "SASL_PLAINTEXT", {"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": _PLAIN_MODULE}),
-            Listener("OAUTH", "SASL_PLAINTEXT", self._oauth()),
+            plain_listener("PLAIN", {PLAIN_USER: PLAIN_PASSWORD, POOR_USER: POOR_PASSWORD}),
+            oauth_listener("OAUTH", self.tokens),
         )
-        jwks = self.tokens.jwks_file.as_uri()
         self.node = LocalKafka(
             folder / "node",
             listeners=listeners,
@@ -104,16 +99,8 @@ class SecuredCluster:
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "super.users": f"User:ANONYMOUS;User:{USER};User:{PLAIN_USER};User:{CLIENT_ID};User:CN=client",
             },
-            java_options=(
-                f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks}",
-                f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.files={self.tokens.jwks_file}",
-            ),
+            java_options=oauth_java_options(self.tokens),
         )
-
-    @staticmethod
-    def _scram() -> dict[str, str]:
-        modules = {f"{mechanism.lower()}.sasl.jaas.config": _SCRAM_MODULE for mechanism in SCRAM}
-        return {"sasl.enabled.mechanisms": ",".join(SCRAM)} | modules
 
     def _tls(self, identity: Identity) -> dict[str, str]:
         return {
@@ -123,21 +110,11 @@ class SecuredCluster:
             "ssl.truststore.location": str(self.authority.identity.certificate_file),
         }
 
-    def _oauth(self) -> dict[str, str]:
-        return {
-            "sasl.enabled.mechanisms": "OAUTHBEARER",
-            "oauthbearer.sasl.jaas.config": _OAUTH_MODULE,
-            "oauthbearer.sasl.server.callback.handler.class": _OAUTH_HANDLER,
-            "sasl.oauthbearer.jwks.endpoint.url": self.tokens.jwks_file.as_uri(),
-            "sasl.oauthbearer.expected.audience": AUDIENCE,
-            "sasl.oauthbearer.expected.issuer": ISSUER,  # required since 4.4.0
-        }
-
     def __enter__(self) -> Self:
         self.tokens.__enter__()
         try:
             self.node.start()
-            self._add_users()
+            add_scram_users(self.bootstrap, {USER: PASSWORD, POOR_USER: POOR_PASSWORD})
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -154,17 +131,6 @@ class SecuredCluster:
 
     def address_of(self, listener: str) -> str:
         return self.node.address_of(listener)
-
-    def _add_users(self) -> None:
-        client = admin(self.bootstrap)
-        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            users = ((USER, PASSWORD), (POOR_USER, POOR_PASSWORD))
-            wanted = [
-                UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
-                for user, password in users
-            ]
-            for future in client.alter_user_scram_credentials(wanted).values():
-                future.result(30)
 
     def properties(self, listener: str, **others: Any) -> dict[str, Any]:
         """Of a client that is let in there. `others` win; None leaves one out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,14 @@ from shallow_mirror.broker.admin import TopicSpec, ensure_topics
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.net import ReceiveBuffer
 from shallow_mirror.broker.net.requests import request_class
+from shallow_mirror.checkpoints.ledger import LedgerOwner, RunIdentity
+from shallow_mirror.checkpoints.tables import TableStorage
 from shallow_mirror.errors import ConfigError
 from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.sync import GroupSyncer
 from shallow_mirror.groups.sync_once import sync_groups
 from shallow_mirror.sinks.kafka import id_count
+from shallow_mirror.streaming.runs.permissions import require_acls
 from shallow_mirror.types import TopicPartition
 
 pytestmark = pytest.mark.brokers
@@ -251,6 +256,52 @@ def test_who_grants_what_each_error_names_ends_with_a_mirror_and_the_rights_of_t
     time.sleep(0.2)
     shown = sync_groups(settings, is_applied=True)
     assert ([group.name for group in shown.groups], shown.is_done) == (["app"], True)
+
+
+def test_the_log_of_the_groups_is_followed_once_it_may_be_read_and_polled_before(
+    secured: SecuredCluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POOR_PASSWORD", users.POOR_PASSWORD)
+    poor = secured.properties("SCRAM", **{"sasl.username": users.POOR_USER, "sasl.password": "${env:POOR_PASSWORD}"})
+    runs.create_topic(secured.bootstrap, topic_name)
+    sides = {
+        "source": {"alias": "east", "client": poor},
+        "target": {"alias": "west", "client": {"bootstrap.servers": secured.bootstrap}},
+    }
+    topics = {"target_name": "{source}.{topic}"}
+    settings = runs.config(tmp_path, "", "", [topic_name], **sides, topics=topics, groups={"sync": "30 seconds"})
+    with closing(GroupClient(ClientConfig.from_properties({"bootstrap.servers": secured.bootstrap}), "everything")) as everything:
+        assert everything.commit(topic_name, {TopicPartition(topic_name, 0): (0, "")}) == {}
+        cluster_id = everything.cluster_id()
+    secured.grant(Right("READ", "GROUP", topic_name), Right("READ", "TOPIC", topic_name))
+    run = RunIdentity(run_id="r", host="here", pid=7, started_at_ms=1_000)
+    owner = LedgerOwner.take_over(
+        settings.tables,
+        name=settings.mirror,
+        source_cluster_id=cluster_id,
+        target_cluster_id=cluster_id,
+        run=run,
+        now_ms=lambda: 1_000,
+    )
+    owner.settle()
+    storage, now = TableStorage(settings.tables), datetime(2026, 5, 1, tzinfo=UTC)
+    with closing(GroupSyncer(settings, storage, storage.best_effort_tables())) as syncer:
+        for granted in ("DESCRIBE", "READ"):
+            done = syncer.run_pass(now)
+            assert (done.is_followed, done.partition_count) == (False, 1)
+            assert "TOPIC_AUTHORIZATION_FAILED" in str(done.not_followed)
+            assert "grant Read on topic __consumer_offsets" in str(done.not_followed)
+            secured.grant(Right(granted, "TOPIC", "__consumer_offsets"))
+            time.sleep(0.2)  # the broker's authorizer hears of it a moment later
+            if granted == "DESCRIBE":
+                required = settings.groups.model_copy(update={"follow": "required"})
+                missing = (
+                    r"groups\.follow is required: source topic __consumer_offsets: .*: grant Read on topic __consumer_offsets"
+                )
+                with closing(Cluster(settings.source.client)) as source, closing(Cluster(settings.target.client)) as target:
+                    with pytest.raises(ConfigError, match=missing):
+                        require_acls(settings.model_copy(update={"groups": required}), source, target, deadline(20_000))
+        assert syncer.run_pass(now).is_followed
 
 
 def test_a_key_store_in_pkcs12_lets_data_and_administration_in(secured: SecuredCluster, topic_name: str, tmp_path: Path) -> None:

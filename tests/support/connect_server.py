@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from tests.support.mirror_runs import killed_at_last, own_spark_environment, wai
 
 
 @contextmanager
-def connect_server(folder: Path, port: int, *, cores: int = 2) -> Iterator[subprocess.Popen[str]]:
-    """Yield a server that accepts connections on `port`. Its output is in `folder`."""
+def connect_server(
+    folder: Path, port: int, *, cores: int = 2, further: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Yield a server that accepts connections on `port`. Its output is in `folder`. `further`: settings of Spark."""
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     settings = {
         "spark.connect.grpc.binding.port": str(port),
@@ -26,6 +28,7 @@ def connect_server(folder: Path, port: int, *, cores: int = 2) -> Iterator[subpr
         "spark.ui.enabled": "false",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **(further or {}),
     }
     command = [str(submit), "--master", f"local[{cores}]", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     for name, value in settings.items():

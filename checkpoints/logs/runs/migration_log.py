@@ -24,7 +24,7 @@ _SHAPE = TableShape(table=MIGRATION_TABLE, title="the table of the migration", s
 
 
 class MigrationLog:
-    """The rows as a reader sees them. Raises ConfigError where the table is of another migration, OffsetMapConflictError."""
+    """The rows as a reader sees them. Raises ConfigError if the table is of another migration, OffsetMapConflictError."""
 
     def __init__(self, writer: TableWriter, migration: str) -> None:
         self._writer = writer
@@ -87,7 +87,7 @@ class MigrationOwner:
         self._now_ms = now_ms
 
     def rows(self) -> tuple[MigrationRow, ...]:
-        """Return all rows. Raises FencedError where they are another conductor's by now."""
+        """Return all rows. Raises FencedError if they are another conductor's by now."""
         return self._own_rows(self._snapshot())
 
     def append(self, *, event: str, wave: str = "", step: str = "", detail: Mapping[str, Any] | None = None) -> None:
@@ -108,7 +108,7 @@ class MigrationOwner:
         step: str = "",
         detail: Mapping[str, Any] | None = None,
     ) -> bool:
-        """Return whether the row was added right behind `snapshot`; False where another commit took its place."""
+        """Return whether the row was added right behind `snapshot`; False if another commit took its place."""
         sequence = rows[-1].sequence + 1 if rows else 1
         row = MigrationRow(
             sequence=sequence,

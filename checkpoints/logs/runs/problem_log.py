@@ -33,7 +33,7 @@ _RUNS_READ = 20
 
 
 def log_problem(problem: Problem, level: int = logging.WARNING) -> None:
-    """Log a problem, where no table keeps it."""
+    """Log a problem that no table keeps."""
     described = {"kind": problem.kind.value, "remedy": problem.remedy, "error_name": problem.error_name}
     _log.log(level, "%s (remedy: %s)", problem, problem.remedy, extra=fields(problem=described))
 
@@ -62,7 +62,7 @@ class ProblemLog:
         self._run_epoch = 0
 
     def begin(self, tables: BestEffortTables, run_epoch: int) -> None:
-        """Write what was recorded before: until the take-over a run has no number and no table."""
+        """Write earlier records: until the take-over a run has no number and no table."""
         self._tables, self._run_epoch = tables, run_epoch
         self.write_due()
 

@@ -26,7 +26,7 @@ FLUSH_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyIdentity:
-    """`scope` says what is verified and how; only an audit of the same scope is continued."""
+    """`scope`: topics and depth of the audit; only an audit of the same scope is continued."""
 
     audit_id: str
     scope: str

@@ -39,7 +39,7 @@ CONTROLS_TABLE = "controls"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicControls:
-    """What the table says of source topics."""
+    """The state of source topics in the table."""
 
     paused: Mapping[str, int]
     """By operators: since when, in ms."""
@@ -77,7 +77,7 @@ NO_CONTROLS = TopicControls(paused={}, requested={}, handed_over={}, received=fr
 class Controls:
     """The table of pauses and resumes of topics.
 
-    Raises OutcomeUnknownError where the table cannot be written or read, OffsetMapConflictError where it is damaged.
+    Raises OutcomeUnknownError if the table cannot be written or read, OffsetMapConflictError if it is damaged.
     """
 
     def __init__(self, rows: DurableTable[ControlRow], now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:

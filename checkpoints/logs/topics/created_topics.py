@@ -14,7 +14,7 @@ CREATED_TOPICS_TABLE = "created_topics"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedTopic:
-    """A target topic whose settings get the values of its source topic once what the source held is copied."""
+    """A target topic whose settings get the values of its source topic once the records of that time are copied."""
 
     source_topic: str
     source_topic_id: str

@@ -30,6 +30,7 @@ class DeletedTopicRow:
     seen_at_ms: TimeMs
 
 
+# Two tables of one schema: the reference of tables has a section for each of these names.
 ARCHIVE_DELETED_TOPICS = DELETED_TOPICS = row_codec(DeletedTopicRow)
 
 
@@ -55,7 +56,7 @@ class DeletedTopicsTable:
     def record(
         self, known: Mapping[TopicIncarnation, int], missing: Collection[TopicIncarnation], *, run_epoch: int, at_ms: int
     ) -> dict[TopicIncarnation, int]:
-        """Append what has changed since `known`, which `since_ms` returned. Return what it would return now."""
+        """Append the changes since `known`, which `since_ms` returned. Return its present result."""
         changed = {topic: True for topic in missing if topic not in known} | {
             topic: False for topic in known if topic not in missing
         }

@@ -30,7 +30,7 @@ class ForgottenTopics:
         return TopicIncarnation(source.topic, source.topic_id) in self.at_ms
 
     def without(self, by_source: Mapping[SourcePartition, _T]) -> dict[SourcePartition, _T]:
-        """Return what belongs to topics that are not forgotten."""
+        """Return the entries of topics that are not forgotten."""
         return {source: value for source, value in by_source.items() if not self.has(source)}
 
     def names(self, mirrored: Iterable[SourcePartition]) -> dict[str, int]:
@@ -46,7 +46,7 @@ class ForgottenTopics:
 def is_closed(text: str, at_ms: int, names: Mapping[str, int], topic: str | None) -> bool:
     """Return whether a problem concerns forgotten topics only, and is not newer than that.
 
-    `names`: as `ForgottenTopics.names` returns them. `topic`: the source topic of the problem; None where it was not recorded, or
+    `names`: as `ForgottenTopics.names` returns them. `topic`: the source topic of the problem; None if it was not recorded, or
     is not one: then those that the sentence names.
     """
     concerned = {topic} if topic is not None else {one or other for one, other in _NAMED.findall(text)}

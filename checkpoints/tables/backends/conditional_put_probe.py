@@ -40,8 +40,8 @@ Outcome = Literal["created", "refused", "found"]
 def require_conditional_puts(location: TableLocation) -> None:
     """Return when the store has refused to overwrite an object; at once for folders of this machine.
 
-    Raises ConfigError (it overwrites), StoreUnreachableError, OutcomeUnknownError (no round was conclusive: try again). What it
-    wrote is deleted again; what a crash leaves behind is a folder of one small file below PROBE_FOLDER.
+    Raises ConfigError (it overwrites), StoreUnreachableError, OutcomeUnknownError (no round was conclusive: try again). Its
+    files are deleted again; a crash leaves a folder of one small file below PROBE_FOLDER.
     """
     if not location.is_object_store:
         return
@@ -61,7 +61,7 @@ def require_conditional_puts(location: TableLocation) -> None:
 
 
 def _round(location: TableLocation, threads: ThreadPoolExecutor) -> list[Outcome]:
-    """Return what became of each writer of one new scratch table. Raises ConfigError, StoreUnreachableError."""
+    """Return the outcome of each writer of one new scratch table. Raises ConfigError, StoreUnreachableError."""
     uri, options = location.uri(f"{PROBE_FOLDER}/conditional-put-probe-{uuid.uuid4()}"), location.options()
     all_ready = threading.Barrier(WRITERS)
 

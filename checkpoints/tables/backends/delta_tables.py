@@ -31,7 +31,7 @@ def panic_text(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def store_errors_raised(operation: str, uri: str) -> Iterator[None]:
-    """Raise StoreUnreachableError or ConfigError for what the store or its options cause; other errors pass unchanged."""
+    """Raise StoreUnreachableError or ConfigError for errors of the store or its options; others pass unchanged."""
     try:
         yield
     except LIBRARY_ERRORS as error:
@@ -47,7 +47,7 @@ def store_errors_raised(operation: str, uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_errors_raised(operation: str, uri: str) -> Iterator[None]:
-    """Raise as `store_errors_raised`, and OffsetMapConflictError where the log was read and is damaged."""
+    """Raise as `store_errors_raised`, and OffsetMapConflictError if the log was read and is damaged."""
     try:
         with store_errors_raised(operation, uri):
             yield
@@ -58,7 +58,7 @@ def log_errors_raised(operation: str, uri: str) -> Iterator[None]:
 
 
 def open_table(location: TableLocation, uri: str) -> DeltaTable | None:
-    """Return the table at its newest version; None where there is none.
+    """Return the table at its newest version; None if there is none.
 
     Raises StoreUnreachableError, ConfigError (options that cannot be used), OffsetMapConflictError (not a readable Delta table).
     """

@@ -62,7 +62,7 @@ class DeltalakeBackend:
         )
 
     def append_durably(self, table: str, rows: pa.Table) -> None:
-        """Append, sync the commit and the files it names. What a power failure left half-written is set aside first."""
+        """Append, sync the commit and the files it names. Half-written files of a power failure are set aside first."""
         uri = self._location.uri(table)
         log = local_log(uri)
         if log is not None:

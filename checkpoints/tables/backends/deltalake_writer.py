@@ -55,7 +55,7 @@ _TEXTS = ("string_view", "large_string")
 
 
 class DeltalakeSnapshot:
-    """A handle that writes moves on to what it wrote: nothing but `reread` is asked of its snapshot then."""
+    """A handle that writes moves on to its own commit: nothing but `reread` is asked of its snapshot then."""
 
     def __init__(self, table: DeltaTable) -> None:
         self.table, self.delta_version = table, int(table.version())
@@ -143,7 +143,7 @@ class DeltalakeWriter:
     name: WriterName = "deltalake"
 
     def __init__(self, uri: str, location: TableLocation | None = None, layout: TableShape = OFFSET_MAP_LAYOUT) -> None:
-        """`location`: of the mirror's tables, for the options of their store; None where there are none."""
+        """`location`: of the mirror's tables, for the options of their store; None if there are none."""
         self.uri, self._log = uri, local_log(uri)
         self._layout = layout
         self._location = location_of(uri) if location is None else location
@@ -223,7 +223,7 @@ class DeltalakeWriter:
             )
 
     def clean_up(self) -> None:
-        """Checkpoint the log and delete what no version within the retention needs."""
+        """Checkpoint the log and delete files that no version within the retention needs."""
         with _commit_errors(self.uri):
             checkpoint_and_clean(self.uri, self._log, self._location)
 
@@ -233,7 +233,7 @@ class DeltalakeWriter:
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: DeltalakeSnapshot) -> Iterator[None]:
-        """Sync the commit, also where it failed: one whose response was lost is on the disk before it is read back."""
+        """Sync the commit, also if it failed: one whose response was lost is on the disk before it is read back."""
         above = snapshot.delta_version  # a handle that wrote moves on to what it wrote
         try:
             with _commit_errors(self.uri):
@@ -286,7 +286,7 @@ def _counter_id(name: str) -> str:
 
 @contextlib.contextmanager
 def _commit_errors(uri: str) -> Iterator[None]:
-    """Raise DeltaCommitError, or ConfigError where the options of the store let nothing be written."""
+    """Raise DeltaCommitError, or ConfigError if the options of the store let nothing be written."""
     try:
         yield
     except MirrorError:

@@ -43,7 +43,7 @@ _SHARED = ("/Volumes/", "/dbfs/")
 
 
 def local_log(location: str) -> LocalLog | None:
-    """Return the log of the Delta table at a path or URI; None where it is not on this machine."""
+    """Return the log of the Delta table at a path or URI; None if it is not on this machine."""
     path = location.removeprefix("file://") if location.startswith("file:///") else location.removeprefix("file:")
     return LocalLog(Path(path)) if path.startswith("/") and not path.startswith(_SHARED) else None
 
@@ -54,10 +54,14 @@ class LocalLog:
     def __init__(self, table: Path) -> None:
         self._table, self._log = table, table / "_delta_log"
 
+    @property
+    def is_here(self) -> bool:
+        return self._log.is_dir()
+
     def sync(self, above: int) -> None:
         """Return when the commits above this version of the table are on the disk, with all files they name.
 
-        Raises OutcomeUnknownError when the disk refuses: they are there, but what a power failure would leave is unknown.
+        Raises OutcomeUnknownError when the disk refuses: they are there, but a power failure may take them.
         """
         try:
             version = above + 1
@@ -94,8 +98,8 @@ class LocalLog:
             self.sync(above=max(commits) - 1)
 
     def shorten(self, kept_commits: int) -> None:
-        """Delete what the newest `kept_commits` versions of the table do not need: commits and checkpoints below the newest
-        whole checkpoint that is older than those. Oldest first, so that what a crash leaves has no hole. Raises OSError.
+        """Delete files that the newest `kept_commits` versions of the table do not need: commits and checkpoints below the newest
+        whole checkpoint that is older than those. Oldest first, so that a crash leaves no hole. Raises OSError.
         """
         files = sorted((int(match[1]), name) for name in os.listdir(self._log) if (match := _OF_A_VERSION.match(name)))
         newest = max((version for version, name in files if _COMMIT.fullmatch(name)), default=0)
@@ -113,7 +117,7 @@ class LocalLog:
         return not _actions(commit) or not all(_is_whole_parquet(file, size) for file, size in self._added_by(commit))
 
     def _added_by(self, commit: Path) -> list[tuple[Path, int]]:
-        """Return data files and their sizes. Raises OffsetMapConflictError where a whole commit does not say them."""
+        """Return data files and their sizes. Raises OffsetMapConflictError if a whole commit does not say them."""
         added = [action["add"] for action in _actions(commit) or () if "add" in action]
         try:
             return [(self._table / unquote(file["path"]), int(file["size"])) for file in added]
@@ -170,7 +174,7 @@ def _sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock out other processes of this machine: what one has set aside and rewritten another must not set aside again."""
+    """Lock out other processes of this machine: a file that one has set aside and rewritten another must not set aside again."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -12,9 +12,9 @@ from shallow_mirror.checkpoints.rows.table_layout import TableShape
 from shallow_mirror.checkpoints.tables.backends.spark_sql import (
     NO_TABLE,
     PLAIN_TABLE,
-    active_session_kept,
     columns_in_sql,
     condition_of,
+    frame_of,
     history,
     log_of,
     name_in_sql,
@@ -28,6 +28,7 @@ from shallow_mirror.checkpoints.tables.backends.spark_writer import SparkWriter
 from shallow_mirror.checkpoints.tables.table_location import TableLocation
 from shallow_mirror.checkpoints.tables.table_protocol import COMMITS_KEPT, Condition, TableWriter, WriterName
 from shallow_mirror.errors import MirrorError, OutcomeUnknownError
+from shallow_mirror.spark_connect import OpenSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ class SparkBackend:
 
     def __init__(self, location: TableLocation, spark: SparkSession) -> None:
         self._location, self._spark, self._session = location, spark, writer_session(spark)
+        self._idle_without_traffic = OpenSessions()
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -48,16 +50,16 @@ class SparkBackend:
     def decisions(self, layout: TableShape) -> TableWriter:
         # A session apart from that of the rows: what the writer sets for a commit would be recorded in rows that another thread
         # appends at the same time.
-        return SparkWriter(writer_session(self._spark), self._name(layout.table), layout)
+        session = writer_session(self._spark)
+        self._idle_without_traffic.add(session)
+        return SparkWriter(session, self._name(layout.table), layout)
 
     def append(self, table: str, rows: pa.Table) -> None:
-        with active_session_kept():
-            frame = self._session.createDataFrame(rows).coalesce(1)
         name = self._name(table)
         columns, settings = columns_in_sql(rows.schema), properties_in_sql(PLAIN_TABLE)
         self._session.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta TBLPROPERTIES ({settings})")
         # Adds the columns that an older release did not have, as the offset map does.
-        frame.writeTo(name).option("mergeSchema", "true").append()
+        frame_of(self._session, rows).writeTo(name).option("mergeSchema", "true").append()
 
     def append_durably(self, table: str, rows: pa.Table) -> None:
         with self.raised("append rows", table):
@@ -67,6 +69,7 @@ class SparkBackend:
                 log.sync(above=int(history(self._session, self._name(table), 1)[0].version) - 2)
 
     def read(self, table: str, condition: Condition, columns: list[str] | None = None) -> list[dict[str, Any]]:
+        self._idle_without_traffic.use()  # a run reads its controls every few seconds
         with _unless_missing():
             frame = where(self._session.table(self._name(table)), condition)
             return list((frame if columns is None else frame.select(*columns)).toArrow().to_pylist())

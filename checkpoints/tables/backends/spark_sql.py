@@ -6,9 +6,9 @@ PySpark is imported late: commands that only read tables in a folder start witho
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from shallow_mirror.checkpoints.rows.codec import TIMESTAMP
 from shallow_mirror.checkpoints.rows.schema import schema_of, table_uri
 from shallow_mirror.checkpoints.tables.backends.log_durability import LocalLog, local_log
 from shallow_mirror.checkpoints.tables.table_protocol import Condition, Conditions, any_in_sql, condition_in_sql
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.spark_connect import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,22 +63,44 @@ NO_TABLE = frozenset(
 
 
 def writer_session(spark: SparkSession) -> SparkSession:
-    """Return a new session on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it."""
-    own = spark.newSession()
-    for name, value in (spark.conf.getAll | _SESSION_SETTINGS).items():
+    """Return a new session on the same Spark, with the settings of `spark` as they are now: those of a commit stay in it.
+
+    Raises ConfigError where a client of Spark Connect cannot make one.
+    """
+    if not is_connect(spark):
+        own = spark.newSession()
+        settings = spark.conf.getAll | _SESSION_SETTINGS
+    elif hasattr(spark, "cloneSession"):
+        try:
+            own = spark.cloneSession()
+            own.client.set_retry_policies(spark.client.get_retry_policies())
+        except spark_errors() as error:
+            raise ConfigError(
+                f"tables: this session of Spark Connect cannot be cloned: {first_line(error)}: start again with a new session"
+            ) from error
+        settings = _SESSION_SETTINGS
+    else:
+        raise ConfigError(
+            "tables that Spark writes need a session of their own, which this client of Spark Connect cannot make: install "
+            "PySpark 4.1 or newer, put them in a folder or an object store (tables_writer: deltalake), or use a classic session"
+        )
+    for name, value in settings.items():
         if own.conf.get(name, None) != value and own.conf.isModifiable(name):
             own.conf.set(name, value)
     return own
 
 
-@contextlib.contextmanager
-def active_session_kept() -> Iterator[None]:
-    """Restore the active session of this thread: building a DataFrame makes the session of that the active one."""
+def frame_of(session: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return the rows in one partition. The active session of this thread stays: building a DataFrame would make it `session`."""
+    if is_connect(session):
+        columns = columns_in_sql(rows.schema)
+        # Without rows it would infer no schema.
+        return (session.createDataFrame(rows) if rows.num_rows else session.createDataFrame([], columns)).coalesce(1)
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     try:
-        yield
+        return session.createDataFrame(rows).coalesce(1)
     finally:
         if active is not None:
             active.createDataFrame([], "nothing int")
@@ -125,7 +149,7 @@ def sql_of(condition: Condition) -> str:
 
 
 def sql_of_any(conditions: Conditions) -> str:
-    """Build the WHERE clause of a DELETE: rows that match at least one of the conditions."""
+    """Build the condition of a DELETE: rows that match at least one of the conditions."""
     return any_in_sql(conditions, literal)
 
 
@@ -141,7 +165,9 @@ def _escaped(text: str) -> str:
 
 
 def log_of(session: SparkSession, name_in_sql: str) -> LocalLog | None:
-    return local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
+    """Return the log of a table on this machine; None where it is elsewhere: a server of Spark Connect may have other folders."""
+    log = local_log(session.sql(f"DESCRIBE DETAIL {name_in_sql}").collect()[0].location)
+    return None if log is None or (is_connect(session) and not log.is_here) else log
 
 
 def where(frame: DataFrame, condition: Condition) -> DataFrame:
@@ -157,13 +183,21 @@ def history(session: SparkSession, name: str, limit: int | None) -> list[Any]:
     return list(rows.select("version", "userMetadata").collect())
 
 
-@functools.cache
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return what a call of Spark may raise. Imported late: commands that only read tables in a folder start without PySpark."""
-    from py4j.protocol import Py4JError
+    """Return the errors that a call of Spark may raise. Imported late: commands that only read tables in a folder start
+    without PySpark.
+    """
     from pyspark.errors import PySparkException
 
-    return PySparkException, Py4JError, OSError, ValueError
+    errors: list[type[Exception]] = [PySparkException, OSError, ValueError]
+    with contextlib.suppress(ImportError):  # a client of Spark Connect alone has no JVM to call
+        from py4j.protocol import Py4JError
+
+        errors.append(Py4JError)
+    grpc = sys.modules.get("grpc")
+    if grpc is not None:  # a client of Spark Connect passes some errors of its channel on
+        errors.append(grpc.RpcError)
+    return tuple(errors)
 
 
 def condition_of(error: Exception) -> str | None:

@@ -23,10 +23,10 @@ from shallow_mirror.checkpoints.tables.backends.spark_sql import (
     ARROW_TYPES,
     NO_TABLE,
     PLAIN_TABLE,
-    active_session_kept,
     columns_in_sql,
     condition_of,
     first_line,
+    frame_of,
     history,
     literal,
     log_of,
@@ -151,7 +151,7 @@ class SparkWriter:
         self._log: LocalLog | None = None
 
     def create(self, properties: Mapping[str, str]) -> None:
-        """Create the table. Raises ConfigError where the schema is missing or Spark may not create there."""
+        """Create the table. Raises ConfigError if the schema is missing or Spark may not create there."""
         settings = properties_in_sql({**TABLE_SETTINGS, **_RETENTION, **_log_kept(), **PLAIN_TABLE, **properties})
         try:
             columns = columns_in_sql(self._layout.schema)
@@ -171,7 +171,7 @@ class SparkWriter:
             raise _read_error(self._table, error) from error
 
     def reread(self, snapshot: Any) -> SparkSnapshot:
-        """Return a new snapshot: a snapshot is what the history says."""
+        """Return a new snapshot, by the history."""
         newest = self.snapshot()
         if newest is None:
             raise OffsetMapConflictError(f"{self._table} no longer exists")
@@ -179,15 +179,14 @@ class SparkWriter:
 
     def append(self, snapshot: Any, rows: pa.Table, version: int, metadata: Mapping[str, str]) -> None:
         """Append rows. Columns of a later schema version that they lack become null."""
-        with self._commit_above(snapshot), active_session_kept():
-            frame = self._session.createDataFrame(rows).coalesce(1)
+        with self._commit_above(snapshot):
             options = {
                 "txnAppId": snapshot.properties[PROPERTY_MIRROR],
                 "txnVersion": str(version),
                 "userMetadata": _text(metadata, version, snapshot),
                 "mergeSchema": "true",  # adds the columns that an older release did not have
             }
-            frame.writeTo(self._table).options(**options).append()
+            frame_of(self._session, rows).writeTo(self._table).options(**options).append()
 
     def delete(self, snapshot: Any, conditions: Conditions, version: int, metadata: Mapping[str, str]) -> None:
         self._change(snapshot, f"DELETE FROM {self._table} WHERE {sql_of_any(conditions)}", version, metadata)
@@ -212,7 +211,7 @@ class SparkWriter:
             self._session.sql(f"OPTIMIZE {self._table}")
 
     def clean_up(self) -> None:
-        """Delete what no version within the retention needs: replaced files, and the expired part of the log."""
+        """Delete files that no version within the retention needs: replaced ones, and the expired part of the log."""
         with _commit_errors():
             self._session.sql(f"VACUUM {self._table}")
             try:
@@ -247,7 +246,7 @@ class SparkWriter:
 
     @contextlib.contextmanager
     def _commit_above(self, snapshot: SparkSnapshot) -> Iterator[None]:
-        """Sync the commit, also where it failed: one whose response was lost is on the disk before it is read back."""
+        """Sync the commit, also if it failed: one whose response was lost is on the disk before it is read back."""
         try:
             with _commit_errors():
                 yield
@@ -272,8 +271,8 @@ class SparkWriter:
 def _log_kept() -> dict[str, str]:
     """Return the settings under which only `clean_up` cleans the log.
 
-    What a start must know stands in the newest commit of the mirror alone, and any application that writes a checkpoint cleans
-    the log behind it: one that compacts the table of a stopped mirror would remove that commit after a week.
+    The records that a start needs are in the newest commit of the mirror alone, and any application that writes a checkpoint
+    cleans the log behind it: one that compacts the table of a stopped mirror would remove that commit after a week.
     """
     return {_LOG_CLEANUP: "false", _CHECKPOINT_INTERVAL: TABLE_SETTINGS[_CHECKPOINT_INTERVAL]}
 

@@ -88,7 +88,7 @@ def problem_of_later_end(log: ExistingLog, end: int) -> str | None:
 def continued_rows(
     first_row: DecidedSegment, log: ExistingLog, *, record_count: int, size_bytes: int, holes: Sequence[OffsetRange]
 ) -> tuple[DecidedSegment, ...]:
-    """Return rows of the map for the existing log: [log.start, log.end), where every offset leads to itself.
+    """Return rows of the map for the existing log: [log.start, log.end), in which every offset leads to itself.
 
     `holes`: offsets without a record, ascending. Counts are in the first row that was compared.
     """
@@ -111,7 +111,7 @@ def continued_rows(
 
 
 def _ranges(log: ExistingLog, holes: Sequence[OffsetRange]) -> Iterator[tuple[int, int, SegmentKind]]:
-    """Yield the ranges of [log.start, log.end). What lies below the source's start is a range of its own: it was not compared."""
+    """Yield the ranges of [log.start, log.end). Offsets below the source's start are a range of their own, not compared."""
     at = log.start
     cuts = [OffsetRange(log.compared_from, log.compared_from), *holes]
     for hole in cuts:

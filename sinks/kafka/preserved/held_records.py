@@ -41,7 +41,7 @@ class HeldRecords:
     def replace_expired(
         self, rows: Sequence[DecidedSegment], producer_ids: Mapping[SourcePartition, int], deadline: Deadline
     ) -> tuple[DecidedSegment, ...]:
-        """Return the rows of expired offsets; what a target log holds of them counts as copied, and its fillers as a gap.
+        """Return the rows of expired offsets; records of them in a target log count as copied, and its fillers as a gap.
 
         `producer_ids`: the shared producer of each partition with preserved offsets. Raises RetriableError.
         """

@@ -81,9 +81,9 @@ def check_log(
 ) -> bool:
     """Return whether the first batch has to be acknowledged before a second one is sent.
 
-    `recorded_end`: of the map, on the target. `quiet_for_ms`: since another writer, or a request of ours without
-    an answer, may have been on its way. `origin`: where the first batch of the shared producer belongs: the start of a new log,
-    or the end of what a log held before the mirror.
+    `recorded_end`: of the map, on the target. `quiet_for_ms`: since another writer, or a request of ours without an answer,
+    may have been on its way. `origin`: offset of the first batch of the shared producer: the start of a new log, or the end of
+    a log from before the mirror.
 
     Raises TargetDataLossError, PreservedLogDamagedError, and RetriableError if it has to wait.
     """

@@ -33,7 +33,7 @@ _FETCH_BYTES = 1 << 20
 
 
 def require_preserved_offsets(target: Cluster, mirror: str, deadline: Deadline) -> None:
-    """Try fillers, a batch of an old record, a batch out of order, and what a consumer finds, in a topic of its own.
+    """Try fillers, a batch of an old record, a batch out of order, and a read by a consumer, in a topic of its own.
 
     Whether a consumer passes over fillers is up to its client, not to the brokers (docs/reference/preserved-readers.md lists
     clients): here the records are fetched, and counted by the rule that all clients share.

@@ -53,9 +53,9 @@ class RunSlots:
 
 @dataclass(frozen=True, slots=True)
 class RefuseHangingTxns:
-    """Raise RetriableError if records of an older transaction are open under a producer id, in front of what it wrote now.
+    """Raise RetriableError if records of an older transaction are open under a producer id, in front of its newest ones.
 
-    Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: what passes once, passes.
+    Its EndTxn(commit) would make them visible as well. Nothing can come in front of it later: one check is enough.
     Raises RetriableError as well if the transaction that wrote now is no longer open: it timed out or an operator aborted it.
     """
 
@@ -85,7 +85,7 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class AwaitVisible:
-    """Settle: until the LSO has passed what the transaction wrote, repairing markers that never came. Answer: `Visibility`.
+    """Settle: until the LSO has passed the batches of the transaction, repairing markers that never came. Answer: `Visibility`.
 
     `together`: all transactions that were ended before and are awaited one after the other: one request may ask about them.
     """

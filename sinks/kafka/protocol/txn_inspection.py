@@ -42,12 +42,18 @@ def inspect_receipt(target: Cluster, decided: DecidedTxn, map_id: str, deadline:
 
 
 def require_known_receipts(
-    target: Cluster, transactional_ids: Sequence[str], map_id: str, recorded: Recorded, deadline: Deadline
+    target: Cluster,
+    transactional_ids: Sequence[str],
+    map_id: str,
+    recorded: Recorded,
+    run_id_of: Callable[[int], str | None],
+    deadline: Deadline,
 ) -> None:
     """Raise OlderTablesError if the target has a receipt of a decision that the tables do not have.
 
-    A receipt exists only if its transaction was committed, and that is done only for a decision that is in the tables. Raises
-    ConfigError if another mirror commits under these ids, RetriableError.
+    A receipt exists only if its transaction was committed, and that is done only for a decision that is in the tables.
+    `run_id_of`: the run of a run epoch according to the log of the tables, None where it does not say. Raises ConfigError if
+    another mirror commits under these ids, RetriableError.
     """
     target.find_coordinators(CoordinatorKind.GROUP, transactional_ids, deadline)
     begun = {name: begin_read_receipts(target, name, deadline) for name in transactional_ids}
@@ -55,7 +61,7 @@ def require_known_receipts(
     for name in transactional_ids:
         for receipt in read_receipts(target, name, deadline, begun=begun[name]):
             _require_own(receipt, name, map_id)
-            if receipt.decision > recorded.decided_version or _is_anothers(receipt, recorded):
+            if receipt.decision > recorded.decided_version or _is_anothers(receipt, recorded, run_id_of):
                 newer.append((receipt.decision, name, receipt))
     if not newer:
         return
@@ -68,10 +74,17 @@ def require_known_receipts(
     )
 
 
-def _is_anothers(receipt: Receipt, recorded: Recorded) -> bool:
-    """Return whether a run with another copy of the tables has committed under the number of their newest decision."""
-    is_newest = receipt.decision == recorded.decided_version
-    return is_newest and recorded.decided_run_id not in ("", receipt.run_id)
+def _is_anothers(receipt: Receipt, recorded: Recorded, run_id_of: Callable[[int], str | None]) -> bool:
+    """Return whether a run with another copy of the tables has committed under a number that these tables use, too.
+
+    Copies that runs continue number their run epochs alike: the higher number is not the later one. The log of the tables is
+    read only for a receipt that was written after their newest decision: others are of decisions before it.
+    """
+    if receipt.decision == recorded.decided_version:
+        return recorded.decided_run_id not in ("", receipt.run_id)
+    if receipt.written_at_ms is not None and receipt.written_at_ms <= recorded.decided_at_ms:
+        return False
+    return run_id_of(receipt.decision >> 32) not in (None, receipt.run_id)
 
 
 def _decision_text(version: int, at_ms: int | None) -> str:
@@ -115,7 +128,7 @@ def inspect_logs(
     """Return the evidence of the first batch of each range, once the last stable offset is past it.
 
     If retention or DeleteRecords took the front of a range, that is the first batch that is left: one that is gone says
-    nothing, least of all that it was aborted. Nor does what was truncated leave evidence. `pause` waits between two looks, given
+    nothing, least of all that it was aborted. Nor does a truncated batch leave evidence. `pause` waits between two looks, given
     their number. Raises RetriableError.
     """
     evidence = dict.fromkeys(written, LogEvidence.NOTHING)
@@ -205,7 +218,7 @@ def lost_ranges(
 ) -> tuple[WrittenRange, ...]:
     """Ranges whose log ends before their end (with `wholly`: before their start), although the topic is there.
 
-    Retention does not make a log end earlier: what is lost here was truncated. Raises RetriableError.
+    Retention does not make a log end earlier: records that are lost here were truncated. Raises RetriableError.
     """
     topic_ids = {written_range.target.topic: written_range.target.topic_id for written_range in written}
     listed = target.metadata(sorted(topic_ids), deadline)
@@ -262,7 +275,7 @@ def is_nothing_hanging(decided: Sequence[DecidedTxn], stable_ends: Mapping[Topic
 
 
 def refuse_hanging(target: Cluster, decided: Sequence[DecidedTxn], own_producer_ids: Collection[int], deadline: Deadline) -> None:
-    """Raise RetriableError if a producer's open transaction begins before what its newest one wrote, or the newest is over.
+    """Raise RetriableError if a producer's open transaction begins before the batches of its newest one, or the newest is over.
 
     Also if another producer id of this mirror has a transaction open in front of it. Sends one request per leader, unless
     something is open in front of ours, or records of ours were deleted.

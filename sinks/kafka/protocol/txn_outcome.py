@@ -98,9 +98,9 @@ def judge(receipt: ReceiptEvidence, log: Sequence[LogEvidence]) -> TxnFate:
 
     One commit marker proves the commit: markers are only asked for after the decision, and whoever is missing one gets it
     written again or has its rows removed. A receipt that is not ours proves less: its own marker can have been forgotten and
-    then been written as an abort, so it counts only where no partition was committed. Where markers were written nowhere,
-    no reader has seen any of it: aborting it now is as good as having aborted it then. What was written to a topic that is gone
-    cannot be read any more, and needs no choice.
+    then been written as an abort, so it counts only if no partition was committed. If no marker was written, no reader has
+    seen any of it: aborting it now is as good as having aborted it then. Batches in a topic that is gone cannot be read any
+    more, and need no choice.
     """
     if receipt is ReceiptEvidence.OURS or LogEvidence.OURS in log:
         return TxnFate.COMMITTED

@@ -97,7 +97,7 @@ class TxnPerformer:
         availability: TargetAvailability | None = None,
         source: Cluster | None = None,
     ) -> None:
-        """`source`: where the tasks of `next_round` read; None if they read no cluster."""
+        """`source`: cluster that the tasks of `next_round` read; None if they read none."""
         self._owner, self._target = owner, target
         self._transaction_timeout_ms = transaction_timeout_ms
         self._observer = observer
@@ -170,7 +170,8 @@ class TxnPerformer:
         Raises FencedError if another run has taken over these tables.
         """
         try:
-            require_known_receipts(self._target, names, self._owner.map_id, self._owner.recorded(), deadline)
+            owner = self._owner
+            require_known_receipts(self._target, names, owner.map_id, owner.recorded(), owner.run_id_of, deadline)
         except OlderTablesError:
             # The other run may have decided since this one read the tables: only what this run knows of them is older then.
             self._owner.check_ownership()

@@ -61,7 +61,9 @@ class Origin:
             include=tuple(str(pattern) for pattern in document["include"]),
             exclude=tuple(str(pattern) for pattern in document["exclude"]),
             since_ms=int(document.get("since_ms", 0)),
-            upstream=None if upstream is None else tuple(cls._of_nested(nested, hops - 1) for nested in upstream if hops > 1),
+            upstream=None
+            if upstream is None
+            else tuple(cls._of_document(nested, nested.get("upstream"), hops - 1) for nested in upstream if hops > 1),
         )
         for pattern in (*origin.include, *origin.exclude):
             re.compile(pattern)
@@ -69,10 +71,6 @@ class Origin:
         if problem is not None:
             raise ValueError(problem)
         return origin
-
-    @classmethod
-    def _of_nested(cls, document: Mapping[str, Any], hops: int) -> Self:
-        return cls._of_document(document, document.get("upstream"), hops)
 
     def build(self, max_bytes: int) -> str:
         """Return the text of the note.

@@ -46,7 +46,7 @@ class Ring:
 
     @property
     def other_to_stop(self) -> str | None:
-        """Return the mirror that has to stop where all of them run, the one whose run began last; None: the one that closes it.
+        """Return the mirror that has to stop if all of them run, the one whose run began last; None: the one that closes it.
 
         A mirror in front of one that does not record its upstream is the only one that sees the ring.
         """
@@ -116,7 +116,7 @@ def _names_along(way: Sequence[Origin], topic: str) -> tuple[str, ...] | None:
 
 
 def _returns(way: Sequence[Origin], closing: RingMirror, name: str) -> bool:
-    """Return whether a topic of the target cluster comes along `way` to the source, where `closing` copies it again."""
+    """Return whether a topic of the target cluster comes along `way` to the source, from which `closing` copies it again."""
     for origin in way:
         if not origin.takes(name):
             return False

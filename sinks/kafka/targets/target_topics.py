@@ -55,11 +55,11 @@ class TargetTopics:
     ) -> None:
         """Read no cluster yet: `prepare` does.
 
-        `positions`: those of the offset map, with the target topics that hold the copied records. `route` returns the name of a
-        target topic by source topic. `announce` is called with all names when there are new ones, before anything is copied to
-        them. `stamping` is kept up to date; None: its problems are logged. `adjust_new` is called right before topics are
-        created, with their specifications by source topic, and returns what is created. `isolates`: target topics that are gone
-        are left out (`gone`), else they are a ConfigError.
+        `positions`: those of the offset map, with the target topics that hold the copied records. `route` returns the name of
+        a target topic by source topic. `announce` is called with all names when there are new ones, before anything is copied
+        to them. `stamping` is kept up to date; None: its problems are logged. `adjust_new` is called right before topics are
+        created, with their specifications by source topic, and returns those to use instead. `isolates`: target topics that
+        are gone are left out (`gone`), else they are a ConfigError.
         """
         self._isolates = isolates
         self._gone_problems: dict[str, str] = {}

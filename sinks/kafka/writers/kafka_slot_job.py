@@ -38,35 +38,35 @@ class PreparedTxn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSlotJob(SlotJob):
-    """A slot whose sink is a Kafka transaction.
-
-    `target_ends`: ends of the map on the target. `id_numbers`: the number in the transactional id of each slot;
-    empty for the slot's own. `held`: target partitions that no transaction may include now, and why. `shared_producers`: the
-    producer id of each partition with preserved offsets; `guard_times` and `quiet_for_ms`, when the task starts: see
-    `preserved/log_guard.py`, None if no topic is preserved; `origins` as there, of target partitions, if it is not 0.
-    `unfit`: why nothing may be written to the target topic of a preserved topic, by source topic.
-
-    `prepared`: transactions for the first attempt of a slot, by transactional id. `known_target`: what the driver has found
-    out about the target a moment ago; None: the task asks itself.
-    """
+    """A slot whose sink is a Kafka transaction."""
 
     mirror: str
     map_id: str
     run_id: str
     target: ClientConfig
     target_ends: Mapping[TopicPartition, int]
+    """Ends of the map on the target."""
     in_flight_requests: int
     in_flight_bytes: int
     transaction_timeout_ms: int
     id_numbers: tuple[int, ...] = ()
+    """The number in the transactional id of each slot. Empty: the slot's own."""
     held: Mapping[TopicPartition, str] = field(default_factory=dict)
+    """Target partitions that no transaction may include now, and why."""
     shared_producers: Mapping[SourcePartition, int] = field(default_factory=dict)
+    """The producer id of each partition with preserved offsets."""
     guard_times: GuardTimes | None = None
+    """As `preserved/log_guard.py` has it. None if no topic is preserved."""
     quiet_for_ms: float = 0.0
+    """When the task starts, as in `preserved/log_guard.py`."""
     origins: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Of target partitions, if it is not 0, as in `preserved/log_guard.py`."""
     unfit: Mapping[str, str] = field(default_factory=dict)
+    """Why nothing may be written to the target topic of a preserved topic, by source topic."""
     prepared: Mapping[str, PreparedTxn] = field(default_factory=dict)
+    """Transactions for the first attempt of a slot, by transactional id."""
     known_target: KnownCluster | None = None
+    """The driver's knowledge of the target of a moment ago. None: the task asks itself."""
     responses_in_flight: int = NEAR_RESPONSES
 
     @classmethod

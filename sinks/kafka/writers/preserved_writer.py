@@ -207,9 +207,9 @@ class PreservedWriter:
     def _as_begun(self, part: ReadPart, admission: Admission, position: int) -> Admission:
         """Return the admission, with the batches of transactions that an undecided micro-batch wrote as that one read them.
 
-        It may have read with another isolation level: then an aborted batch is a filler on the target where this reading sends
-        it, or the other way round. Offsets cannot be written again, so the row says what is there. A batch in which the target's
-        log ends is completed as it was begun: so a batch is always of one kind.
+        It may have read with another isolation level: then an aborted batch is a filler on the target although this reading
+        sends it, or the other way round. Offsets cannot be written again, so the row follows the target. A batch in which the
+        target's log ends is completed as it was begun: so a batch is always of one kind.
         """
         source = part.source
         log_end, target = self._log_end(source), self._job.routes[source.topic].target_of(source)

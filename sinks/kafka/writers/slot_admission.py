@@ -23,7 +23,7 @@ def admit_part(job: KafkaSlotJob, part: ReadPart, position: int, known_refusals:
     """Return the batches of one partition's part of a response to send, and those to quarantine.
 
     Raises BatchRefusedError for batches that cannot be copied, CorruptBatchError for those that cannot be opened to be
-    rebuilt, unless the job lets it be quarantined, and it is certain where it ends.
+    rebuilt, unless the job lets it be quarantined, and its end is certain.
     """
     topic_partition, limits, keeps_refused = part.source.topic_partition, job.routes[part.source.topic].limits, job.quarantines
     admission = admit(

@@ -251,7 +251,7 @@ class SlotTransaction:
     def _require_topics_of_map(self, topics: Collection[str]) -> None:
         """Raise TopicGoneError if a target topic was deleted and created again, as far as this task knows.
 
-        A base offset below those of the map shows it as well, but not where something else is in the new topic already, such as
+        A base offset below those of the map shows it as well, but not if something else is in the new topic already, such as
         the marker of an aborted try. After an unsuccessful try the metadata is new.
         """
         if not topics:

@@ -1,7 +1,7 @@
 """Executor: whether the target topics that one try has written to are still those of the map.
 
 Produce names topics: one that is deleted and created again while a task writes gets the rest. Its first offsets are below those
-of the map only where the map has some. So the topic ids are asked for behind the last batch, in front of the decision: over the
+of the map only if the map has some. So the topic ids are asked for behind the last batch, in front of the decision: over the
 connections that carried it, because a broker serves a connection in turn. Over another one, it could answer before the topic is
 created again, and append the batch after it.
 """

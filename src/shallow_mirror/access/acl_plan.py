@@ -39,7 +39,7 @@ def unnamed_principals(source: Iterable[Acl], rules: AclRules) -> tuple[str, ...
 
 
 def plan_acls(source: Collection[Acl], target: Collection[Acl], rules: AclRules) -> AclPlan:
-    """Return what the target lacks. `target`: all ACLs that it has."""
+    """Return the ACLs that the target lacks. `target`: all ACLs that it has."""
     not_copied: list[NotCopied[Acl]] = []
     denies, uncopied = _plan_denies(sorted(acl for acl in source if acl.is_deny), rules, not_copied)
     allows = _plan_allows(sorted(acl for acl in source if not acl.is_deny), rules, not_copied)
@@ -141,7 +141,7 @@ def _on_target(common: ResourcePattern, copy: _Copy) -> ResourcePattern:
 
 
 def _plan_deletions(existing: frozenset[Acl], wanted: frozenset[Acl], source: Collection[Acl], rules: AclRules) -> Iterable[Acl]:
-    """Yield ALLOWs on what is mirrored, of principals that the source has, which the source does not have.
+    """Yield ALLOWs on mirrored topics and groups, of principals that the source has, which the source does not have.
 
     Never the last ACL of a pattern: with `allow.everyone.if.no.acl.found`, deleting it would allow everything. Never those of
     the mirror, and none that let write, which are not copied.

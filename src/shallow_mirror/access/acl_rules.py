@@ -52,7 +52,7 @@ def _agree(characters: Sequence[str | None], prefix: str) -> bool:
 
 
 def _parse(pattern: str) -> tuple[list[str | None], bool] | None:
-    """Return the characters, None for a dot, and whether anything may follow; None where the pattern is not understood."""
+    """Return the characters, None for a dot, and whether anything may follow; None if the pattern is not understood."""
     match = _UNDERSTOOD.fullmatch(pattern)
     if match is None:
         return None
@@ -72,7 +72,7 @@ class Untranslated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclRules:
-    """What decides which ACLs are copied. `mirror_principal`: of the mirror on the target, None where it is not known."""
+    """The rules by which ACLs are copied. `mirror_principal`: of the mirror on the target, None if it is not known."""
 
     mirror: str
     source_alias: str
@@ -122,7 +122,7 @@ class AclRules:
         return Untranslated(problems[0]) if problems else ResourcePattern(pattern.kind, target)
 
     def _added_prefix(self) -> str | None:
-        """Return what target names have in front of the source's; None where they differ in another way."""
+        """Return the prefix of target names before the source's; None if they differ in another way."""
         if self.target_name.count(_TOPIC_FIELD) != 1 or not self.target_name.endswith(_TOPIC_FIELD):
             return None
         return routing.target_topic_name(self.target_name, self.source_alias, "")
@@ -160,7 +160,7 @@ class AclRules:
         return any(offsets in routing.KEPT_OFFSETS for _, offsets in self.topic_offsets)
 
     def would_deny_the_mirror(self, deny: Acl) -> bool:
-        """Return whether a DENY of the target may forbid the mirror what it needs there: its topics, and its own groups."""
+        """Return whether a DENY of the target may forbid the mirror its topics, or its own groups."""
         if deny.host != ANY_HOST or deny.principal not in (ANYBODY, self.mirror_principal):
             return False
         return deny.pattern.kind is ResourceKind.TOPIC or self.is_own_group(deny.pattern)

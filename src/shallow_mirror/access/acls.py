@@ -95,12 +95,12 @@ class AclCopy(AccessCopy[AclReport]):
 
 
 def acl_stores(config: MirrorConfig, *, timeout_s: float = math.inf) -> tuple[AclStore, AclStore]:
-    """Return the ACLs of the source and of the target. `timeout_s`: of each request; less where `request.timeout.ms` is."""
+    """Return the ACLs of the source and of the target. `timeout_s`: of each request; less if `request.timeout.ms` is."""
     return stores_of(config, AclClient, timeout_s)
 
 
 def _create(target: AclStore, plan: AclPlan) -> tuple[list[Acl], list[NotCopied[Acl]]]:
-    """Create every DENY, and then the ALLOWs that no refused DENY limits. Return what was created, and what was not."""
+    """Create every DENY, and then the ALLOWs that no refused DENY limits. Return the ACLs created, and those that were not."""
     denies = [acl for acl in plan.to_create if acl.is_deny]
     refused = target.create(denies)
     ready, withheld = ready_allows([acl for acl in plan.to_create if not acl.is_deny], list(refused))
@@ -111,7 +111,7 @@ def _create(target: AclStore, plan: AclPlan) -> tuple[list[Acl], list[NotCopied[
 
 
 def acl_rules(config: MirrorConfig) -> AclRules:
-    """Return what decides which ACLs a mirror's target needs."""
+    """Return the rules by which a mirror's target needs ACLs."""
     topics, groups, acls = config.topics, config.groups, config.acls
     return AclRules(
         mirror=config.mirror,

@@ -21,24 +21,24 @@ _REFUSED_SHOWN = 3
 
 
 class AccessCopy(ABC, Generic[R]):
-    """What a mirror's target needs of the source's ACLs, or of its quotas; the command and the running mirror use the same.
+    """The copy of the source's ACLs, or of its quotas, that the target needs. The command and the running mirror share it.
 
-    Raises ConfigError where a cluster has no authorizer, where a permission or an entry of `acls.principals` is missing, and
-    RetriableError where a cluster does not answer: the same call continues.
+    Raises ConfigError if a cluster has no authorizer, or a permission or an entry of `acls.principals` is missing, and
+    RetriableError if a cluster does not answer: the same call continues.
     """
 
     @abstractmethod
     def compare(self) -> R:
-        """Return what the target lacks, without changing anything."""
+        """Return the entries that the target lacks, without changing anything."""
 
     @abstractmethod
     def apply(self, report: R) -> R:
-        """Create what the target lacks, and change what is to be changed. Return the report with what became of it."""
+        """Create the entries that the target lacks, and change those to be changed. Return the report with the outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessReport(ABC, Generic[P, E]):
-    """The plan, and with `is_applied` what became of it."""
+    """The plan, and with `is_applied` its outcome."""
 
     noun: ClassVar[str]
     refused: ClassVar[str]
@@ -95,7 +95,7 @@ class AccessReport(ABC, Generic[P, E]):
 
     @abstractmethod
     def changes_document(self) -> dict[str, Any]:
-        """Return as JSON values what is to be changed, or was, of what the target has."""
+        """Return as JSON values the target's entries that are to be changed, or were."""
 
     @abstractmethod
     def differences(self) -> list[str]:
@@ -119,6 +119,6 @@ def stores_of(config: MirrorConfig, open_store: Callable[..., Store], timeout_s:
 
 
 def require_named(unnamed: Sequence[str]) -> None:
-    """Raise ConfigError where principals lack the entry of `acls.principals` that each needs."""
+    """Raise ConfigError if principals lack the entry of `acls.principals` that each needs."""
     if unnamed:
         raise ConfigError(f"acls.principals: has no entry for {', '.join(unnamed)}, and acls.principals_only needs one for each")

@@ -30,7 +30,7 @@ class NotCopied(Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPlan(Generic[E]):
-    """What the target lacks. `not_copied`: entries of the source; `present`: what the target needs and has."""
+    """The entries that the target lacks. `not_copied`: entries of the source; `present`: those that the target needs and has."""
 
     to_create: tuple[E, ...]
     not_copied: tuple[NotCopied[E], ...]
@@ -39,9 +39,9 @@ class AccessPlan(Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPass:
-    """One pass. `lacking`: what the target still lacks at its end. `problem`: why the pass failed, or what the target refused.
+    """One pass. `lacking`: entries that the target still lacks at its end. `problem`: of the pass, or refusals of the target.
 
-    `is_compared`: false where the pass failed before it had read both clusters, or while it changed the target. `not_copied`:
+    `is_compared`: false if the pass failed before it had read both clusters, or while it changed the target. `not_copied`:
     entries of the source that are not copied, or only in part.
     """
 

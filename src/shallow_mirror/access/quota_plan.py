@@ -16,7 +16,7 @@ Key = tuple[QuotaEntity, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRules:
-    """`principals`: of the source and of the target. `mirror_user`: of the mirror on the target, None where it is not known."""
+    """`principals`: of the source and of the target. `mirror_user`: of the mirror on the target, None if it is not known."""
 
     principals: Mapping[str, str] = field(default_factory=dict)
     is_principal_required: bool = False
@@ -48,7 +48,7 @@ class DifferentQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaPlan(AccessPlan[Quota]):
-    """`different`: what the target has with another value."""
+    """`different`: entries that the target has with another value."""
 
     different: tuple[DifferentQuota, ...]
 
@@ -62,7 +62,7 @@ def unnamed_users(source: Collection[Quota], rules: QuotaRules) -> tuple[str, ..
 
 
 def plan_quotas(source: Collection[Quota], target: Collection[Quota], rules: QuotaRules) -> QuotaPlan:
-    """Return what the target lacks, and what has another value there. `target`: all quotas that it has."""
+    """Return the quotas that the target lacks, and those with another value there. `target`: all quotas that it has."""
     existing = {(quota.entity, quota.key): quota.value for quota in target}
     wanted: dict[Key, Quota] = {}
     not_copied: list[NotCopied[Quota]] = []

@@ -82,12 +82,12 @@ class QuotaCopy(AccessCopy[QuotaReport]):
 
 
 def quota_stores(config: MirrorConfig, *, timeout_s: float = math.inf) -> tuple[QuotaStore, QuotaStore]:
-    """Return the quotas of the source and of the target. `timeout_s`: of each call; less where `request.timeout.ms` is."""
+    """Return the quotas of the source and of the target. `timeout_s`: of each call; less if `request.timeout.ms` is."""
     return stores_of(config, QuotaClient, timeout_s)
 
 
 def quota_rules(config: MirrorConfig) -> QuotaRules:
-    """Return what decides which quotas a mirror's target needs."""
+    """Return the rules by which a mirror's target needs quotas."""
     return QuotaRules(
         principals=config.acls.principals,
         is_principal_required=config.acls.principals_only,

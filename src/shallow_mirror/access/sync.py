@@ -30,7 +30,7 @@ REMEDY = "do what the message says, if it asks for something; the comparison is 
 
 @dataclass(slots=True)
 class Differences:
-    """Log differences once: what the last pass has logged is not logged again."""
+    """Log differences once: those of the last pass are not logged again."""
 
     what: str
     _logged: frozenset[str] = field(default_factory=frozenset)
@@ -90,7 +90,7 @@ class AccessSync(PassThread[AccessPass]):
 
 
 class AccessPasses:
-    """Compare both clusters pass by pass, and create what is missing unless the settings say `report_only`."""
+    """Compare both clusters pass by pass, and create missing entries unless the settings say `report_only`."""
 
     def __init__(self, what: str, copy: AccessCopy[Any], *, is_report_only: bool) -> None:
         self._what = what

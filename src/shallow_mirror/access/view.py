@@ -37,7 +37,7 @@ def _render(
 ) -> RenderableType:
     """Return the counts, and the table of all entries but those that both clusters have.
 
-    `changes`: state, entry and reason of what the target has, and is to be changed. `planned` and `applied`: their counts.
+    `changes`: state, entry and reason of the target's entries that are to be changed. `planned` and `applied`: their counts.
     `cells`: those of an entry in `columns`.
     """
     plan = report.plan
@@ -53,7 +53,8 @@ def _render(
     table = Table()
     for name in ("state", *columns, "reason"):
         table.add_column(name, overflow="fold")
-    for state, entry, reason in (*_new(report), *changes, *_not_copied(report)):
+    not_copied = [("not copied", left.entry, left.reason) for left in plan.not_copied]
+    for state, entry, reason in (*_new(report), *changes, *not_copied):
         table.add_row(*(Text(cell) for cell in (state, *cells(entry), reason)))
     parts: list[RenderableType] = [Text(line) for line in lines]
     return Group(*parts, table) if table.row_count else Group(*parts)
@@ -70,12 +71,6 @@ def _new(report: AccessReport[Any, E]) -> Iterator[tuple[str, E, str]]:
     for entry in report.plan.to_create:
         state = "created" if entry in created else "not created" if entry in left else "to create"
         yield state, entry, left.get(entry, "")
-
-
-def _not_copied(report: AccessReport[Any, E]) -> Iterator[tuple[str, E, str]]:
-    """Yield entries of the source."""
-    for not_copied in report.plan.not_copied:
-        yield "not copied", not_copied.entry, not_copied.reason
 
 
 def show_acls(report: AclReport, console: Console, *, as_json: bool = False) -> None:

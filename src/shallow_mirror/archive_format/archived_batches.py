@@ -34,7 +34,7 @@ class LeaderEpochStart:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTxn:
-    """An aborted transaction with data in the row. `last_offset`: its abort marker; None where it lies behind the row."""
+    """An aborted transaction with data in the row. `last_offset`: its abort marker; None if it lies behind the row."""
 
     producer_id: int
     first_offset: int
@@ -43,27 +43,26 @@ class AbortedTxn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatches:
-    """The part of an object that belongs to one archived segment.
-
-    `object_name` is relative to the archive's folder of objects, separated by `/`. `crc32c` is that of the row's bytes in the
-    order of `index`, `run_crc32c` that of each run; None in rows of format 1.0, which had none. `min_timestamp_ms` is the least
-    base timestamp, a bound: records of a batch may be older. `retention_class` is the topic pattern of the archive file, "" where
-    none matches.
-    """
+    """The part of an object that belongs to one archived segment."""
 
     object_name: str
+    """Relative to the archive's folder of objects, separated by `/`."""
     index: tuple[IndexEntry, ...]
     leader_epochs: tuple[LeaderEpochStart, ...]
     aborted: tuple[AbortedTxn, ...]
     crc32c: int
+    """Of the row's bytes in the order of `index`."""
     min_timestamp_ms: int | None
+    """The least base timestamp, a bound: records of a batch may be older."""
     retention_class: str = ""
+    """The topic pattern of the archive file, "" if none matches."""
     run_crc32c: tuple[int, ...] | None = None
+    """Of the bytes of each run. None in rows of format 1.0, which had none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSegment:
-    """A row of an archive without the columns of its decision. `stored` is None where no batches were stored (a gap)."""
+    """A row of an archive without the columns of its decision. `stored` is None if no batches were stored (a gap)."""
 
     segment: Segment
     stored: StoredBatches | None

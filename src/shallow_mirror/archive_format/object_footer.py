@@ -45,7 +45,7 @@ _REMEDY = "Restore the object from a copy of the store"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectHeader:
-    """What the footer says besides the rows; all but `source_cluster_id` is in the name of the object as well.
+    """The fields of the footer besides the rows; all but `source_cluster_id` is in the name of the object as well.
 
     `retention_class` and `try_id` are None in footers of format 1.0.
     """
@@ -81,7 +81,7 @@ class ObjectFooter:
 
 
 def build_footer(header: ObjectHeader, rows: Sequence[ArchivedSegment]) -> bytes:
-    """Return what follows the batches of an object. Raise ValueError for rows that no reader could read again."""
+    """Return the bytes behind the batches of an object. Raise ValueError for rows that no reader could read again."""
     document = {
         "format": FORMAT,
         "minor": MINOR,
@@ -106,7 +106,7 @@ def build_footer(header: ObjectHeader, rows: Sequence[ArchivedSegment]) -> bytes
 def footer_size(object_name: str, tail: bytes | memoryview) -> int:
     """Return how many bytes at the end of an object are its footer. `tail`: its last bytes, at least the trailer.
 
-    Raise ArchiveFormatError for what is no object of an archive, or is cut.
+    Raise ArchiveFormatError if it is no object of an archive, or is cut.
     """
     if len(tail) < TRAILER.size:
         raise ArchiveFormatError(object_name, f"it ends after {len(tail)} bytes, without a trailer", _REMEDY)

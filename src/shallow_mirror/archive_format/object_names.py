@@ -61,5 +61,5 @@ class ObjectName:
 
 
 def prefix_of_run(archive_id: str, run_epoch: int) -> str:
-    """Return what the names of all objects of a run begin with."""
+    """Return the prefix of the names of all objects of a run."""
     return f"{archive_id}/{run_epoch:08d}/"

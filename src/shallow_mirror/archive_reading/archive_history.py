@@ -160,7 +160,7 @@ def read_topic_ids(table: ArchiveTable, condition: Condition = ()) -> dict[str, 
 
 
 def topic_id_problem(setting: str, topic: str, topic_id: str, incarnations: Sequence[Incarnation]) -> str | None:
-    """Return the problem of a topic id of which the archive has nothing; None where it has."""
+    """Return the problem of a topic id of which the archive has nothing; None if it has."""
     if any(each.topic_id == topic_id and each.has_rows for each in incarnations):
         return None
     known = "; ".join(each.sentence() for each in incarnations)

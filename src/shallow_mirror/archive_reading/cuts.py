@@ -29,9 +29,9 @@ def first_newer_offset(
     time_ms: int,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> int | None:
-    """Return the offset at which a partition ends, in front of its first record newer than `time_ms`; None where none is.
+    """Return the offset at which a partition ends, in front of its first record newer than `time_ms`; None if none is.
 
-    A batch of which no record is in front of it is not divided: the offset is where the batch begins.
+    A batch of which no record is in front of it is not divided: the offset is the begin of the batch.
 
     Records that a consumer of this isolation level does not see do not count: producers may give aborted records any time.
     `segments` are those of one partition. Headers decide which batches can hold such a record, so that one batch is opened
@@ -63,7 +63,7 @@ def first_visible_record(
 ) -> tuple[int, int | None] | None:
     """Return offset and time of the first record of a partition that a consumer of this isolation level sees; None without one.
 
-    By headers alone: no batch is opened. The time is None where the record has none. With `after_ms` it is the first batch with a
+    By headers alone: no batch is opened. The time is None if the record has none. With `after_ms` it is the first batch with a
     newer record, and a time that one of its records has. `is_left_out`: whether batch i does not count. Raises as
     `SegmentReader`.
     """
@@ -112,7 +112,7 @@ def offsets_without_hole(segments: Sequence[StoredSegment]) -> Iterator[tuple[in
 
 
 def cut_batch(store: ObjectStore, segments: Sequence[StoredSegment], bound: int) -> tuple[int, int] | None:
-    """Return [base offset, end) of the batch of records that `bound` lies inside of; None where it lies between batches.
+    """Return [base offset, end) of the batch of records that `bound` lies inside of; None if it lies between batches.
 
     A batch of an aborted transaction counts too. `segments` are those of one partition. Raises as `SegmentReader`.
     """

@@ -50,16 +50,17 @@ class ArchivedRecord:
 class ArchiveReader:
     """The records of one archive: its table at the version at which it was opened, and its objects.
 
-    Of a topic that was deleted and created again the one is read that the archive saw last, also where it has no record within
+    Of a topic that was deleted and created again the one is read that the archive saw last, also if it has no record within
     the bounds. `topic_id` chooses another one. With `as_of_ms` that one and that log are read that were there at a time, as a
     restore up to that time takes them (design/archive.md); it bounds no records.
 
-    Where a log was truncated at the source while it was archived, its newest lineage is read: what the source has now, and in
-    front of that what both logs have. Or the log of `lineage`; of a lower number where the partition has no such lineage.
+    If a log was truncated at the source while it was archived, its newest lineage is read: the present log of the source, and
+    in front of that the part that both logs have. Or the log of `lineage`; of a lower number if the partition has no such
+    lineage.
     """
 
     def __init__(self, table: ArchiveTable, store: ObjectStore, tables: Tables | None = None) -> None:
-        """`tables`: where the table is, for the descriptions of topics beside it."""
+        """`tables`: the place of the table, for the descriptions of topics beside it."""
         self._table, self._store, self._tables = table, store, tables
         self._lineages: dict[Condition, Lineages] = {}
         self._topic_ids: dict[str, list[str]] = {}
@@ -109,7 +110,7 @@ class ArchiveReader:
         lineage: int | None = None,
         as_of_ms: int | None = None,
     ) -> ArchivedRecord | None:
-        """Return the committed record at an offset, or the first one that is not older than a time; None where there is none.
+        """Return the committed record at an offset, or the first one that is not older than a time; None if there is none.
 
         Raises as `read_records`.
         """
@@ -126,9 +127,10 @@ class ArchiveReader:
     def _chosen_log(
         self, topic: str, partition: int, topic_id: str | None, lineage: int | None, as_of_ms: int | None
     ) -> tuple[str, int | None] | None:
-        """Return topic id and lineage of the log that is read; None where there is none.
+        """Return topic id and lineage of the log that is read; None if there is none.
 
-        Decided before any bound is applied: the newest incarnation may have no record where a former one has some.
+        Decided before any bound is applied: the newest incarnation may have no record within bounds in which a former one has
+        some.
         """
         of_topic = (Comparison("source_topic", "=", topic),)
         if topic not in self._topic_ids:
@@ -183,7 +185,7 @@ class ArchiveReader:
                     yield _archived_record(part, opened)
 
     def _lineages_of(self, condition: Condition) -> Lineages:
-        """Return the lineages of what is read, kept for further lookups: the table stays at its version."""
+        """Return the lineages of the partitions, kept for further lookups: the table stays at its version."""
         if condition not in self._lineages:
             self._lineages[condition] = self._table.lineages(condition)
         return self._lineages[condition]

@@ -60,7 +60,7 @@ class ReadBounds:
         return self.start_offset >= self.end_offset or self.topics == frozenset() or self.partitions == frozenset()
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Return what reads all rows that may match, each once; `filter_rows` leaves out the rest."""
+        """Return conditions that read all rows that may match, each once; `filter_rows` leaves out the rest."""
         if self.is_empty:
             return ()
         condition: list[Comparison] = [
@@ -82,11 +82,11 @@ class ReadBounds:
         return ((*self._between_topics(self.topics), *condition),)
 
     def of_partitions_only(self) -> Condition:
-        """Return what matches all rows of the wanted partitions, of any offset, time and state, and by chance others."""
+        """Return conditions for all rows of the wanted partitions, of any offset, time and state, and by chance others."""
         return (*self.of_topics_only(), *self._of_partition_numbers())
 
     def of_topics_only(self) -> Condition:
-        """Return what matches all rows of the wanted topics, of any partition, and by chance others."""
+        """Return conditions for all rows of the wanted topics, of any partition, and by chance others."""
         if not self.topics:
             return ()
         if len(self.topics) == 1:

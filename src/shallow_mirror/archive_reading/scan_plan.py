@@ -109,7 +109,7 @@ def _lineage_of(source: SourcePartition, topics: Mapping[str, Sequence[TopicAtCu
 
 
 def _in_views(rows: pa.Table, views: Mapping[SourcePartition, LineageView]) -> pa.Table:
-    """Return what of the rows belongs to the logs that are read. `views`: of partitions that have several lineages."""
+    """Return the parts of the rows that belong to the logs that are read. `views`: of partitions that have several lineages."""
     if not views:
         return rows
     fate: list[_Fate] = []

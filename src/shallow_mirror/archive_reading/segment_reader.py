@@ -46,18 +46,18 @@ class StoredSegment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatches:
-    """Whole batches of one archived segment that hold offsets of [start, end). `records` is writable, and valid as long as held.
-
-    `aborted` says what the list of a Fetch response says: (producer id, first offset) of aborted transactions that reach into
-    these batches. The first batch may begin below `start`, and the last one end behind `end`: those records are not wanted.
-    """
+    """Whole batches of one archived segment that hold offsets of [start, end)."""
 
     records: memoryview
+    """Writable, and valid as long as held."""
     index: BatchIndex
     aborted: tuple[tuple[int, int], ...]
+    """As in a Fetch response, (producer id, first offset) of aborted transactions that reach into these batches."""
     segment: StoredSegment
     start: int
+    """The first batch may begin below it: those records are not wanted."""
     end: int
+    """The last batch may end behind it: nor are those."""
 
     @property
     def source(self) -> SourcePartition:
@@ -70,7 +70,7 @@ class SegmentBatches:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Runs [first, end) of the index of one segment. `crcs`: of all its runs; None where they are not known."""
+    """Runs [first, end) of the index of one segment. `crcs`: of all its runs; None if they are not known."""
 
     segment: StoredSegment
     stored: StoredBatches
@@ -91,12 +91,12 @@ class SegmentReader:
     """Iterate over the batches of [start_offset, end_offset) of one partition. Each iteration reads again.
 
     `segments`: of one partition, in any order, without those that are being deleted; those without batches have none. With
-    `min_timestamp_ms` runs are left out whose records are all older. With `is_read_once` a folder's page cache does not keep what
-    is read. Readers that follow each other may share `buffers`.
+    `min_timestamp_ms` runs are left out whose records are all older. With `is_read_once` a folder's page cache does not keep
+    the pages. Readers that follow each other may share `buffers`.
 
-    Every byte is compared with what its row says. `verifies_batches`: also each batch with its own checksum, which a batch that
-    was damaged at the source does not match. Rows of format 1.0 are read as a whole first; with `trusts_old_offsets` those that
-    are read in part are verified by the checksums of their batches alone, which is logged.
+    Every byte is compared with the checksums of its row. `verifies_batches`: also each batch with its own checksum, which a
+    batch that was damaged at the source does not match. Rows of format 1.0 are read as a whole first; with
+    `trusts_old_offsets` those that are read in part are verified by the checksums of their batches alone, which is logged.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class SegmentReader:
             raise _damaged(window, int(index.pos[i]), f"the checksum of the batch at offset {base[i]} does not match")
 
     def _wanted(self, window: _Window, records: memoryview, index: BatchIndex) -> SegmentBatches | None:
-        """Return the batches of a window that hold wanted offsets; None where none does."""
+        """Return the batches of a window that hold wanted offsets; None if none does."""
         segment = window.segment.segment
         start, end = max(self._start, segment.source_start), min(self._end, segment.source_end)
         base, last = index.headers["base_offset"], index.last_offset
@@ -263,7 +263,7 @@ def aborted_between(aborted: Sequence[AbortedTxn], first: int, last: int) -> tup
 
 
 def _compare(window: _Window, records: memoryview) -> None:
-    """Raise ArchiveFormatError where a run is not what was archived."""
+    """Raise ArchiveFormatError if a run differs from the archived one."""
     if window.crcs is None:
         return
     run_start = 0

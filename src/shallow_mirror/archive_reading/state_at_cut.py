@@ -103,7 +103,7 @@ class StateAtCut:
     ) -> TopicAtCut:
         """Return the state of a topic. `incarnations`: all of it. `topic_id`: of the one that counts, which must have rows.
 
-        Raises as `SegmentReader`, where records decide.
+        Raises as `SegmentReader`, if records decide.
         """
         candidates = [each for each in incarnations if each.has_rows]
         if topic_id is not None:
@@ -221,9 +221,9 @@ class StateAtCut:
         return self._first_until_cut(of_topic, without_ms)
 
     def _evidence_of_lineage(self, source: SourcePartition, former: int, lineage: int, start: int, without_ms: int) -> str | None:
-        """Return what shows that a lineage that begins at an offset was there: its first record that is not of the former log.
+        """Return the evidence that a lineage that begins at an offset was there: its first record that is not of the former log.
 
-        It may begin with records that both logs have, where the divergent offset was too low, and with some that a leader had
+        It may begin with records that both logs have, if the divergent offset was too low, and with some that a leader had
         written before the last one of the former log. Both were there before the truncation.
         """
         lost = (_VISIBLE, *of_partition(source), Comparison("lineage", "<=", former), Comparison("source_end", ">", start))
@@ -341,7 +341,7 @@ def described_topics(
 def group_times(history: Mapping[str, Sequence[Incarnation]], topic_ids: Mapping[str, str], at: datetime) -> dict[str, datetime]:
     """Return for each topic up to which time positions of groups belong to a cut.
 
-    `topic_ids`: of the incarnation that is restored. `at`: of the cut. Where another incarnation had followed at that time, the
+    `topic_ids`: of the incarnation that is restored. `at`: of the cut. If another incarnation had followed at that time, the
     groups had lost their offsets: those count that were recorded up to the last decision with the one that is restored.
     """
     times = dict.fromkeys(topic_ids, at)

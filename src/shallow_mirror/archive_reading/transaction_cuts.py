@@ -74,7 +74,7 @@ class TxnScan:
     """The committed transactions in batches that are added in the order of offsets, partition by partition.
 
     The `aborted` lists of rows say which data is aborted, as for every reader of an archive; all other data is committed, also
-    where its marker is not archived yet. Markers show where a transaction ends, and whether its epoch is its own.
+    if its marker is not archived yet. Markers show where a transaction ends, and whether its epoch is its own.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class TxnScan:
         return self._read_ends[source]
 
     def has_open(self, source: SourcePartition, below: int) -> bool:
-        """Return whether a committed transaction that begins below an offset has no marker yet in what was added."""
+        """Return whether a committed transaction that begins below an offset has no marker yet in the added batches."""
         return any(of_partition == source and txn.start < below for (of_partition, _), txn in self._open.items())
 
     def parts(self) -> list[TxnPart]:

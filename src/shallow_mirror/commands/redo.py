@@ -14,8 +14,8 @@ from shallow_mirror.commands.sessions import interruptible, session_for
 
 def redo(
     conf: Conf,
-    topic: str,
-    partition: int,
+    topic: Annotated[str, typer.Argument(help="Source topic.")],
+    partition: Annotated[int, typer.Argument(help="Source partition.")],
     start: Annotated[int, typer.Argument(metavar="FROM", help="First source offset; its batch is copied whole.")],
     end: Annotated[int, typer.Argument(metavar="TO", help="Source offset after the last one.")],
     target: Annotated[

@@ -14,9 +14,9 @@ from shallow_mirror.commands.sessions import session_for
 
 def translate(
     conf: MirrorOrRestore,
-    topic: str,
-    partition: int,
-    offset: int,
+    topic: Annotated[str, typer.Argument(help="Source topic; with --reverse the target's.")],
+    partition: Annotated[int, typer.Argument(help="Its partition.")],
+    offset: Annotated[int, typer.Argument(help="Offset to translate.")],
     reverse: Annotated[bool, typer.Option("--reverse", help="TOPIC, PARTITION and OFFSET are the target's.")] = False,
     as_of: Annotated[
         str | None, typer.Option("--as-of", metavar="TIME", help="Use the map as it was at this time (ISO 8601 with zone).")

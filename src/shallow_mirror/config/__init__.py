@@ -4,12 +4,12 @@ A relative `tables` or `checkpoint` is relative to the folder of the mirror file
 `${secret:scope/key}` in client properties stay as written here; whoever connects resolves them.
 """
 
-from shallow_mirror.config.archive_config import ArchiveConfig, archive_json_schema
-from shallow_mirror.config.failover_config import FailoverConfig, failover_json_schema
-from shallow_mirror.config.migration_config import MigrationConfig, migration_json_schema
-from shallow_mirror.config.mirror_config import MirrorConfig, json_schema
+from shallow_mirror.config.archive_config import ArchiveConfig
+from shallow_mirror.config.failover_config import FailoverConfig
+from shallow_mirror.config.migration_config import MigrationConfig
+from shallow_mirror.config.mirror_config import MirrorConfig
 from shallow_mirror.config.own_targets import exclude_own_targets
-from shallow_mirror.config.restore_config import RestoreConfig, restore_json_schema
+from shallow_mirror.config.restore_config import RestoreConfig
 from shallow_mirror.config.schema_settings import RegistrySettings, SchemaSettings
 from shallow_mirror.config.sections import (
     DEFAULT_REQUEST_BYTES,
@@ -46,11 +46,6 @@ __all__ = [
     "StorageSettings",
     "TopicSettings",
     "WriteSettings",
-    "archive_json_schema",
     "exclude_own_targets",
-    "failover_json_schema",
-    "json_schema",
-    "migration_json_schema",
     "parse_duration",
-    "restore_json_schema",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Literal
@@ -178,8 +177,3 @@ def _location_problems(config: ArchiveConfig, folder: Path) -> list[str]:
     if f"{objects}/".startswith(f"{tables}/") or f"{tables}/".startswith(f"{objects}/"):
         problems.append("objects: must lie outside the folder of `tables`, and the other way round: VACUUM removes unknown files")
     return problems
-
-
-def archive_json_schema() -> str:
-    """Return the content of `conf/archive.schema.json`, for editors."""
-    return json.dumps(ArchiveConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

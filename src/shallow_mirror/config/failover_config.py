@@ -140,8 +140,3 @@ class FailoverFiles:
         elif self.kept_topic("orders") == "orders":
             problems.append("back.kept: is the topic itself: records of both clusters would mix; give another name")
         return problems
-
-
-def failover_json_schema() -> str:
-    """Return the content of `conf/failover.schema.json`, for editors."""
-    return json.dumps(FailoverConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

@@ -208,8 +208,3 @@ def writer_problems(writers: WriterSettings) -> list[str]:
     if ANYBODY in writers.principals:
         problems.append(f"writers.principals: {ANYBODY} would deny the mirrors as well: name the principals of the writers")
     return problems
-
-
-def migration_json_schema() -> str:
-    """Return the content of `conf/migration.schema.json`, for editors."""
-    return json.dumps(MigrationConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -148,8 +147,3 @@ def _catalog_problems(config: MirrorConfig) -> list[str]:
     if not config.checkpoint:
         problems.append("checkpoint: is missing; tables in a catalog have no folder that could hold it")
     return problems
-
-
-def json_schema() -> str:
-    """Return the content of `conf/mirror.schema.json`, for editors."""
-    return json.dumps(MirrorConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -226,8 +225,3 @@ class RestoreConfig(Section):
         )
         checkpoint = absolute(config.checkpoint, folder) if config.checkpoint else f"{tables.rstrip('/')}/_state"
         return config.model_copy(update={"tables": tables, "archive": archive, "checkpoint": checkpoint})
-
-
-def restore_json_schema() -> str:
-    """Return the content of `conf/restore.schema.json`, for editors."""
-    return json.dumps(RestoreConfig.model_json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"

@@ -202,9 +202,13 @@ class NamePatterns(Section):
 
 
 class GroupSettings(NamePatterns):
-    """Consumer groups. `sync`: how often a running mirror commits translated offsets. `keep`: age of their history."""
+    """Consumer groups. `sync`: how often a running mirror commits translated offsets, and records them. `follow`: whether it also
+    reads what groups commit from the source's topic `__consumer_offsets`, and commits that within a second. `keep`: age of the
+    history.
+    """
 
     sync: SyncInterval = "off"
+    follow: Annotated[Literal["auto", "required", "off"], OrOff] = "auto"
     keep: Interval = "30 days"
 
     @property

@@ -112,7 +112,7 @@ def read_histories(
     starts: Mapping[TopicPartition, int] | None = None,
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, History]:
-    """Read everything from `starts` (0 where not named) up to, not including, `ends` (the end of the log where not named).
+    """Read everything from `starts` (0 if not named) up to, not including, `ends` (the end of the log if not named).
 
     Raises RetriableError when a broker sends nothing for a minute.
     """
@@ -141,7 +141,7 @@ def _read_messages(
     ends: Mapping[TopicPartition, int] = MappingProxyType({}),
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[Message]]:
-    """Yield the records from `positions` up to `ends`, or to the end of the log where none is named, in pieces."""
+    """Yield the records from `positions` up to `ends`, or to the end of the log if none is named, in pieces."""
     unfinished = set(positions)
     consumer = _consumer(bootstrap, isolation)
     try:

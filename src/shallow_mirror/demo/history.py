@@ -120,7 +120,7 @@ def compare_histories(
 
 
 class _Alignment:
-    """The pairing of source and target records where the histories are not simply equal."""
+    """The pairing of source and target records if the histories are not simply equal."""
 
     def __init__(self, topic_partition: TopicPartition, source: History, target: History) -> None:
         self.topic_partition, self.source, self.target = topic_partition, source, target

@@ -98,7 +98,7 @@ class RowTranslation:
         }
 
     def __call__(self, topic: str, partition: int, offset: int) -> tuple[str, bool, int | None]:
-        """Return kind, exactness and target offset; ("unknown", False, None) where no row holds the offset."""
+        """Return kind, exactness and target offset; ("unknown", False, None) if no row holds the offset."""
         index = bisect.bisect_right(self._starts.get((topic, partition), []), offset) - 1
         if index < 0:
             return ("unknown", False, None)
@@ -110,7 +110,7 @@ class RowTranslation:
         return (row.kind, True, row.target_start + offset - row.source_start)
 
     def overlaps(self) -> tuple[str, ...]:
-        """Return where, between the first row and the last, source offsets are in two rows or in none."""
+        """Return source offsets between the first row and the last that are in two rows or in none."""
         problems = []
         for (topic, partition), rows in sorted(self._rows.items()):
             for row, following in itertools.pairwise(rows):

@@ -21,7 +21,7 @@ _SLOT = re.compile(r"slot txn (?P<slot>.+?\(producer id -?\d+, epoch -?\d+\)|\S+
 class MirrorProcess:
     """One run; its standard output and error go to `log_file`. Spark's Java and Python processes are its descendants.
 
-    What a killed Spark leaves of its scratch files lies in the folder `scratch` beside the log.
+    Scratch files of a killed Spark are in the folder `scratch` beside the log.
     """
 
     def __init__(self, conf: Path, log_file: Path, arguments: Sequence[str] = ("run", "{}", "--available-now")) -> None:
@@ -56,7 +56,7 @@ class MirrorProcess:
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask for a clean end, and kill what is left of it after 20 s."""
+        """Ask for a clean end, and kill the remaining processes after 20 s."""
         if self._process.poll() is not None:
             return
         self._process.terminate()
@@ -98,7 +98,7 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def recovery_decisions(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return (slot transaction or "", what recovery decided) from the log of the run that recovered. Pure."""
+    """Return (slot transaction or "", decision of the recovery) from the log of the run that recovered. Pure."""
     decisions = []
     for line in lines:
         match = _RECOVERY.search(line)

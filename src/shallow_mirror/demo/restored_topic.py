@@ -21,7 +21,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredTopic:
-    """What was restored. `problems`: partitions that are not what a read_committed consumer had seen up to the cut."""
+    """The restored topic. `problems`: partitions that differ from those that a read_committed consumer had seen up to the cut."""
 
     topic: str
     cut: datetime
@@ -71,7 +71,7 @@ def middle_time(source_bootstrap: str) -> datetime:
 def compare(
     source_bootstrap: str, target_bootstrap: str, folder: Path, cut: datetime, on_progress: Callable[[int], None]
 ) -> RestoredTopic:
-    """Compare the restored topic with what a read_committed consumer sees at the source up to the cut.
+    """Compare the restored topic with the records of a read_committed consumer of the source up to the cut.
 
     The cut of a partition is in front of the first record, of committed and aborted ones, that is newer than the time.
     """

@@ -264,7 +264,7 @@ class _Demo:
 
 
 def _unexpected_sources(traffic: TrafficReport, comparison: checker.Comparison) -> Iterator[str]:
-    """Check that the source shows what the producers wrote: a comparison of two empty clusters would prove nothing."""
+    """Check that the source shows all that the producers wrote: a comparison of two empty clusters would prove nothing."""
     for topic in traffic.topics:
         read = comparison.source_records[topic.topic]
         if read != topic.visible_records:
@@ -277,7 +277,7 @@ def _require_success(mirror: MirrorProcess) -> None:
 
 
 class _TargetWatch:
-    """Progress of the target, and where it has an open transaction. Momentary refusals of brokers are ignored."""
+    """Progress of the target, and the partitions with an open transaction. Momentary refusals of brokers are ignored."""
 
     def __init__(self, bootstrap: str, traffic: TrafficReport) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})

@@ -75,7 +75,7 @@ def show(console: Console, result: DemoResult, *, conf: Path, tables: Path, is_k
 
 
 def _line(console: Console, what: str, text: str) -> None:
-    """Print one line, whatever its width: what is copied from a terminal must not be broken."""
+    """Print one line, whatever its width: text copied from a terminal must not be broken."""
     console.print(Text(f"{what}: {text}"), soft_wrap=True)
 
 

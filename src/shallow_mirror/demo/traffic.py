@@ -38,7 +38,7 @@ class TrafficError(MirrorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTraffic:
-    """What was written. `visible_records`: those that a read_committed consumer sees."""
+    """The records written. `visible_records`: those that a read_committed consumer sees."""
 
     topic: str
     partitions: int
@@ -119,7 +119,7 @@ class RecordMaker:
 
 
 class _Application:
-    """A producer with what it has written since its transaction began."""
+    """A producer with the records of its open transaction."""
 
     def __init__(self, bootstrap: str, name: str, codec: str, properties: Mapping[str, Any]) -> None:
         self.is_transactional = "transactional.id" in properties

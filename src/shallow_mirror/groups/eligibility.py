@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from shallow_mirror.groups.offset_translation import Commit, CommitTranslator, Line, Side
+from shallow_mirror.groups.offset_translation import Commit, CommitTranslator, Line, Side, TranslatedOffset
 from shallow_mirror.groups.report import GroupPartition, Outcome, Step
 from shallow_mirror.types import SourcePartition, TopicPartition
 
@@ -95,10 +95,10 @@ def evaluate(
         return _evaluate_preserved(result, commit, translator, lines, clusters, side)
     translated = translator.translate(Commit(commit.source, commit.offset))
     start = clusters.other_starts.get(to_topic_partition, 0)
-    result = replace(result, to_topic_partition=to_topic_partition, to_offset=max(translated.offset, start), reason=None)
+    to_offset = max(translated.offset, start)
     problem = _other_problem(to_topic_partition, to_id, translated.offset, clusters)
     if problem is not None:
-        return replace(result, to_offset=None, outcome=Outcome.RECREATED, reason=problem)
+        return replace(result, to_topic_partition=to_topic_partition, outcome=Outcome.RECREATED, reason=problem)
     # Failing back, everything below the first row that may still be removed is known; without such rows, all of it.
     unsettled = clusters.unsettled.get(commit.topic_partition, commit.offset)
     waits_for = commit.offset - (line.position if side == "source" else unsettled)
@@ -110,15 +110,31 @@ def evaluate(
             f"nothing of this partition is copied yet, and {to_topic_partition} holds other records, {start:,} to {end - 1:,}: "
             "where the group continues is known when the first record is copied"
         )
-        return replace(result, to_offset=None, outcome=Outcome.WAITS, waits_for=max(0, waits_for), reason=reason)
+        waits_for = max(0, waits_for)
+        return replace(result, to_topic_partition=to_topic_partition, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)
     if waits_for > 0:
         reason = "beyond the end of the map: records before it are not mirrored yet"
-        return replace(result, outcome=Outcome.WAITS, waits_for=waits_for, reason=reason)
-    missing = _missing(commit, translator, lines, clusters, side, start)
+        return replace(
+            result,
+            to_topic_partition=to_topic_partition,
+            to_offset=to_offset,
+            outcome=Outcome.WAITS,
+            waits_for=waits_for,
+            reason=reason,
+        )
+    missing = _missing(commit, translator, lines, clusters, side, start, translated)
     if missing is not None:
-        return replace(result, outcome=Outcome.LOST, reason=missing)
+        return replace(result, to_topic_partition=to_topic_partition, to_offset=to_offset, outcome=Outcome.LOST, reason=missing)
     withheld = translator.withheld(Commit(commit.source, commit.offset)) if side == "source" else 0
-    return replace(result, outcome=Outcome.TRANSLATED, waits_for=0, withheld=withheld)
+    return replace(
+        result,
+        to_topic_partition=to_topic_partition,
+        to_offset=to_offset,
+        outcome=Outcome.TRANSLATED,
+        waits_for=0,
+        withheld=withheld,
+        reason=None,
+    )
 
 
 def _evaluate_preserved(
@@ -153,7 +169,7 @@ def _evaluate_preserved(
         return replace(
             result, to_offset=max(known_end, start), outcome=Outcome.WAITS, waits_for=commit.offset - known_end, reason=reason
         )
-    missing = _missing(commit, translator, lines, clusters, side, start)
+    missing = _missing(commit, translator, lines, clusters, side, start, None)
     if missing is not None:
         return replace(result, outcome=Outcome.LOST, reason=missing)
     return replace(result, outcome=Outcome.TRANSLATED, waits_for=0)
@@ -199,8 +215,9 @@ def _missing(
     clusters: Clusters,
     side: Side,
     other_start: int,
+    translated: TranslatedOffset | None,
 ) -> str | None:
-    """Return the records that a consumer could read only on the origin, as a sentence."""
+    """Return the records that a consumer could read only on the origin, as a sentence. `translated`: the commit, if known."""
     assert commit.source is not None
     assert commit.offset is not None
     line, effective = lines[commit.source], _effective(commit.topic_partition, commit.offset, clusters)
@@ -214,7 +231,9 @@ def _missing(
         ]
         if older:
             return f"it is within the records of an older incarnation of {commit.source.topic}, which the source no longer has"
-    first = translator.translate(Commit(commit.source, effective))
+    first = translated
+    if first is None or effective != commit.offset:
+        first = translator.translate(Commit(commit.source, effective))
     if not first.is_end and first.offset < other_start:  # an end leads to no record that could have been deleted
         count = other_start - first.offset
         return f"the log there begins at {other_start:,}: {count:,} offsets from {first.offset:,} on were deleted"
@@ -231,18 +250,19 @@ def next_step(partition: GroupPartition, remote: RemoteGroup, *, is_forced: bool
     """Decide the action on the other cluster: nothing for a group that has members there, nothing backwards unless forced."""
     if partition.to_topic_partition is None:
         return partition
-    partition = replace(partition, has=remote.offsets.get(partition.to_topic_partition))
+    has = remote.offsets.get(partition.to_topic_partition)
     if not may_commit(partition, is_forced=is_forced):
-        return partition
+        return replace(partition, has=has)
     assert partition.to_offset is not None
-    if partition.has == partition.to_offset:
-        return replace(partition, step=Step.IN_PLACE)
-    if partition.has is not None and partition.has > partition.to_offset and not is_forced:
-        reason = f"the group continued there, to {partition.has:,}: only --force moves it back"
-        return replace(partition, step=Step.FURTHER, reason=reason)
+    if has == partition.to_offset:
+        return replace(partition, has=has, step=Step.IN_PLACE)
+    if has is not None and has > partition.to_offset and not is_forced:
+        reason = f"the group continued there, to {has:,}: only --force moves it back"
+        return replace(partition, has=has, step=Step.FURTHER, reason=reason)
     if not remote.is_free:
         clients = ", ".join(remote.clients[:3]) or "members"
-        return replace(partition, step=Step.ACTIVE, reason=f"the group is active there ({clients}): stop its consumers first")
-    if partition.to_topic_partition in remote.offsets and partition.has is None:
-        return replace(partition, step=Step.REFUSED, reason="a transaction of the group there is open: try again")
-    return replace(partition, step=Step.TO_COMMIT)
+        reason = f"the group is active there ({clients}): stop its consumers first"
+        return replace(partition, has=has, step=Step.ACTIVE, reason=reason)
+    if partition.to_topic_partition in remote.offsets and has is None:
+        return replace(partition, has=has, step=Step.REFUSED, reason="a transaction of the group there is open: try again")
+    return replace(partition, has=has, step=Step.TO_COMMIT)

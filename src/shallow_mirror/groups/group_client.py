@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, ListedGroup
+from shallow_mirror.broker import Cluster, CommittedOffset, ConsumerGroups, ListedGroup, TopicMetadata
 from shallow_mirror.broker.admin import Operation, request_permissions
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.cluster import reach
+from shallow_mirror.broker.net import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, error_name, refusal
+from shallow_mirror.broker.produce.txn import BegunRequest
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.types import IsolationLevel, TopicPartition
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.types import LATEST_TIMESTAMP, IsolationLevel, TopicPartition
+
+GROUP_LOG = "__consumer_offsets"
+"""The topic in which coordinators log what groups commit."""
+
+AT_ONCE = 64
+"""Requests that are sent before the first response is received."""
+_CONNECTIONS = 4
+"""To each coordinator, for these: a broker answers one request of a connection after the other, and each commit is written
+before it is answered."""
 
 
 class GroupClient:
@@ -37,14 +50,39 @@ class GroupClient:
         """Return whether `listed` leaves out groups without Describe permission: who may Describe the cluster sees all."""
         return Operation.DESCRIBE not in (request_permissions(self._cluster, [], self._deadline()).cluster or ())
 
-    def committed(self, groups: Iterable[str]) -> dict[str, tuple[CommittedOffset, ...]]:
-        return {group: self._groups.committed(group, self._deadline()) for group in groups}
+    def begin_committed(self, groups: Sequence[str], *, waits_for_txns: bool = True) -> dict[str, BegunRequest]:
+        """Send the requests for the offsets of at most AT_ONCE groups, for `finish_committed`."""
+        return {
+            group: self._groups.begin_committed(group, self._deadline(), _purpose(at), waits_for_txns=waits_for_txns)
+            for at, group in enumerate(groups)
+        }
+
+    def finish_committed(self, group: str, begun: BegunRequest) -> tuple[CommittedOffset, ...]:
+        return self._groups.committed(group, self._deadline(), begun=begun)
+
+    def committed(self, groups: Iterable[str], *, waits_for_txns: bool = True) -> dict[str, tuple[CommittedOffset, ...]]:
+        """Return the offsets of each group. `waits_for_txns`: as `ConsumerGroups.committed`."""
+        groups, committed = list(groups), dict[str, tuple[CommittedOffset, ...]]()
+        for first in range(0, len(groups), AT_ONCE):
+            for group, begun in self.begin_committed(groups[first : first + AT_ONCE], waits_for_txns=waits_for_txns).items():
+                committed[group] = self._groups.committed(group, self._deadline(), waits_for_txns=waits_for_txns, begun=begun)
+        return committed
 
     def clients(self, group: str) -> tuple[str, ...]:
         return self._groups.clients(group, self._deadline())
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, str]:
-        return self._groups.commit(group, offsets, self._deadline())
+    def begin_commits(self, offsets: Mapping[str, Mapping[TopicPartition, tuple[int, str]]]) -> dict[str, BegunRequest]:
+        """Send the requests to commit the offsets of at most AT_ONCE groups, for `commit`."""
+        return {
+            group: self._groups.begin_commit(group, group_offsets, self._deadline(), _purpose(at))
+            for at, (group, group_offsets) in enumerate(offsets.items())
+        }
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunRequest | None = None
+    ) -> dict[TopicPartition, str]:
+        """Return a sentence for each offset that was refused. `begun`: the same request was sent. Raises OutcomeUnknownError."""
+        return self._groups.commit(group, offsets, self._deadline(), begun=begun)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return the ids of topics that exist."""
@@ -65,5 +103,45 @@ class GroupClient:
         listed = self._cluster.list_offsets(timestamps, IsolationLevel.READ_UNCOMMITTED, self._deadline())
         return {topic_partition: log.offset for topic_partition, log in listed.items()}
 
+    def group_log(self) -> TopicMetadata:
+        """Return the metadata of `__consumer_offsets`. Raises ConfigError where the cluster does not show that topic."""
+        with self._named():
+            topic = self._cluster.metadata([GROUP_LOG], self._deadline()).topics.get(GROUP_LOG)
+        if topic is None or topic.error_code:
+            code = UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
+            raise ConfigError(f"{self._where}: {GROUP_LOG}: {error_name(code)}")
+        return topic
+
+    def group_log_ends(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Return the last stable offsets of the partitions of `__consumer_offsets`, and then their high watermarks.
+
+        Raises ConfigError where it may not be read.
+        """
+        latest = {TopicPartition(GROUP_LOG, partition): LATEST_TIMESTAMP for partition in self.group_log().partitions}
+        with self._named():
+            # Where the log is read to its end already, nothing else shows soon that it may not be read.
+            if request_permissions(self._cluster, [GROUP_LOG], self._deadline()).missing_on(GROUP_LOG, [Operation.READ]):
+                raise ConfigError(f"{self._where}: {refusal(TOPIC_AUTHORIZATION_FAILED, 'Fetch', topic=GROUP_LOG)}")
+            stable, visible = (
+                {
+                    topic_partition: log.offset
+                    for topic_partition, log in self._cluster.list_offsets(latest, isolation, self._deadline()).items()
+                }
+                for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+        return stable, visible
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the cluster in errors."""
+        try:
+            yield
+        except RetriableError as error:
+            raise RetriableError(error.error_name, f"{self._where}: {error.detail}") from error
+
     def _deadline(self) -> Deadline:
         return Deadline.after_ms(self._timeout_s * 1000, time.monotonic)
+
+
+def _purpose(number: int) -> str:
+    return f"groups-{number % _CONNECTIONS}"

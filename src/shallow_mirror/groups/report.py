@@ -102,6 +102,16 @@ class Group:
         return Counter(partition.step.value for partition in self.partitions if partition.step is not Step.NONE)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """State of the target's groups while commits are followed."""
+
+    age_s: float | None
+    """Since the oldest commit that can be moved and is not at the target yet; 0: all are. None: they are not followed."""
+    new_count: int = 0
+    """Commits that were read from the source's log since the last time this was reported."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOf:
     """`observed_at`: the pass that the positions are of; `next_at`: the first one after the requested time, None without one."""

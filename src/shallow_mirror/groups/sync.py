@@ -1,60 +1,242 @@
 """Driver: sync the target's groups while the mirror runs (`groups.sync`), and record the offsets of the source's groups.
 
-A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, works a
-tenth of the time at most, and every failure is reported and retried.
+A thread beside the query, with clients and a view of the map of its own. It writes to nothing that the mirror reads, and every
+failure is reported and retried.
+
+A *pass*, once per interval, is about the newest offset of every group: it commits what can be committed, and records all that
+changed. Where the log of the groups is followed (`groups.follow`), *steps* between the passes commit what was committed at the
+source since, by the same rules. A step leaves alone what the last pass could not move, and what waits for the map as long as
+the map is the same.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from shallow_mirror.broker import ListedGroup
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs import GroupPosition, GroupSyncPass, changed_positions, delete_outdated, record_pass
 from shallow_mirror.checkpoints.logs.runs import Problem, ProblemKind, log_problem
 from shallow_mirror.checkpoints.logs.topics import Controls
 from shallow_mirror.checkpoints.tables import BestEffortTables, TableStorage
 from shallow_mirror.config import MirrorConfig
+from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.commit_sources import CommitSource, FollowedCommits, NotFollowedError, PolledCommits
+from shallow_mirror.groups.commit_table import GroupPartitionCommits, LoggedOffset, ReadPartition
 from shallow_mirror.groups.eligibility import commits_of
-from shallow_mirror.groups.offset_translation import CommitTranslator
-from shallow_mirror.groups.report import Group, GroupPartition, Outcome, Step
-from shallow_mirror.groups.sync_plan import GroupOffsets, add_rows
-from shallow_mirror.pass_thread import REQUEST_S, PassThread
+from shallow_mirror.groups.group_client import GROUP_LOG
+from shallow_mirror.groups.offset_translation import Commit, CommitTranslator
+from shallow_mirror.groups.recent_rows import RecentRows
+from shallow_mirror.groups.report import Group, GroupLag, GroupPartition, Outcome, Step
+from shallow_mirror.groups.sync_plan import Committed, GroupOffsets
+from shallow_mirror.pass_thread import REQUEST_S, Passes, PassThread
 from shallow_mirror.plurals import counted
 from shallow_mirror.types import SourcePartition
 
 _log = logging.getLogger(__name__)
 
+_Chosen = tuple[GroupPartitionCommits, LoggedOffset]
+
 WHOLE_EVERY_S = 3600.0
 TIDY_EVERY_PASSES = 200
+
+STEP_S = 0.4
+"""From the beginning of a step to that of the next one."""
+STEP_SHARE, STEP_CPU_SHARE = 0.5, 0.1
+"""Shares of the time that steps may take, and of the time of one core; the pause behind a long one is longer."""
+_FAILED_STEP_S = 2.0
+"""From the beginning of a step that failed to that of the next one, at least."""
+_LISTED_S = 5.0
+"""How old a listing of the target's groups may be in a step."""
+_REFUSED_S = 2.0
+"""After a commit that was refused, or whose outcome is unknown, steps leave the offset alone for that long."""
 
 
 class GroupSyncer:
     """Sync all groups, pass by pass; what was translated once is not read from the map again. Not thread-safe."""
 
-    def __init__(self, config: MirrorConfig, storage: TableStorage, history: BestEffortTables) -> None:
+    def __init__(
+        self, config: MirrorConfig, storage: TableStorage, history: BestEffortTables, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`storage`: of the map. `history`: where the positions of groups are recorded."""
-        self._config, self._storage, self._history = config, storage, history
+        self._config, self._storage, self._history, self._clock = config, storage, history, clock
         self._groups = GroupOffsets(config, timeout_s=REQUEST_S)
+        self._polled = PolledCommits(self._groups)
+        self._source: CommitSource = self._polled
+        self._not_followed: str | None = None
         self._map: OffsetMap | None = None
+        self._controls: Controls | None = None
+        self._recent = RecentRows()
         self._translator: CommitTranslator | None = None
+        self._lookups: dict[ReadPartition, tuple[Commit, ...]] = {}
+        self._revision: object = None
+        self._limits: dict[ReadPartition, int] = {}
+        """Where the map ended for offsets that wait, at this revision."""
+        self._held: dict[ReadPartition, float] = {}
+        """Until when steps leave these offsets alone."""
+        self._listed: Mapping[str, ListedGroup] = {}
+        self._listed_at = -math.inf
         self._noted: dict[tuple[str, SourcePartition], GroupPosition] = {}
+        self._passed_at: datetime | None = None
         self._whole_at: datetime | None = None
-        self._count = 0
+        self._count = self._counted_commits = self._reported_commits = 0
 
     def close(self) -> None:
+        self._source.close()
         self._groups.close()
 
     def run_pass(self, now: datetime) -> GroupSyncPass:
         """Commit what can be committed, and record what changed. Raises MirrorError, OSError."""
         began = time.monotonic()
-        committed = self._groups.committed(lambda _: True)
-        offset_map = self._refreshed_map()
+        is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
+        committed = self._newest(is_whole)
+        self._limits.clear()
+        self._held.clear()
+        self._lookups.clear()
+        groups, moving = self._sync(committed, self._refresh_map())
+        self._settle(groups, {})
+        if self.is_following and (waiting := self._source.waiting()):
+            self._commit_waiting(waiting)
+        done = _pass_of(groups, now, is_whole, time.monotonic() - began)
+        changed, read_count = self._changed(groups, moving, is_whole)
+        done = replace(
+            done,
+            is_followed=self.is_following,
+            oldest_s=self._oldest_s(),
+            not_followed=self._not_followed,
+            followed_count=max(0, self._source.commit_count() - self._counted_commits),
+            repeated_count=None if self.is_following else self._repeated(read_count, now),
+        )
+        self._counted_commits, self._passed_at = self._source.commit_count(), now
+        record_pass(self._history, done, changed)
+        self._whole_at = now if is_whole else self._whole_at
+        self._count += 1
+        if self._count % TIDY_EVERY_PASSES == 1:
+            delete_outdated(self._history, now - timedelta(seconds=self._config.groups.keep_s))
+        return done
+
+    @property
+    def is_following(self) -> bool:
+        return self._source is not self._polled
+
+    def lag(self) -> GroupLag:
+        """Return what the target lacks of the groups' commits, with those that were read since this was called last."""
+        count = self._source.commit_count()
+        new_count, self._reported_commits = max(0, count - self._reported_commits), count
+        return GroupLag(self._oldest_s(), new_count)
+
+    def _oldest_s(self) -> float | None:
+        if not isinstance(self._source, FollowedCommits):
+            return None
+        oldest_ms = self._source.oldest_ms(self._held.keys())
+        return 0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000)
+
+    def _newest(self, is_whole: bool) -> list[Committed]:
+        """Return the newest offset of every group; begin to follow the log where that is wanted and possible.
+
+        A whole pass begins anew: nothing that the log did not say is missed for longer.
+        """
+        if self.is_following and not is_whole:
+            try:
+                return self._source.newest()
+            except NotFollowedError as error:
+                self._poll_because(error)
+        if self._config.groups.follow != "off":
+            self._stop_following()
+            try:
+                self._source, self._not_followed = FollowedCommits(self._config, self._groups), None
+                return self._source.newest()
+            except NotFollowedError as error:
+                self._poll_because(error)
+        return self._polled.newest()
+
+    def _poll_because(self, error: NotFollowedError) -> None:
+        """Poll until the next pass. Raises ConfigError where that is not wanted."""
+        self._stop_following()
+        self._not_followed = str(error)
+        if self._config.groups.follow == "required":
+            raise ConfigError(f"groups.follow is required, and {error}") from error
+
+    def _stop_following(self) -> None:
+        if self.is_following:
+            self._source.close()
+        self._source, self._counted_commits, self._reported_commits = self._polled, 0, 0
+
+    def step(self) -> GroupLag:
+        """Commit what was committed at the source since, if the log of the groups is followed. Raises MirrorError, OSError."""
+        try:
+            waiting = self._source.waiting()
+        except NotFollowedError as error:
+            self._poll_because(error)
+            waiting = None
+        if waiting:
+            self._commit_waiting(waiting)
+        return self.lag()
+
+    def _commit_waiting(self, waiting: Sequence[GroupPartitionCommits]) -> None:
+        offset_map = self._refresh_map()
+        for _ in range(2):
+            # The newest offsets first. Of those that the map does not cover, it covers earlier ones.
+            chosen = self._chosen(waiting)
+            if not chosen:
+                break
+            committed = [
+                Committed(entry.group, entry.topic_partition, logged.offset, logged.note()) for entry, logged in chosen.values()
+            ]
+            groups, _ = self._sync(committed, offset_map, known=self._known())
+            self._settle(groups, chosen)
+            seen = {(partition.group, partition.topic_partition) for group in groups for partition in group.partitions}
+            # Of topics that a migration has handed over.
+            self._held |= dict.fromkeys(chosen.keys() - seen, math.inf)
+
+    def _chosen(self, waiting: Sequence[GroupPartitionCommits]) -> Mapping[ReadPartition, _Chosen]:
+        now, chosen = self._clock(), {}
+        for entry in waiting:
+            read_partition = entry.read_partition
+            if self._held.get(read_partition, -math.inf) > now:
+                continue
+            limit = self._limits.get(read_partition)
+            logged = entry.unsynced[-1] if limit is None and entry.unsynced else entry.covered(-1 if limit is None else limit)
+            if logged is not None:
+                chosen[read_partition] = entry, logged
+        return chosen
+
+    def _known(self) -> Mapping[str, ListedGroup]:
+        if self._clock() - self._listed_at >= _LISTED_S:
+            self._listed, self._listed_at = self._groups.other.listed(), self._clock()
+        return self._listed
+
+    def _settle(self, groups: Sequence[Group], chosen: Mapping[ReadPartition, _Chosen]) -> None:
+        """Take note of what became of offsets. `chosen`: those of a step; of a pass they are the newest ones."""
+        if not isinstance(self._source, FollowedCommits):
+            return
+        for partition in (partition for group in groups for partition in group.partitions):
+            read_partition = partition.group, partition.topic_partition
+            entry = chosen[read_partition][0] if read_partition in chosen else self._source.of(*read_partition)
+            if entry is None or partition.offset is None:
+                continue
+            if partition.outcome is Outcome.WAITS:
+                self._limits[read_partition] = partition.offset - partition.waits_for if partition.waits_for else -1
+            elif partition.outcome is Outcome.NOT_MIRRORED or not partition.is_left:
+                entry.settle(partition.offset)
+            else:
+                is_brief = partition.step is Step.REFUSED
+                self._held[read_partition] = self._clock() + _REFUSED_S if is_brief else math.inf
+
+    def _sync(
+        self, committed: Sequence[Committed], offset_map: OffsetMap, *, known: Mapping[str, ListedGroup] | None = None
+    ) -> tuple[list[Group], Collection[str]]:
+        """Translate offsets and commit them. Return what became of them, and the topics that a migration has handed over."""
         # Of a topic that a migration has handed over the target's groups are the application's own: an operator may have reset
         # them, and what the source has is older.
-        controls = Controls.open(self._storage).read()
+        if self._controls is None:
+            self._controls = Controls.open(self._storage)
+        controls = self._controls.read()
         moving, forgotten = controls.moving, controls.forgotten
         commits_with_source = [
             commit
@@ -62,31 +244,31 @@ class GroupSyncer:
             if commit.source is None or commit.source.topic not in moving
         ]
         clusters = self._groups.clusters(commits_with_source, offset_map, forgotten)
-        commits = commits_of(commits_with_source, clusters)
+        for commit in commits_with_source:
+            self._lookups[commit.group, commit.topic_partition] = tuple(commits_of([commit], clusters))
+        commits = {lookup for lookups in self._lookups.values() for lookup in lookups}
         translator = CommitTranslator(commits) if self._translator is None else self._translator.continue_with(commits)
         self._translator = None  # until it has all rows: one that was interrupted cannot be continued
-        add_rows(translator, offset_map, {commit.source.topic for commit in commits}, translator.reads_from())
+        topics = {commit.source.topic for commit in commits}
+        self._recent.add_to(translator, offset_map, topics, translator.reads_from())
         self._translator = translator
         evaluated = self._groups.evaluate(commits_with_source, translator, clusters)
-        groups = list(self._groups.plan_commits(evaluated, is_applied=True))
-        is_whole = self._whole_at is None or (now - self._whole_at).total_seconds() >= WHOLE_EVERY_S
-        done = _pass_of(groups, now, is_whole, time.monotonic() - began)
-        record_pass(self._history, done, self._changed(groups, moving, is_whole))
-        self._whole_at = now if is_whole else self._whole_at
-        self._count += 1
-        if self._count % TIDY_EVERY_PASSES == 1:
-            delete_outdated(self._history, now - timedelta(seconds=self._config.groups.keep_s))
-        return done
+        return list(self._groups.plan_commits(evaluated, is_applied=True, known=known)), moving
 
-    def _refreshed_map(self) -> OffsetMap:
+    def _refresh_map(self) -> OffsetMap:
         if self._map is None:
             self._map = OffsetMap.open(self._storage, mirror=self._config.mirror)
         else:
             self._map.refresh()
+        revision = self._map.recorded()
+        if revision != self._revision:
+            self._limits.clear()
+        self._revision = revision
+        self._recent.refresh(self._map)
         return self._map
 
-    def _changed(self, groups: Sequence[Group], moving: Collection[str], is_whole: bool) -> list[GroupPosition]:
-        """Return positions that changed since they were recorded, and those that are gone.
+    def _changed(self, groups: Sequence[Group], moving: Collection[str], is_whole: bool) -> tuple[list[GroupPosition], int]:
+        """Return positions that changed since they were recorded, and those that are gone; and how many offsets groups moved on.
 
         Of a pending one, and of topics that are handed over, the last is kept.
         """
@@ -95,8 +277,21 @@ class GroupSyncer:
         pending = {(partition.group, partition.source) for partition in partitions if partition.outcome is Outcome.PENDING}
         now |= {key: position for key, position in self._noted.items() if key in pending or key[1].topic in moving}
         changed = changed_positions(self._noted, now, is_whole=is_whole)
+        read_count = 0
+        for key, position in now.items():
+            before = self._noted[key].offset if key in self._noted else None
+            if before is not None and position.offset is not None:
+                read_count += max(0, position.offset - before)
         self._noted = now
-        return changed
+        return changed, read_count
+
+    def _repeated(self, read_count: int, now: datetime) -> int | None:
+        """Estimate the records that a fail-over repeats: those that groups read from one pass to the next. None: not known."""
+        if self._passed_at is None:
+            return None
+        elapsed_s = (now - self._passed_at).total_seconds()
+        interval_s = self._config.groups.sync_s
+        return None if elapsed_s <= 0 or interval_s is None else round(read_count * max(1.0, interval_s / elapsed_s))
 
 
 class GroupSync(PassThread[GroupSyncPass]):
@@ -110,9 +305,10 @@ class GroupSync(PassThread[GroupSyncPass]):
         history: BestEffortTables,
         *,
         report: Callable[[Problem, int], None] = log_problem,
+        on_lag: Callable[[GroupLag], None] = lambda _: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`report` is called with every pass that failed, and the level at which to log it."""
+        """`report` is called with every pass that failed, and the level at which to log it; `on_lag` after passes and steps."""
         super().__init__(
             "group-sync",
             interval_s,
@@ -121,9 +317,34 @@ class GroupSync(PassThread[GroupSyncPass]):
             recovered="groups: synchronized again",
         )
         self._config, self._storage, self._history, self._report = config, storage, history, report
+        self._on_lag = on_lag
+        self._told: tuple[str | None, bool] = None, False
+        self._next_step_at = 0.0
+        self._is_step = False
 
     def open_passes(self) -> GroupSyncer:
-        return GroupSyncer(self._config, self._storage, self._history)
+        self._syncer = GroupSyncer(self._config, self._storage, self._history)
+        return self._syncer
+
+    def is_stopped_within(self, passes: Passes[GroupSyncPass], pause_s: float) -> bool:
+        """Do steps until the next pass."""
+        syncer, ends_at = self._syncer, time.monotonic() + pause_s
+        while syncer.is_following:
+            began = time.monotonic()
+            if self._stop.wait(max(0.0, min(self._next_step_at, ends_at) - began)):
+                return True
+            began = time.monotonic()
+            if began >= ends_at:
+                return False
+            self._is_step, cpu_began = True, time.thread_time()
+            lag = self.attempt(syncer.step, self._now())
+            self._is_step = False
+            if lag is not None:
+                self._on_lag(lag)
+            took, cpu_took = time.monotonic() - began, time.thread_time() - cpu_began
+            pause_s = max(STEP_S, took / STEP_SHARE, cpu_took / STEP_CPU_SHARE)
+            self._next_step_at = began + (pause_s if lag is not None else max(pause_s, _FAILED_STEP_S))
+        return self._stop.wait(max(0.0, ends_at - time.monotonic()))
 
     def on_failure(self, error: Exception, problem: str, now: datetime, level: int) -> None:
         occurrence = Problem(
@@ -133,9 +354,13 @@ class GroupSync(PassThread[GroupSyncPass]):
             error_name=type(error).__name__,
         )
         self._report(occurrence, level)
-        record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
+        if not self._is_step:  # there may be many, and a pass that fails as well says so
+            record_pass(self._history, GroupSyncPass(observed_at=now, problem=problem), ())
 
     def on_done(self, done: GroupSyncPass) -> None:
+        self._next_step_at = time.monotonic() + STEP_S
+        self._on_lag(self._syncer.lag())
+        self._report_polling(done)
         if done.committed_count:
             _log.info(
                 "groups: %s of %s committed at the target, waiting: %d, not moved: %d",
@@ -144,6 +369,22 @@ class GroupSync(PassThread[GroupSyncPass]):
                 done.waiting_count,
                 done.left_count,
             )
+
+    def _report_polling(self, done: GroupSyncPass) -> None:
+        """Report once that a fail-over repeats records, and once more when it is known how many."""
+        repeats = done.repeats_sentence
+        if repeats is None or not done.partition_count:
+            self._told = None, False
+            return
+        told = done.not_followed, done.repeated_count is not None
+        if told in (self._told, (self._told[0], False)):
+            return
+        self._told = told
+        remedy = f"give the mirror's user Read on topic {GROUP_LOG} of the source, or set groups.follow to off"
+        self._report(
+            Problem(kind=ProblemKind.GROUP, text=f"groups: {repeats}", remedy=remedy, error_name="NotFollowedError"),
+            logging.WARNING,
+        )
 
 
 def _pass_of(groups: Sequence[Group], now: datetime, is_whole: bool, seconds: float) -> GroupSyncPass:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from shallow_mirror import routing
-from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset
+from shallow_mirror.broker import METADATA_TOO_LARGE, CommittedOffset, ListedGroup
 from shallow_mirror.broker.produce import is_receipt
+from shallow_mirror.broker.produce.txn import BegunRequest
 from shallow_mirror.checkpoints import OffsetMap
 from shallow_mirror.checkpoints.logs.topics import ForgottenTopics
 from shallow_mirror.checkpoints.tables import Comparison, Condition
 from shallow_mirror.config import MirrorConfig
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError
 from shallow_mirror.groups.eligibility import Clusters, RemoteGroup, SourceCommit, commits_of, evaluate, may_commit, next_step
-from shallow_mirror.groups.group_client import GroupClient
+from shallow_mirror.groups.group_client import AT_ONCE, GroupClient
 from shallow_mirror.groups.offset_translation import COMMIT_COLUMNS, Commit, CommitTranslator, RepeatCounter, Side
 from shallow_mirror.groups.report import Group, GroupPartition, Step
 from shallow_mirror.sinks.kafka import Origin
@@ -63,47 +64,77 @@ class GroupCommits:
         )
         return [evaluate(commit, translator, lines, clusters, self.side) for commit in source_commits]
 
-    def plan_commits(self, evaluated: Sequence[GroupPartition], *, is_applied: bool, is_forced: bool = False) -> Iterator[Group]:
-        """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group."""
+    def plan_commits(
+        self,
+        evaluated: Sequence[GroupPartition],
+        *,
+        is_applied: bool,
+        is_forced: bool = False,
+        known: Mapping[str, ListedGroup] | None = None,
+    ) -> Iterator[Group]:
+        """Compare with the groups on the other cluster, and commit there if `is_applied`, group by group.
+
+        `known`: the groups as they were listed a moment ago, in place of listing them; the broker refuses offsets of a group
+        that has members since. What they have is requested in any case.
+        """
         by_group: defaultdict[str, list[GroupPartition]] = defaultdict(list)
         for partition in evaluated:
             by_group[partition.group].append(partition)
-        listed = self.other.listed() if by_group else {}
-        may_hide = not by_group.keys() <= listed.keys() and self.other.may_hide_groups()
-        for name, partitions in sorted(by_group.items()):
-            remote = listed.get(name)
-            committed, refused = self._remote_offsets(name) if remote is not None or may_hide else ((), None)
-            has = {offset.topic_partition: offset.offset for offset in committed}
-            is_free = remote is None or remote.is_free
-            clients = () if is_free else self.other.clients(name)
-            steps = [next_step(partition, RemoteGroup(is_free, clients, has), is_forced=is_forced) for partition in partitions]
-            if refused is not None:
-                steps = [
-                    replace(partition, step=Step.REFUSED, reason=refused) if partition.step is Step.TO_COMMIT else partition
-                    for partition in steps
-                ]
-            if is_applied:
-                steps = self._commit(name, steps)
-            state = remote.state.lower() if remote is not None else "not there yet" if refused is None else "hidden"
-            is_active = name in self._active
-            yield Group(name=name, partitions=tuple(steps), state=state, clients=clients, is_active_at_origin=is_active)
+        listed = known if known is not None else self.other.listed() if by_group else {}
+        may_hide = known is not None or (not by_group.keys() <= listed.keys() and self.other.may_hide_groups())
+        names = sorted(by_group)
+        for first in range(0, len(names), AT_ONCE):
+            piece = names[first : first + AT_ONCE]
+            # Many requests are on their way at once: one after the other would take as many round trips.
+            begun = self.other.begin_committed([name for name in piece if name in listed or may_hide])
+            planned = {}
+            for name in piece:
+                committed, refused = self._remote_offsets(name, begun[name]) if name in begun else ((), None)
+                remote = listed.get(name)
+                is_free = remote is None or remote.is_free
+                clients = () if is_free else self.other.clients(name)
+                at_other = RemoteGroup(is_free, clients, {offset.topic_partition: offset.offset for offset in committed})
+                steps = [next_step(partition, at_other, is_forced=is_forced) for partition in by_group[name]]
+                if refused is not None:
+                    steps = [
+                        replace(partition, step=Step.REFUSED, reason=refused) if partition.step is Step.TO_COMMIT else partition
+                        for partition in steps
+                    ]
+                state = remote.state.lower() if remote is not None else "not there yet" if refused is None else "hidden"
+                planned[name] = Group(
+                    name=name,
+                    partitions=tuple(steps),
+                    state=state,
+                    clients=clients,
+                    is_active_at_origin=name in self._active,
+                )
+            yield from self._commit_all(planned) if is_applied else planned.values()
 
-    def _remote_offsets(self, group: str) -> tuple[tuple[CommittedOffset, ...], str | None]:
+    def _remote_offsets(self, group: str, begun: BegunRequest) -> tuple[tuple[CommittedOffset, ...], str | None]:
         """Return the offsets, and what to grant where the other cluster hides the group from us."""
         try:
-            return self.other.committed([group])[group], None
+            return self.other.finish_committed(group, begun), None
         except ConfigError as error:
             return (), str(error)
 
-    def _commit(self, group: str, steps: Sequence[GroupPartition]) -> list[GroupPartition]:
-        offsets = {
-            partition.to_topic_partition: (partition.to_offset, partition.metadata)
-            for partition in steps
-            if partition.step is Step.TO_COMMIT and partition.to_topic_partition is not None and partition.to_offset is not None
-        }
-        if not offsets:
-            return list(steps)
-        refused = self._try_to_commit(group, offsets)
+    def _commit_all(self, groups: Mapping[str, Group]) -> Iterator[Group]:
+        offsets = {name: offsets for name, group in groups.items() if (offsets := _to_commit(group.partitions))}
+        begun = self.other.begin_commits(offsets)
+        for name, group in groups.items():
+            if name in offsets:
+                partitions = self._commit(name, group.partitions, offsets[name], begun[name])
+                yield replace(group, partitions=tuple(partitions))
+            else:
+                yield group
+
+    def _commit(
+        self,
+        group: str,
+        steps: Sequence[GroupPartition],
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        begun: BegunRequest,
+    ) -> list[GroupPartition]:
+        refused = self._try_to_commit(group, offsets, begun)
         # The offset matters more than what an application noted beside it.
         without_metadata = {place: (offsets[place][0], "") for place, why in refused.items() if why == METADATA_TOO_LARGE}
         if without_metadata:
@@ -121,12 +152,22 @@ class GroupCommits:
                 committed.append(replace(partition, step=Step.COMMITTED, has=partition.to_offset, reason=reason))
         return committed
 
-    def _try_to_commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> dict[TopicPartition, str]:
+    def _try_to_commit(
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], begun: BegunRequest | None = None
+    ) -> dict[TopicPartition, str]:
         """Return a sentence for each offset that was not committed."""
         try:
-            return self.other.commit(group, offsets)
+            return self.other.commit(group, offsets, begun)
         except OutcomeUnknownError as error:
             return dict.fromkeys(offsets, f"{error}: it may have been committed, try again")
+
+
+def _to_commit(steps: Iterable[GroupPartition]) -> dict[TopicPartition, tuple[int, str]]:
+    return {
+        partition.to_topic_partition: (partition.to_offset, partition.metadata)
+        for partition in steps
+        if partition.step is Step.TO_COMMIT and partition.to_topic_partition is not None and partition.to_offset is not None
+    }
 
 
 class GroupOffsets(GroupCommits):
@@ -150,12 +191,15 @@ class GroupOffsets(GroupCommits):
         else:
             offset_map.require_clusters(target=view.cluster_id())
 
-    def committed(self, is_wanted: Callable[[str], bool]) -> list[Committed]:
-        """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors."""
+    def committed(self, is_wanted: Callable[[str], bool], *, waits_for_txns: bool = True) -> list[Committed]:
+        """Return the offsets of all groups that the mirror file includes and `is_wanted` accepts, without those of mirrors.
+
+        `waits_for_txns`: as `ConsumerGroups.committed`.
+        """
         listed = self.origin.listed()
         names = [name for name in sorted(listed) if self._config.groups.is_included(name) and is_wanted(name)]
         self._active = {name for name in names if not listed[name].is_free}
-        return committed_offsets(self.origin, names)
+        return _of_applications(self.origin.committed(names, waits_for_txns=waits_for_txns))
 
     def resolve_sources(
         self, committed: Iterable[Committed], offset_map: OffsetMap, forgotten: ForgottenTopics
@@ -242,12 +286,21 @@ class GroupOffsets(GroupCommits):
         )
 
 
+def is_of_mirror(metadata: str) -> bool:
+    """Return whether a group that commits this is one of a mirror, not of an application."""
+    return bool(metadata) and (is_receipt(metadata) or Origin.parse(metadata) is not None)
+
+
 def committed_offsets(origin: GroupClient, groups: Iterable[str]) -> list[Committed]:
     """Return the offsets of these groups, without those of mirrors."""
+    return _of_applications(origin.committed(groups))
+
+
+def _of_applications(committed: Mapping[str, Sequence[CommittedOffset]]) -> list[Committed]:
     return [
         Committed(group, offset.topic_partition, offset.offset, offset.metadata)
-        for group, offsets in origin.committed(groups).items()
-        if not any(is_receipt(offset.metadata) or Origin.parse(offset.metadata) is not None for offset in offsets)
+        for group, offsets in committed.items()
+        if not any(is_of_mirror(offset.metadata) for offset in offsets)
         for offset in offsets
     ]
 

@@ -75,7 +75,7 @@ class LocalKafkaCluster:
         return bool(self.nodes) and all(node.is_running() for node in self.nodes)
 
     def start(self) -> None:
-        """Start what does not run and wait until every node takes part; on new ports at the first time only."""
+        """Start nodes that do not run and wait until every node takes part; on new ports at the first time only."""
         jar_set = kafka_jar_set(self.version)
         if not has_kraft(self.version):
             raise ConfigError(

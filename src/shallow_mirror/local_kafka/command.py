@@ -26,9 +26,8 @@ _POLL_S = 0.5
 def run_local_kafka(clusters: int, version: str, folder: Path | None, brokers: int = 1) -> None:
     """Start the clusters of so many brokers each, print their addresses on standard output, return after Ctrl-C or SIGTERM.
 
-    `folder` is kept and can be started again, on the same ports where they are free; `None` is a temporary folder which is
-    deleted at the end.
-    Raises what LocalKafka raises, and BrokerStartError when a broker ends by itself.
+    `folder` is kept and can be started again, on the same ports if they are free; `None` is a temporary folder which is
+    deleted at the end. Raises as LocalKafka, and BrokerStartError when a broker ends by itself.
     """
     if clusters < 1:
         raise ConfigError(f"local-kafka needs at least one cluster, not {clusters}")

@@ -94,9 +94,10 @@ DELTA_FOR_SPARK = ("4.0", "4.1", "4.2")
 
 
 def delta_jar_set(spark: str) -> JarSet:
-    """Return the jars of Delta for a release of Spark, such as 4.2.1. Raises ConfigError where Delta has none.
+    """Return the jars of Delta for a release of Spark, such as 4.2.1. Raises ConfigError if Delta has none.
 
-    They are what delta-spark lists and PySpark does not ship; the rest (Hadoop, Jackson, Parquet, Scala, ...) is Spark's own.
+    They are those that delta-spark lists and PySpark does not ship; the rest (Hadoop, Jackson, Parquet, Scala, ...) is Spark's
+    own.
     """
     release = ".".join(spark.split(".")[:2])
     if release not in DELTA_FOR_SPARK:

@@ -31,6 +31,7 @@ from shallow_mirror.local_kafka.properties import (
     zookeeper_properties,
 )
 from shallow_mirror.local_kafka.server_process import ServerProcess, start_together, stop_together
+from shallow_mirror.local_kafka.shared_classes import options_with_archive
 
 START_TIMEOUT_S = 90.0
 PORT_ATTEMPTS = 5
@@ -46,11 +47,10 @@ class LocalKafka:
     """Context manager: formats the folder when it is new, starts the broker, stops it at the end and keeps the folder.
 
     The broker is the child of a supervisor which kills it when this process ends in whatever way. Before Kafka 3.3 it comes
-    with a ZooKeeper, which is stopped and killed, but not paused, together with it.
-    `cluster_id`: what a new folder is formatted with; None: an id of its own. `features`: levels that it is formatted with,
-    such as `transaction.version` 0 to 2 on Kafka 4; otherwise the newest. Both need KRaft (3.3 and later). `listeners`: more of
-    them, on ports of their own (`address_of`).
-    Raises ConfigError (no Java), JarFetchError, BrokerStartError.
+    with a ZooKeeper, which is stopped and killed, but not paused, together with it. `cluster_id`: of a new folder; None: an id
+    of its own. `features`: levels that it is formatted with, such as `transaction.version` 0 to 2 on Kafka 4; otherwise the
+    newest. Both need KRaft (3.3 and later). `listeners`: more of them, on ports of their own (`address_of`). Raises
+    ConfigError (no Java), JarFetchError, BrokerStartError.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class LocalKafka:
         return f"127.0.0.1:{self._ports[0]}"
 
     def address_of(self, listener: str) -> str:
-        """Return `host:port` where one of `listeners`, by name, listens, whatever it advertises."""
+        """Return `host:port` of the socket of one of `listeners`, by name, whatever it advertises."""
         if self._ports is None:
             raise BrokerStartError(f"the broker in {self.folder} was never started")
         return f"127.0.0.1:{self._ports[2 + [extra.name for extra in self._listeners].index(listener)]}"
@@ -175,9 +175,11 @@ class LocalKafka:
         logging_config.write_text(logging_text(self.version), encoding="utf-8")
         shutil.rmtree(self._temporary, ignore_errors=True)  # a killed process leaves the libraries it unpacked
         self._temporary.mkdir()
+        executable = java_executable()
         java = [
-            java_executable(),
+            executable,
             *JVM_OPTIONS,
+            *options_with_archive(executable, jars),
             logging_option(self.version, logging_config),
             f"-Djava.io.tmpdir={self._temporary}",
         ]
@@ -207,7 +209,7 @@ class LocalKafka:
         raise BrokerStartError(f"{process.what} did not answer within {self._start_timeout_s} s:\n{self.log_tail()}")
 
     def _answers_as_itself(self) -> bool:
-        """Return whether this node answers. Raises PortTakenError where another server does."""
+        """Return whether this node answers. Raises PortTakenError if another server does."""
         answering = self._answering_cluster_id()
         if answering is None or not (self._log_dir / "meta.properties").is_file():  # with ZooKeeper the broker writes it
             return False
@@ -222,7 +224,7 @@ class LocalKafka:
         return kind(f"{process.what} ended instead of answering. The end of its log:\n{tail}")
 
     def _answering_cluster_id(self) -> str | None:
-        """Return the cluster id of the server that listens; None where there is none, or it does not list this node."""
+        """Return the cluster id of the server that listens; None if there is none, or it does not list this node."""
         host, port = self.bootstrap.split(":")
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
@@ -261,7 +263,7 @@ class LocalKafka:
         self._broker.resume()
 
     def log_tail(self, lines: int = 40) -> str:
-        """Return the end of what the broker (all its starts) and the formatting wrote."""
+        """Return the end of the output of the broker (all its starts) and of the formatting."""
         if not self.log_file.is_file():
             return ""
         return "\n".join(self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -286,7 +288,7 @@ def start_clusters(
 ) -> tuple[LocalKafka, ...]:
     """Start `count` clusters at the same time, in `folder`/cluster-1 and so on; all of them or, on an error, none.
 
-    `listeners`: more of them for each cluster; none where empty.
+    `listeners`: more of them for each cluster; none if empty.
     """
     kafka_jars(version)
     assert len(listeners) in (0, count)

@@ -37,7 +37,7 @@ def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
 
 
 class KeptPorts:
-    """Chooses the ports that a file names where they are free, else others, and keeps those of a start that succeeded."""
+    """Chooses the ports that a file names if they are free, else others, and keeps those of a start that succeeded."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

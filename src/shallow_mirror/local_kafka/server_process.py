@@ -53,13 +53,13 @@ class ServerProcess:
         self._pid = int(line)
 
     def stop(self) -> None:
-        """Send SIGTERM, and SIGKILL when that takes longer than 20 s. No effect where nothing runs."""
+        """Send SIGTERM, and SIGKILL when that takes longer than 20 s. No effect if nothing runs."""
         if self.is_running():
             self.resume()
         self._end(b"T")
 
     def kill(self) -> None:
-        """Send SIGKILL. No effect where nothing runs."""
+        """Send SIGKILL. No effect if nothing runs."""
         self._end(b"K")
 
     def pause(self) -> None:

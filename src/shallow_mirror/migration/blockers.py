@@ -204,7 +204,7 @@ def _group_problems(passage: Passage) -> Iterator[str]:
 
 
 def _permission_problems(passage: Passage) -> Iterator[str]:
-    """Yield what comparisons and commits of groups lack; what the mirror itself needs, its run has checked."""
+    """Yield missing permissions of comparisons and commits of groups. The run of the mirror has checked its own."""
     config, topics = passage.mirror, passage.topics()
     origin, other = UserView(passage.origin, config.source_cluster_name), UserView(passage.other, config.target_cluster_name)
     yield from missing_on_topics(origin, topics, TO_READ, "needed to compare both clusters")

@@ -59,7 +59,7 @@ def choose_sample(rows: Iterable[MappedRow], most_bytes: int = MOST_BYTES) -> Co
 
 
 def comparison_s(sample: ComparisonSample, seconds: float, set_up_s: float) -> float | None:
-    """Return how long a comparison of everything takes. None: nothing was compared of what is held.
+    """Return how long a comparison of everything takes. None: no held record was compared.
 
     `seconds`: of the sample; `set_up_s`: of a comparison of nothing.
     """

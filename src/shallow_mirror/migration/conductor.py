@@ -73,6 +73,7 @@ class WaveConductor:
 
     def begin(self, direction: Direction) -> None:
         """Begin an attempt, unless one is under way or the wave is where it should be."""
+        # An attempt that a crash interrupted is under way: `run` continues it.
         if self.state().phase is (Phase.AT_SOURCE if direction is Direction.MOVE else Phase.MOVED):
             self._append(BEGUN, detail={"direction": direction.value})
 
@@ -81,6 +82,7 @@ class WaveConductor:
         state = self.state()
         self._release(state)
         while (info := state.next_step) is not None:
+            # A topic that appeared since the check does not join the wave without another check.
             topics = state.done.get(Step.CHECK, {}).get("topics")
             if topics is not None:
                 self._effects.use_topics(topics)
@@ -109,6 +111,7 @@ class WaveConductor:
         denied = state.denied.get(state.direction, ())
         if denied:
             self._retried(lambda: self._effects.delete_denies([acl_of(acl) for acl in denied]))
+            # Behind the effect: a crash in between deletes them once more, which finds nothing to do.
             self._append(ADMITTED, detail={"direction": state.direction.value})
         self._retried(self._effects.resume)
         self._append(ABORTED)
@@ -119,6 +122,7 @@ class WaveConductor:
 
     def _release(self, state: WaveState) -> None:
         """Say who starts where, as soon as they may, and again after a crash."""
+        # Of a rollback, the Deny ACLs of the move would still refuse the writers before ADMIT_WRITERS.
         is_open = Step.POINT_OF_NO_RETURN in state.done and (
             state.direction is Direction.MOVE or Step.ADMIT_WRITERS in state.done
         )
@@ -127,7 +131,7 @@ class WaveConductor:
                 self._reports.says(f"{self._wave.name}: NOW: {sentence}")
 
     def _perform(self, step: Step, state: WaveState) -> Detail | Step:
-        """Return what the step found; or an earlier step that has to be done again."""
+        """Return the findings of the step; or an earlier step that has to be done again."""
         match step:
             case Step.CHECK:
                 return self._check()
@@ -160,6 +164,7 @@ class WaveConductor:
                 return self._report(state)
 
     def _check(self) -> Detail:
+        # Listed anew: `topics` keeps the answer of an earlier check.
         self._effects.use_topics(self._retried(self._effects.listed_topics))
         problems = self._retried(self._effects.problems)
         if problems:
@@ -167,7 +172,7 @@ class WaveConductor:
         return {"topics": list(self._retried(self._effects.topics))}
 
     def _catch_up(self) -> Detail:
-        """Wait until the mirror copies within CLOSE_S what was in the logs at a moment. Timestamps of records may be any."""
+        """Wait until the mirror copies within CLOSE_S all that was in the logs at a moment. Timestamps of records may be any."""
         request = f"keep the mirror {self._effects.mirror_id} running"
         ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
         while True:
@@ -178,6 +183,7 @@ class WaveConductor:
             took_s = self._clock.monotonic() - listed_s
             if is_running and lag == 0 and not unregistered and took_s <= CLOSE_S:
                 return {"copied_within_s": round(took_s, 3)}
+            # The mirror was too slow for these ends: it is measured with new ones.
             if took_s > CLOSE_S:
                 ends, listed_s = self._retried(self._effects.log_ends), self._clock.monotonic()
             if is_running and took_s <= CLOSE_S:
@@ -198,6 +204,7 @@ class WaveConductor:
 
     def _verify_rest(self, state: WaveState) -> Detail:
         other = self._effects.other_alias
+        # Records above the last stable offset cannot be compared.
         while is_open := open_partitions(other_ends := self._retried(self._effects.other_log_ends)):
             seen = named(f"{name} from offset {other_ends[name].stable:,}" for name in is_open)
             self._waiting.for_somebody(f"end the transactions that are open at {other}: the mirror has none", seen, SLOW_POLL_S)
@@ -210,6 +217,7 @@ class WaveConductor:
         """Raise CopiesDifferError; of a rollback LateWritesError if a client wrote to the cluster that was left."""
         effects = self._effects
         if state.direction is Direction.ROLLBACK:
+            # First: to the comparison these writes are differences, and theirs is another remedy.
             late = self._retried(lambda: effects.late_writes(state))
             if late:
                 raise late_writes_error(self._config, state.name, effects.other_alias, effects.origin_alias, late)
@@ -221,7 +229,7 @@ class WaveConductor:
         return compared
 
     def _first_positions(self, state: WaveState) -> dict[TopicPartition, MappedEnd]:
-        """Return where a rollback begins to compare: the reverse mirror copies what was written since the move only."""
+        """Return the positions from which a rollback compares: the reverse mirror only copies records from after the move."""
         moved = state.move.get(Step.POINT_OF_NO_RETURN)
         if state.direction is Direction.MOVE or moved is None:
             return {}
@@ -281,6 +289,7 @@ class WaveConductor:
             if {name: log.end for name, log in ends.items()} != stopped:
                 self._reports.says("the writers are not stopped: log ends have moved since")
                 return Step.STOP_WRITERS
+            # Positions behind log ends: if those are as the writers left them, all is copied once positions are there.
             behind = not_copied(ends, self._retried(self._effects.mapped_ends))
             if not behind:
                 return {}
@@ -298,12 +307,14 @@ class WaveConductor:
             report = self._retried(lambda: self._effects.move_groups(is_applied=True))
             if report is None:
                 return {"groups": 0, "offsets": 0}
+            # Its members commit further offsets at the origin: those translated now would be out of date.
             if any(group.is_active_at_origin for group in report.groups):
                 self._reports.says("a group has members again")
                 return Step.STOP_GROUPS
             problems = commit_problems(report)
             if not problems:
                 return {"groups": len(report.groups), "offsets": sum(len(group.partitions) for group in report.groups)}
+            # Pending offsets wait for others to end; all others need an operator.
             if all(partition.outcome is Outcome.PENDING for partition in report.partitions if partition.is_left):
                 self._waiting.for_progress(
                     "transactions of groups and decisions of the mirror to end", "; ".join(problems), POLL_S
@@ -337,6 +348,7 @@ class WaveConductor:
                 return {"run": run.description}
             seen = "it does not run yet" if run is None else f"{run.description} has ended: its log says why"
             if self._config.reverse.start == "conductor":
+                # Once in a process. One that a crashed conductor started is fenced by this one.
                 if started is None:
                     started = self._retried(self._effects.start_reverse)
                     self._reports.says(f"started the reverse mirror: {started}")

@@ -39,7 +39,7 @@ class Evidence:
     """Offsets of the groups, compared with those at the other cluster without committing any."""
 
     def document(self) -> dict[str, Any]:
-        """Return what a later reader needs to know, as JSON values."""
+        """Return the evidence for later readers, as JSON values."""
         groups = [] if self.groups is None else self.groups.groups
         return {
             "topics": list(self.topics),

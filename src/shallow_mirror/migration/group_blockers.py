@@ -10,7 +10,7 @@ from shallow_mirror.types import TopicPartition
 
 
 def commit_problems(report: GroupsReport) -> list[str]:
-    """Return a sentence for each group with an offset that is not where it has to be."""
+    """Return a sentence for each group with an offset that is not as it has to be."""
     problems = []
     for group in report.groups:
         left = [partition for partition in group.partitions if partition.is_left or partition.step is Step.FURTHER]
@@ -20,7 +20,7 @@ def commit_problems(report: GroupsReport) -> list[str]:
 
 
 def plan_problems(report: GroupsReport, ends: Mapping[TopicPartition, int]) -> list[str]:
-    """Return what no waiting changes: everything but offsets that the mirror has yet to reach.
+    """Return problems that no waiting changes: all but offsets that the mirror has yet to reach.
 
     `ends`: of the logs at the origin, listed after the offsets of the report were read.
     """

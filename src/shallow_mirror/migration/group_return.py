@@ -28,7 +28,7 @@ def return_groups(
 ) -> GroupsReport:
     """Translate the offsets that groups have at the target of `mirror`, and commit them at its source if `is_applied`.
 
-    `boundary`: where the logs of the target ended at the point of no return. Raises as `sync_groups`.
+    `boundary`: ends of the logs of the target at the point of no return. Raises as `sync_groups`.
     """
     is_wanted = re.compile(pattern, re.DOTALL).fullmatch
     with (

@@ -29,7 +29,7 @@ class StartedMirror:
         return lines[-1] if lines else ""
 
     def stop(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Stop the process with SIGTERM, and with SIGKILL where it does not end in time."""
+        """Stop the process with SIGTERM, and with SIGKILL if it does not end in time."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)

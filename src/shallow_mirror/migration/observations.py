@@ -14,7 +14,7 @@ NAMED = 3
 
 
 class LogEnd(NamedTuple):
-    """The high watermark of a log, and its last stable offset: below it where a transaction is open."""
+    """The high watermark of a log, and its last stable offset, which is lower while a transaction is open."""
 
     end: int
     stable: int
@@ -142,7 +142,7 @@ def to_document(ends: LogEnds) -> dict[str, dict[str, int]]:
 
 
 def from_document(document: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Return what `to_document` was given, without last stable offsets."""
+    """Return the argument of `to_document`, without last stable offsets."""
     return {
         TopicPartition(topic, int(partition)): end
         for topic, partitions in document.items()
@@ -159,7 +159,7 @@ def mapped_document(mapped: Mapping[TopicPartition, MappedEnd]) -> dict[str, dic
 
 
 def mapped_of(document: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[TopicPartition, MappedEnd]:
-    """Return what `mapped_document` was given."""
+    """Return the argument of `mapped_document`."""
     return {
         TopicPartition(topic, int(partition)): MappedEnd(*ends)
         for topic, partitions in document.items()

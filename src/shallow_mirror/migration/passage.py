@@ -92,6 +92,7 @@ class Passage:
         """Return the topics that the origin has now and the patterns of the wave match, without forgotten ones."""
         ids, forgotten = self._topic_ids(), self._forgotten_ids()
         names = (name for name, topic_id in ids.items() if topic_id not in forgotten and self.wave.has_topic(name))
+        # Internal topics are never mirrored, whichever pattern matches them.
         return tuple(sorted(name for name in names if not name.startswith(routing.INTERNAL_PREFIX)))
 
     def forgotten_topics(self) -> tuple[str, ...]:
@@ -136,12 +137,14 @@ class Passage:
         return {
             source.topic_partition: MappedEnd(position.offset, position.target_end)
             for source, position in positions.items()
+            # The map also has positions of former topics of the same names.
             if ids.get(source.topic) == source.topic_id
         }
 
     def compare(self, after: Mapping[TopicPartition, MappedEnd]) -> Compared:
-        """Verify what was copied behind `after`."""
+        """Verify the copies behind `after`."""
         known: dict[TopicPartition, list[OffsetRange]] = {}
+        # Settled late writes are on one side only, and no difference.
         for write in self.known_late_writes:
             known.setdefault(write.topic_partition, []).append(OffsetRange(write.start, write.end))
         report = verify_mirror(self.mirror, topics=self.topics(), after=after, known=known, on_progress=self.on_progress)
@@ -160,6 +163,7 @@ class Passage:
             return {}
         is_wanted = re.compile(self.wave.group_pattern, re.DOTALL).fullmatch
         active = [group.name for group in self._groups.listed().values() if is_wanted(group.name) and not group.is_free]
+        # A list of groups does not tell their clients.
         return dict.fromkeys(sorted(active), ())
 
     def group_offsets(self) -> dict[str, set[str]]:
@@ -178,6 +182,7 @@ class Passage:
         """Translate the offsets of the wave's groups, and commit them at the other cluster if `is_applied`."""
         if not self.wave.groups or not self.group_offsets():
             return None
+        # Two maps meet on the way back: the move's below `boundary`, the reverse mirror's above it.
         if self.direction is Direction.ROLLBACK:
             mirror, pattern = self.files.mirror, self.wave.group_pattern
             return return_groups(mirror, self.mirror, self.boundary, pattern, is_applied=is_applied)
@@ -192,6 +197,7 @@ class Passage:
         self._require_done(self._acls().create(acls), "create", self.mirror.source_cluster_name)
 
     def delete_denies(self, acls: Sequence[Acl], *, at_origin: bool = True) -> None:
+        # A rollback deletes the ACLs of the move, at the cluster that it goes back to.
         client = self.mirror.source if at_origin else self.mirror.target
         where = self.mirror.source_cluster_name if at_origin else self.mirror.target_cluster_name
         self._require_done(AclClient(client.client, where).delete(acls), "delete", where)
@@ -202,6 +208,7 @@ class Passage:
     def hand_over(self) -> None:
         """Ask the mirror to plan nothing of the topics any more, unless it was asked already."""
         state = self.controls()
+        # Not again after a crash: each row of the table is a request that the mirror has to answer.
         wanted = [topic for topic in self.topics() if topic not in state.moving]
         if wanted:
             self._controls(self.mirror).add("hand-over", wanted)
@@ -219,6 +226,7 @@ class Passage:
                     f"copy in a ring. The way back is `shallow-mirror migrate rollback {self.files.config.path}`"
                 )
         state = self.controls()
+        # None is handed over if the attempt was aborted before that step.
         handed = [topic for topic in self.topics() if topic in state.moving]
         if handed:
             self._controls(self.mirror).add("take-back", handed)
@@ -293,6 +301,7 @@ def run_of(config: MirrorConfig, *, since_registration: bool = False) -> MirrorR
     if TableStorage(config.table_location).offset_map.snapshot() is None:
         return None
     run = read_run(config)
+    # The registration takes over the map as a run of its own, which says nothing of the mirror.
     if run is None or (since_registration and (run.outcome or "").startswith("migrate")):
         return None
     return MirrorRun(description=f"run {run.run_epoch} on {run.host} (pid {run.pid})", is_alive=run.is_alive, is_over=run.is_over)

@@ -69,12 +69,12 @@ def missing_to_delete(view: UserView, absent_groups: Sequence[str], what_for: st
 
 
 def missing_in_transactions(view: UserView, transactional_id: str, what_for: str) -> Iterator[str]:
-    """Yield a sentence for what keeps the user from writing in transactions of this id, with receipts."""
+    """Yield a sentence for each missing permission to write in transactions of this id, with receipts."""
     yield from _sentences(view, missing_slot_permissions(view.cluster, transactional_id, request_deadline()), what_for)
 
 
 def missing_to_change_acls(view: UserView, what_for: str) -> Iterator[str]:
-    """Yield a sentence where the user may not create or delete ACLs."""
+    """Yield a sentence if the user may not create or delete ACLs."""
     granted = request_permissions(view.cluster, [], request_deadline()).cluster
     if granted is None or Operation.ALTER not in granted:
         yield f"{view.name}: grant Alter on the cluster: {what_for}"

@@ -36,7 +36,7 @@ class QuietTime:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """When a batch was written. `producer_id`: -1 where its producer is not idempotent."""
+    """When a batch was written. `producer_id`: -1 if its producer is not idempotent."""
 
     topic: str
     producer_id: int

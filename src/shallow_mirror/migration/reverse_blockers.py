@@ -37,7 +37,7 @@ class Passage(Protocol):
 
 
 def reverse_problems(passage: Passage) -> Iterator[str]:
-    """Yield a sentence for each problem: of the files, and what the start of the mirror itself would refuse.
+    """Yield a sentence for each problem: of the files, and refusals of the start of the mirror itself.
 
     Nothing here can be mended once the writers are at the other cluster, except while they are stopped. Raises ConfigError,
     RetriableError, StoreUnreachableError.

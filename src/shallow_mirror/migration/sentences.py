@@ -34,7 +34,7 @@ def abort_problem(state: WaveState) -> str:
 
 
 def late_writes_error(config: MigrationConfig, wave: str, left: str, other: str, late: Iterable[object]) -> LateWritesError:
-    """Return what to do about records that were written to `left`, the cluster that the wave has left for `other`."""
+    """Return the error for records that were written to `left`, the cluster that the wave has left for `other`."""
     return LateWritesError(wave, left, other, [str(write) for write in late], late_writes_command(config, wave))
 
 
@@ -43,7 +43,7 @@ def late_writes_command(config: MigrationConfig, wave: str) -> str:
 
 
 def nothing_to_abort(waves: Iterable[WaveState]) -> str:
-    """Return where the waves are instead of under way."""
+    """Return the phases of the waves, none of which is under way."""
     phases = "; ".join(
         f"wave {wave.name} is {wave.phase}" + (", `migrate rollback` brings it back" if wave.phase is Phase.MOVED else "")
         for wave in waves

@@ -56,7 +56,7 @@ class ObjectWriter(abc.ABC):
 
     @abc.abstractmethod
     def abort(self) -> None:
-        """Give up what was written so far. Raises nothing; has no effect after `close`."""
+        """Give up the bytes written so far. Raises nothing; has no effect after `close`."""
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +66,7 @@ class ObjectWriter(abc.ABC):
 
 
 def not_kept_error(root: str, name: str, found: str) -> StoreUnreachableError:
-    """Return the error for an object whose write the store confirmed. `found`: what a look at its name shows."""
+    """Return the error for an object whose write the store confirmed. `found`: the state under its name."""
     reason = f"it confirmed that the object is complete, and {found}"
     remedy = (
         "check the store and every proxy, gateway and cache in front of it: an object must be there as soon as its write is "
@@ -76,7 +76,7 @@ def not_kept_error(root: str, name: str, found: str) -> StoreUnreachableError:
 
 
 class StoreBackend(abc.ABC):
-    """What a kind of store does. Names were checked by the caller."""
+    """The operations of a kind of store. Names were checked by the caller."""
 
     @abc.abstractmethod
     def writer(self, name: str) -> ObjectWriter: ...

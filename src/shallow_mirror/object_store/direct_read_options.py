@@ -74,7 +74,7 @@ class DirectReadOptions:
 
 
 def reason_for_obstore(kind: str, options: LibraryOptions, environment: Mapping[str, str]) -> str | None:
-    """Return why obstore has to read the objects of this store; None where direct reads can.
+    """Return why obstore has to read the objects of this store; None if direct reads can.
 
     `kind`: aws, azure or google. `options` include the HTTP options of the environment.
     """

@@ -89,7 +89,7 @@ class FolderStore(StoreBackend):
                 filled += size
 
     def _read_past_cache(self, descriptor: int, name: str, start: int, target: memoryview) -> bool:
-        """Fill the target; return False where that cannot be done, and the page cache is to be used."""
+        """Fill the target; return False if that cannot be done, and the page cache is to be used."""
         if not _O_DIRECT or self._folder in _folders_through_cache:
             return False
         begin, end = start - start % _BLOCK_BYTES, start + len(target)
@@ -182,7 +182,7 @@ class FolderStore(StoreBackend):
 
 
 class _FileWriter(ObjectWriter):
-    """Writes whole blocks past the page cache where the file system takes that: a page of the cache costs more than a copy into a
+    """Writes whole blocks past the page cache if the file system takes that: a page of the cache costs more than a copy into a
     buffer that is used again, and nothing reads an archive soon."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -216,7 +216,7 @@ class _FileWriter(ObjectWriter):
             self._write_through_cache(descriptor, view)
 
     def _write_buffer(self, descriptor: int, buffer: mmap.mmap) -> None:
-        """Write what the buffer holds: whole blocks past the page cache, and what is left of the last one through it."""
+        """Write the buffer: whole blocks past the page cache, and the rest through it."""
         with memoryview(buffer) as whole, whole[: self._size - self._written] as held:
             done, blocks, refusal = 0, len(held) - len(held) % _BLOCK_BYTES, None
             try:
@@ -234,12 +234,9 @@ class _FileWriter(ObjectWriter):
             _set_direct(descriptor, is_direct=False)
             self._write_through_cache(descriptor, held[done:])
         if refusal is not None:
-            self._use_page_cache(refusal)
-
-    def _use_page_cache(self, refusal: OSError) -> None:
-        """Write through the page cache from here on; so do later writers of this process."""
-        self._give_buffer_back()
-        _note_refusal(self._folder, refusal)
+            # Through the page cache from here on; so do later writers of this process.
+            self._give_buffer_back()
+            _note_refusal(self._folder, refusal)
 
     def _write_through_cache(self, descriptor: int, view: memoryview) -> None:
         while view:
@@ -250,7 +247,7 @@ class _FileWriter(ObjectWriter):
             self._sync_and_drop_pages(descriptor)
 
     def _sync_and_drop_pages(self, descriptor: int) -> None:
-        """Keep an archive out of the page cache: nothing reads it soon, and what it displaces (logs of a broker) is read."""
+        """Keep an archive out of the page cache: nothing reads it soon, unlike the pages that it displaces (logs of a broker)."""
         os.fsync(descriptor)
         if sys.platform == "linux":
             os.posix_fadvise(descriptor, self._synced, self._written - self._synced, os.POSIX_FADV_DONTNEED)
@@ -359,7 +356,7 @@ def _raised_unless_missing(error: OSError) -> None:
 
 @contextlib.contextmanager
 def _errors_raised(operation: str, folder: Path) -> Iterator[None]:
-    """Raise StoreRefusedError for what an operator must change, StoreUnreachableError for what may pass."""
+    """Raise StoreRefusedError for errors that an operator must fix, StoreUnreachableError for those that may pass."""
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[^/\\\x00-\x1f]+(/[^/\\\x00-\x1f]+)*")
 class ObjectStore:
     """Objects below `root`: an absolute folder, or a URI: s3://bucket/path, abfss://container@account.../path, gs://bucket/path.
 
-    Holds options as they are written, so it travels to other processes, where it is opened at the first use. Not to be used in a
+    Holds options as they are written, so it travels to other processes, which open it at the first use. Not to be used in a
     process that a user of it was forked to. For any thread.
     """
 
@@ -108,7 +108,7 @@ class ObjectStore:
             raise ValueError(f"{self.root}/{name}: a range has a negative start or size")
 
     def tail(self, name: str, size: int) -> bytes:
-        """Return the last `size` bytes, or the whole object where it is smaller. Raises as `read_ranges`."""
+        """Return the last `size` bytes, or the whole object if it is smaller. Raises as `read_ranges`."""
         object_size = self.size(name)
         if object_size is None:
             raise ObjectMissingError(self.root, name, "the object does not exist", "restore it from a copy or a former version")
@@ -128,11 +128,12 @@ class ObjectStore:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; a missing one is no error. Raises StoreUnreachableError (some may be deleted), ConfigError."""
-        for page in _pages(names):
+        remaining = iter(names)
+        while page := tuple(_checked(name) for name in islice(remaining, DELETE_PAGE)):
             self._backend.delete(page)
 
     def size(self, name: str) -> int | None:
-        """Return the size of an object in bytes; None where there is none. Raises StoreUnreachableError, ConfigError."""
+        """Return the size of an object in bytes; None if there is none. Raises StoreUnreachableError, ConfigError."""
         return self._backend.size(_checked(name))
 
     def probe(self) -> None:
@@ -167,9 +168,3 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or any(part in (".", "..") for part in name.split("/")):
         raise ValueError(f"{name!r} cannot be the name of an object")
     return name
-
-
-def _pages(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    names = iter(names)
-    while page := tuple(_checked(name) for name in islice(names, DELETE_PAGE)):
-        yield page

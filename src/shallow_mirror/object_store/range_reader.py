@@ -58,7 +58,7 @@ class RangeReader:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Open nothing yet. Raises ConfigError where the option root_certificate is not PEM."""
+        """Open nothing yet. Raises ConfigError if the option root_certificate is not PEM."""
         self._options = options
         self._context = _tls_context(options)
         self._clock, self._sleep, self._jitter = clock, sleep, jitter
@@ -70,7 +70,7 @@ class RangeReader:
         """Fill `target` with an object's bytes from `start`. `signed_url` is called for each attempt.
 
         `operation` and `root` are those of the errors. Raises StoreUnreachableError when all attempts have failed,
-        ReadRefusedError, and what `signed_url` raises.
+        ReadRefusedError, and the errors of `signed_url`.
         """
         rules, began = self._options.retry, self._clock()
         pause_ms, retries = rules.first_pause_ms, 0
@@ -85,7 +85,7 @@ class RangeReader:
             pause_ms, retries = rules.next_pause_ms(pause_ms, self._jitter()), retries + 1
 
     def _attempt(self, url: SplitResult, start: int, target: memoryview) -> Rejection | str | None:
-        """Return None when `target` is filled; else what may pass, a response or the reason why there was none."""
+        """Return None when `target` is filled; else a failure that may pass: a response, or the reason why there was none."""
         deadline = Deadline.after_ms(self._options.timeout_ms, self._clock)
         connection: RangeConnection | None = None
         try:

@@ -136,7 +136,7 @@ class RemoteStore(StoreBackend):
             return None
 
     def writer_of(self, name: str) -> tuple[str, int] | None:
-        """Return the writer's token and the size of an object; None where there is none."""
+        """Return the writer's token and the size of an object; None if there is none."""
         try:
             with self.client.errors_raised(f"look for {name}", name) as (obstore, client):
                 answer = obstore.get(client, name, options={"head": True})
@@ -216,7 +216,7 @@ class _UploadWriter(ObjectWriter):
             _log.warning("parts of %s stay until the bucket's lifecycle rule deletes them: %s", self._name, error)
 
     def _written(self, error: MirrorError) -> tuple[str, int] | None:
-        """Return what there is under the name after an error of a write; raise that error where this is unknown as well."""
+        """Return the state under the name after an error of a write; raise that error if this is unknown as well."""
         try:
             return self._store.writer_of(self._name)
         except StoreUnreachableError as unknown:

@@ -88,11 +88,11 @@ class StoreClient:
         return cause or StoreUnreachableError(operation, self.root, one_line(error), "look at the state of the store")
 
     def reader(self) -> RangeReader | None:
-        """Return the reader of this store; None where obstore reads its objects. Raises as `errors_raised`."""
+        """Return the reader of this store; None if obstore reads its objects. Raises as `errors_raised`."""
         return self._library()[1].reader
 
     def disable_reader(self, reason: str) -> None:
-        """Let obstore read, because it was given what the reader was refused."""
+        """Let obstore read, because it succeeded after the reader was refused."""
         with self._lock:
             if self._opened is None or self._opened.reader is None:
                 return
@@ -105,7 +105,7 @@ class StoreClient:
         )
 
     def _library(self) -> tuple[Any, _Opened]:
-        """Return obstore and what is open of this store. Raises ConfigError, RuntimeError in a forked process."""
+        """Return obstore and its open handles of this store. Raises ConfigError, RuntimeError in a forked process."""
         global _users_pid
         pid = os.getpid()
         with self._lock:

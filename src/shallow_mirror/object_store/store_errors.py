@@ -74,7 +74,7 @@ _REMEDY_SCHEME = "for http:// endpoints set storage.options.AWS_ALLOW_HTTP: true
 
 
 def one_line(error: BaseException | str) -> str:
-    """Return what an error says as one line without colours, markup and backtrace, of 300 characters at most."""
+    """Return the text of an error as one line without colours, markup and backtrace, of 300 characters at most."""
     text = _COLOUR.sub("", str(error)).replace("↳", " - ")
     fields = dict(_XML_FIELD.findall(text))
     text = _BACKTRACE.sub("", _MARKUP.sub("", _DEBUG.sub("", text)))
@@ -95,7 +95,7 @@ def is_past_end(error: BaseException) -> bool:
 
 
 def store_error(error: BaseException, operation: str, table: str) -> MirrorError | None:
-    """Return the error to raise where the store, or what the mirror file says about it, is the cause. None for any other cause.
+    """Return the error to raise if the store, or its options in the mirror file, are the cause. None for any other cause.
 
     `operation` completes "the store did not ...", `table` is the table's URI.
     """

@@ -113,11 +113,11 @@ def environment_http_options(environment: Mapping[str, str], prefix: str) -> dic
 
 
 def payload_options(config: Mapping[str, str], client: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the option with which uploads to S3 are signed without a hash of their bytes, where TLS protects them; else {}.
+    """Return the option with which uploads to S3 are signed without a hash of their bytes, if TLS protects them; else {}.
 
-    `config` and `client` are those of LibraryOptions, with the HTTP options of the environment. TLS protects what goes to an
-    https endpoint whose certificate is verified; Amazon's, which is used where no endpoint is given, is one. An option that says
-    whether the bytes are signed wins either way, in `config` or in the environment.
+    `config` and `client` are those of LibraryOptions, with the HTTP options of the environment. TLS protects requests to an
+    https endpoint whose certificate is verified; Amazon's, the default, is one. An option that says whether the bytes are
+    signed wins either way, in `config` or in the environment.
     """
     from_environment = {name.lower(): value for name, value in environment.items() if name.lower().startswith("aws_")}
     if _values_of(_UNSIGNED_NAMES, config) or _values_of(_UNSIGNED_NAMES, from_environment):
@@ -158,9 +158,9 @@ def parsed_duration(name: str, text: str) -> timedelta:
 
 
 def resolved_options(written: Mapping[str, str]) -> dict[str, str]:
-    """Return options with references resolved now, and the timeouts of this file where none are given. Raises ConfigError.
+    """Return options with references resolved now, and the timeouts of this file if none are given. Raises ConfigError.
 
-    What is not given comes from the environment (AWS_*, AZURE_*, GOOGLE_*), which the library reads.
+    Other options come from the environment (AWS_*, AZURE_*, GOOGLE_*), which the library reads.
     """
     given = {name: secrets.resolve(value) for name, value in written.items()}
     names = {name.lower() for name in given}

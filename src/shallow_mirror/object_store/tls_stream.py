@@ -17,7 +17,7 @@ RECEIVE_BYTES = 256 << 10
 
 
 class TlsStream:
-    """A byte stream within TLS over a connected transport. Raises RetriableError, and ssl.SSLError for what breaks TLS."""
+    """A byte stream within TLS over a connected transport. Raises RetriableError, and ssl.SSLError for violations of TLS."""
 
     def __init__(self, transport: Transport, context: ssl.SSLContext, host: str, deadline: Deadline) -> None:
         """Open TLS. Raises ssl.SSLCertVerificationError for a certificate that is not accepted here."""
@@ -42,7 +42,7 @@ class TlsStream:
         self._send_outgoing(deadline)
 
     def recv_some_into(self, view: memoryview, deadline: Deadline, expected: int = 1) -> int:
-        """Receive at least one byte, and what else has come; return how many. `expected`: how many bytes will come."""
+        """Receive at least one byte, and all others that are available; return how many. `expected`: how many bytes will come."""
         received = 0
         while received < len(view):
             try:
@@ -61,7 +61,7 @@ class TlsStream:
         return received
 
     def _receive(self, expected: int, deadline: Deadline) -> None:
-        """Take what has come from the socket, at least one byte. Of what is expected, OpenSSL may have a part already."""
+        """Take available bytes from the socket, at least one. OpenSSL may have a part of the expected bytes already."""
         size = self._transport.recv_some_into(self._received, deadline, max(1, expected - self._incoming.pending))
         self._incoming.write(self._received[:size])
         if self._outgoing.pending:

@@ -27,7 +27,7 @@ _ANSWER_MS = 20_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoneTopic:
-    """A topic of the offset map that is gone at the source or the target, and what `forget` closes of it."""
+    """A topic of the offset map that is gone at the source or the target, and its entries that `forget` closes."""
 
     topic: TopicIncarnation
     reason: str
@@ -51,10 +51,10 @@ class GoneTopic:
 
 
 def forget(config: MirrorConfig, storage: TableStorage, names: Sequence[str], *, is_applied: bool) -> list[GoneTopic]:
-    """Return the topics of these names that are gone; with `is_applied` close what concerns them.
+    """Return the topics of these names that are gone; with `is_applied` close their entries.
 
     Both clusters are asked now. Raises ConfigError with every name that is not gone, was never mirrored or is forgotten already,
-    and where a migration is handing it over; RetriableError where a cluster does not answer; as `Controls`.
+    and if a migration is handing it over; RetriableError if a cluster does not answer; as `Controls`.
     """
     offset_map = OffsetMap.open(storage, mirror=config.mirror)
     table = Controls.open(storage)
@@ -108,7 +108,7 @@ def _problem_of(name: str, positions: Mapping[SourcePartition, Position], contro
 
 
 def _gone_target(positions: Mapping[SourcePartition, Position], target: Cluster, deadline: Deadline) -> str | None:
-    """Return the first target topic of one source topic that is gone; None where the target has all with their ids."""
+    """Return the first target topic of one source topic that is gone; None if the target has all with their ids."""
     for name, topic_id in sorted({(at.target.topic, at.target.topic_id) for at in positions.values()}):
         if name in gone_topics(target, {name: topic_id}, deadline):
             return name
@@ -116,7 +116,7 @@ def _gone_target(positions: Mapping[SourcePartition, Position], target: Cluster,
 
 
 def _reason(config: MirrorConfig, topic: TopicIncarnation, now_at_source: str | None, gone_target: str | None) -> str | None:
-    """Return where the topic is gone; None where it is not. `now_at_source`: None: there; "": deleted; else the new id."""
+    """Return the cluster that the topic is gone from, or None. `now_at_source`: None: there; "": deleted; else the new id."""
     reasons = []
     if now_at_source is not None:
         what = f"was deleted and created again (id {now_at_source})" if now_at_source else "was deleted"

@@ -6,9 +6,8 @@ Reading changes nothing and is safe beside a running mirror.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ class Selection:
     offset: int | None = None
 
     def entries(self, quarantine: Quarantine) -> tuple[QuarantineEntry, ...]:
-        """Return the selected entries. Raises ConfigError where nothing was ever quarantined at `offset`."""
+        """Return the selected entries. Raises ConfigError if nothing was ever quarantined at `offset`."""
         columns = (("source_topic", self.topic), ("source_partition", self.partition))
         entries = quarantine.entries(tuple(Comparison(name, "=", value) for name, value in columns if value is not None))
         if self.offset is None:
@@ -64,7 +63,7 @@ def in_quarantine(entries: Sequence[QuarantineEntry], storage: TableStorage) -> 
 
 
 def document_of(entry: QuarantineEntry) -> dict[str, Any]:
-    """Return an entry for JSON. Columns of the table `quarantine` are null where its row was deleted."""
+    """Return an entry for JSON. Columns of the table `quarantine` are null if its row was deleted."""
     segment, described = entry.segment, entry.described or {}
     return {
         "topic": segment.source.topic,
@@ -75,7 +74,7 @@ def document_of(entry: QuarantineEntry) -> dict[str, Any]:
         "target_topic": segment.target.topic,
         "target_partition": segment.target.partition,
         "record_count": segment.record_count,
-        "decided_at": _text(entry.decided_at),
+        "decided_at": entry.decided_at.isoformat(timespec="milliseconds"),
         **{name: described.get(name) for name in _DESCRIBED},
         "released": [
             {"source_start": segment.source_start, "source_end": segment.source_end, "target_start": segment.target_start}
@@ -93,15 +92,13 @@ def show(entries: Sequence[QuarantineEntry], console: Console, *, as_json: bool 
 
 
 def _line(entry: QuarantineEntry) -> str:
-    reason = "its row of the table quarantine was deleted" if entry.described is None else _reason(entry.described)
+    reason = "its row of the table quarantine was deleted"
+    if entry.described is not None:
+        reason = f"{entry.described['rule']}. {entry.described['remedy']}"
     if entry.is_released:
         offset = entry.released[0].target_start
         reason = f"released to {entry.segment.target.topic_partition}, offset {offset}; before that: {reason}"
     return f"{entry}, {counted(entry.segment.record_count, 'record')}, {counted(entry.segment.size_bytes, 'byte')}: {reason}"
-
-
-def _reason(described: Mapping[str, Any]) -> str:
-    return f"{described['rule']}. {described['remedy']}"
 
 
 def export(quarantine: Quarantine, entries: Sequence[QuarantineEntry], folder: Path) -> int:
@@ -125,7 +122,3 @@ def export(quarantine: Quarantine, entries: Sequence[QuarantineEntry], folder: P
     if problems:
         raise OffsetMapConflictError("; ".join(problems))
     return len(lines)
-
-
-def _text(at: datetime) -> str:
-    return at.isoformat(timespec="milliseconds")

@@ -42,7 +42,7 @@ def retry(
     takes_over: bool = False,
     observer: Observer = observe_nothing,
 ) -> ReleaseResult:
-    """Release the selected batches. Safe to call again after any error: what was decided until then is not written twice.
+    """Release the selected batches. Safe to call again after any error: decided batches are not written twice.
 
     `spark`: the session of `session_for_tables`. `takes_over`: also from a run that seems to be alive.
 
@@ -119,7 +119,7 @@ class _QuarantineSlot:
         )
 
     def _route(self, target: TargetPartition, deadline: Deadline) -> RoutedTopic:
-        """Return the route with the current settings of the target topic. Raises ConfigError where it is gone or recreated."""
+        """Return the route with the current settings of the target topic. Raises ConfigError if it is gone or recreated."""
         topic = self._session.target.metadata([target.topic], deadline).topics.get(target.topic)
         if topic is None or topic.error_code or topic.topic_id != target.topic_id:
             raise ConfigError(

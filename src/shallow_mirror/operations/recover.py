@@ -1,6 +1,6 @@
 """Driver, for the cli: the state of the transactions of the last decision, and the operator's choice for those that need one.
 
-Inspecting changes nothing. A choice takes over the offset map, as a start does, and is used only where evidence is still missing.
+Inspecting changes nothing. A choice takes over the offset map, as a start does, and is used only if evidence is still missing.
 The source is not asked for anything: it may be gone.
 """
 
@@ -53,7 +53,7 @@ class UnknownState(enum.Enum):
 class SlotReport:
     """State of one transaction. `log` has one entry for each of `decided.written`; `copied` are source ranges.
 
-    `coordinator` is None where it has no such transactional id (it expired, or never existed).
+    `coordinator` is None if it has no such transactional id (it expired, or never existed).
     """
 
     decided: DecidedTxn
@@ -144,7 +144,7 @@ def inspect(config: MirrorConfig | RestoreConfig, spark: Any = None) -> tuple[Sl
 
 
 def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> OlderTablesError | None:
-    """Return what the target shows of decisions that the tables do not have; None where they have all. Raises as `inspect`."""
+    """Return the target's evidence of decisions that the tables do not have; None if they have all. Raises as `inspect`."""
     offset_map = OffsetMap.open(config.table_location, spark, mirror=config.mirror)
     recorded = offset_map.recorded()
     if recorded is None:
@@ -154,14 +154,14 @@ def older_tables(config: MirrorConfig | RestoreConfig, spark: Any = None) -> Old
         offset_map.require_clusters(target=reach(target, config.target_cluster_name, deadline).cluster_id)
         names = transactional_ids(config.mirror, recorded.highest_slot + 1)
         try:
-            require_known_receipts(target, names, offset_map.map_id, recorded, deadline)
+            require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline)
         except OlderTablesError as older:
             return older
     return None
 
 
 def accept_repeats(config: MirrorConfig | RestoreConfig, older: OlderTablesError, spark: Any = None) -> None:
-    """Let a start continue from tables that are older than the target: what they do not have is copied again.
+    """Let a start continue from tables that are older than the target: records that they lack are copied again.
 
     Takes over the offset map and the guard, so that a run with the newer tables ends. Raises as `resolve`.
     """
@@ -204,7 +204,7 @@ def resolve(
     slots: Collection[int] = (),
     spark: Any = None,
 ) -> None:
-    """Resolve the last decision with `fate` for the slots that need a choice, only for `slots` where some are named.
+    """Resolve the last decision with `fate` for the slots that need a choice, only for `slots` if some are named.
 
     `spark`: the session of `session_for_tables`.
 

@@ -79,7 +79,7 @@ class RedoResult:
 
 
 def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, observer: Observer = observe_nothing) -> RedoResult:
-    """Copy the range. Safe to call again after any error: it continues where it was.
+    """Copy the range. Safe to call again after any error: it continues from there.
 
     `config` is that of `redo_config`, `spark` the session of `session_for_tables` for it.
 
@@ -108,11 +108,11 @@ def redo(config: MirrorConfig, request: RedoRequest, spark: Any = None, *, obser
 def redo_config(
     config: MirrorConfig, request: RedoRequest, tables: str | None = None, *, is_handed_over: bool = False
 ) -> MirrorConfig:
-    """Return the config of the mirror that copies the range. `tables`: a folder for its map, where the mirror's is in a catalog.
+    """Return the config of the mirror that copies the range. `tables`: a folder for its map, if the mirror's is in a catalog.
 
-    Where the mirror would write a source topic to the target topic, the source is asked whether it has that topic; not where
-    `is_handed_over`: then the mirror writes to none of its target topics.
-    Raises ConfigError for an invalid request, RetriableError.
+    If the mirror would write a source topic to the target topic, the source is asked whether it has that topic; not if
+    `is_handed_over`: then the mirror writes to none of its target topics. Raises ConfigError for an invalid request,
+    RetriableError.
     """
     problems = [] if is_handed_over else _problems(config, request)
     if tables is None and schema_of(config.tables) is not None:
@@ -141,7 +141,7 @@ def _problems(config: MirrorConfig, request: RedoRequest) -> list[str]:
 
 
 def _is_copied(config: MirrorConfig, topic: str) -> bool:
-    """Return whether the source has the topic, and the operator has not forgotten this one: what is forgotten is not copied."""
+    """Return whether the source has the topic, and the operator has not forgotten this one: forgotten topics are not copied."""
     deadline = Deadline.after_ms(START_MS, time.monotonic)
     with closing(Cluster(config.source.client)) as source:
         reach(source, config.source_cluster_name, deadline)
@@ -163,7 +163,7 @@ class _Copy:
         self._offsets = SourceOffsets(PlannerConfig.of_mirror(config), session.source)
 
     def run(self, deadline: Deadline) -> bool:
-        """Copy what is left of the range. Return False when that is nothing."""
+        """Copy the rest of the range. Return False if there is none."""
         owner, slot = self._session.owner, self._session.single_slot()
         copied = self._position(owner)
         if copied is not None and copied[1].offset >= self._request.end:
@@ -194,7 +194,7 @@ class _Copy:
         return next((item for item in owner.positions().items() if item[0].topic_partition == name), None)
 
     def _source(self, listing: LogEnds, copied: tuple[SourcePartition, Position] | None, deadline: Deadline) -> SourcePartition:
-        """Return the partition. Raises ConfigError where it does not have the range, DataLossError where it was recreated."""
+        """Return the partition. Raises ConfigError if it does not have the range, DataLossError if it was recreated."""
         name, request = self._request.topic_partition, self._request
         source = next((source for source in listing.ends if source.topic_partition == name), None)
         if source is None:

@@ -10,7 +10,7 @@ from shallow_mirror.errors import ConfigError
 
 
 class StarterKind(enum.StrEnum):
-    """What `init` writes files for."""
+    """The kind of run that `init` writes files for."""
 
     MIRROR = "mirror"
     ARCHIVE = "archive"
@@ -54,7 +54,7 @@ def starter_files(kind: StarterKind) -> dict[str, str]:
 def write_starter_files(kinds: list[StarterKind], folder: Path, *, is_forced: bool = False) -> list[Path]:
     """Write the files for `kinds` into `folder`; return the paths of those that were written.
 
-    A file that has the same content already stays. Raises ConfigError where one has another, before the first is written, unless
+    A file that has the same content already stays. Raises ConfigError if one has another, before the first is written, unless
     `is_forced`.
     """
     contents = {folder / name: content for kind in kinds for name, content in starter_files(kind).items()}

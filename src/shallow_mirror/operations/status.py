@@ -68,7 +68,7 @@ class MicroBatchStatus:
 class RunStatus:
     """The run that owns the map. `outcome` and `ended_at_ms` are None until it ended, and stay None when it was killed.
 
-    `is_alive` is None where it cannot be checked: the run is on another host.
+    `is_alive` is None if it cannot be checked: the run is on another host.
     """
 
     run_epoch: int
@@ -97,46 +97,49 @@ class PausedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusReport:
-    """`micro_batches`: the last few, newest last. `waiting_for` is None as well while no run is alive.
-
-    `is_restore`: the source is an archive, and the end of a partition is where the restore ends.
-    `source_problem`: why log ends and lags are missing; `target_problem`: why nothing can be written now. `planned_at_ms`: when
-    the planner wrote its state last.
-    `starting`: the step of a start before its first plan.
-    `quarantined_batches` and `quarantined_bytes` are what is in quarantine now.
-    `gone_topics`: mirrored topics that were deleted at the source; `topic_problems`: settings that are not synchronized; both as
-    of the mirror's last check.
-    `topics`: whether the records of each topic keep their offsets.
-    `left_out`: broken partitions, while the others are copied without them; empty while no run is alive.
-    `problems`: the last few of the last runs, newest last. `groups`: the last synchronization of consumer groups, None without
-    `groups.sync`. `acls`, `quotas`: the last comparisons, None without `acls.sync` and `quotas.sync`.
-    """
+    """State of a mirror or restore, by its tables and both clusters."""
 
     mirror: str
     is_restore: bool = False
+    """The source is an archive, and the end of a partition is that of the restore."""
     at_ms: int
     run: RunStatus | None
     source_problem: str | None
+    """Why log ends and lags are missing."""
     waiting_for: str | None
+    """None as well while no run is alive."""
     waiting_since_ms: int | None
     planned_at_ms: int | None
+    """When the planner wrote its state last."""
     micro_batches: tuple[MicroBatchStatus, ...]
+    """The last few, newest last."""
     partitions: tuple[PartitionStatus, ...]
     target_problem: str | None = None
+    """Why nothing can be written now."""
     open_transactions: tuple[OpenTransaction, ...] = ()
     quarantined_batches: int = 0
+    """In quarantine now, as `quarantined_bytes`."""
     quarantined_bytes: int = 0
     paused_topics: tuple[PausedTopic, ...] = ()
     gone_topics: tuple[str, ...] = ()
+    """Mirrored topics that were deleted at the source, as of the mirror's last check."""
     topic_problems: tuple[str, ...] = ()
+    """Settings that are not synchronized, as of the mirror's last check."""
     starting: str | None = None
+    """The step of a start before its first plan."""
     starting_since_ms: int | None = None
     groups: GroupSyncPass | None = None
+    """The last synchronization of consumer groups. None without `groups.sync`."""
     acls: AccessPass | None = None
+    """The last comparison. None without `acls.sync`."""
     quotas: AccessPass | None = None
+    """The last comparison. None without `quotas.sync`."""
     problems: tuple[CountedProblem, ...] = ()
+    """The last few of the last runs, newest last."""
     left_out: tuple[LeftOutPartition, ...] = ()
+    """Broken partitions, while the others are copied without them; empty while no run is alive."""
     topics: tuple[TopicOffsets, ...] = ()
+    """Whether the records of each topic keep their offsets."""
     paused_retention: tuple[str, ...] = ()
     """Target topics of a restore from which nothing is deleted before `restore --lift-retention`."""
     changed_settings: tuple[str, ...] = ()
@@ -266,7 +269,7 @@ def _topics(offset_map: OffsetMap, positions: Mapping[SourcePartition, Position]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RestoreStatus:
-    """What a restore has decided; nothing before its first start has."""
+    """The decision of a restore; empty before its first start has made it."""
 
     starts: Mapping[SourcePartition, int]
     ends: Mapping[SourcePartition, int]
@@ -288,7 +291,7 @@ def _restore_status(config: RestoreConfig, storage: TableStorage) -> _RestoreSta
 
 
 def _paused_retention(config: RestoreConfig, storage: TableStorage) -> tuple[str, ...]:
-    """Return the target topics whose retention the restore has paused, as they are now; none where the target does not answer."""
+    """Return the target topics whose retention the restore has paused, as they are now; none if the target does not answer."""
     recorded = RestoredTopicsTable.of(storage).read().values()
     with closing(Cluster(config.target.client)) as cluster:
         try:
@@ -300,7 +303,7 @@ def _paused_retention(config: RestoreConfig, storage: TableStorage) -> tuple[str
 def _current_start(
     start: planner_state.StartState | None, run: RunStatus | None, planned: planner_state.PlannerState | None
 ) -> planner_state.StartState | None:
-    """Return `start`; None where the run is over, or its planner wrote its state after that step began."""
+    """Return `start`; None if the run is over, or its planner wrote its state after that step began."""
     if start is None or run is None or run.is_over or start.since_ms < run.started_at_ms:
         return None
     return None if planned is not None and planned.at_ms >= start.since_ms else start

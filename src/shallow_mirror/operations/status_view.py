@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
@@ -17,12 +17,14 @@ from shallow_mirror.checkpoints.logs import GroupSyncPass
 from shallow_mirror.checkpoints.logs.runs import CountedProblem
 from shallow_mirror.checkpoints.rows import PRESERVED, TopicOffsets
 from shallow_mirror.operations.status import MicroBatchStatus, RunStatus, StatusReport, total
+from shallow_mirror.operations.status_selection import Attention
 from shallow_mirror.plurals import counted, listed
 from shallow_mirror.streaming.planning import LeftOutPartition
 from shallow_mirror.streaming.runs import LIFT
-from shallow_mirror.streaming.watch import OpenTransaction
+from shallow_mirror.streaming.watch import OpenTransaction, PartitionStatus
 
 _OPEN_SHOWN = 10
+PARTITIONS_SHOWN = 40
 _UNBROKEN_COLUMNS = 10_000
 """Output into a file or a pipe is not wrapped."""
 
@@ -32,11 +34,12 @@ def stdout_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_UNBROKEN_COLUMNS)
 
 
-def show(report: StatusReport, console: Console, *, as_json: bool = False) -> None:
+def show(report: StatusReport, console: Console, *, as_json: bool = False, is_whole: bool = False) -> None:
+    """Print the report. `is_whole`: all topics and partitions, as in JSON; otherwise the first that need attention."""
     if as_json:
         print(json.dumps(report.document()), file=console.file)
     else:
-        console.print(render(report))
+        console.print(render(report, is_whole=is_whole))
 
 
 def watch(
@@ -45,24 +48,25 @@ def watch(
     *,
     interval_s: float,
     as_json: bool = False,
+    is_whole: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show reports until Ctrl-C: in place on a terminal, otherwise one after the other. Raises what `gather` raises."""
+    """Show reports until Ctrl-C: in place on a terminal, otherwise one after the other. Raises as `gather`."""
     try:
         if as_json or not console.is_terminal:
             while True:
-                show(gather(), console, as_json=as_json)
+                show(gather(), console, as_json=as_json, is_whole=is_whole)
                 console.file.flush()
                 sleep(interval_s)
-        with Live(render(gather()), console=console, auto_refresh=False) as live:
+        with Live(render(gather(), is_whole=is_whole), console=console, auto_refresh=False) as live:
             while True:
                 sleep(interval_s)
-                live.update(render(gather()), refresh=True)
+                live.update(render(gather(), is_whole=is_whole), refresh=True)
     except KeyboardInterrupt:
         return
 
 
-def render(report: StatusReport) -> RenderableType:
+def render(report: StatusReport, *, is_whole: bool = False) -> RenderableType:
     kind = "restore" if report.is_restore else "mirror"
     lines = [f"{kind} {report.mirror}, {_time(report.at_ms)}", run_line(report.run), _lag_line(report)]
     if report.source_problem is not None:
@@ -79,12 +83,13 @@ def render(report: StatusReport) -> RenderableType:
             "(`shallow-mirror quarantine list CONF`)"
         )
     lines += _left_out_lines(report.left_out)
-    lines += [
+    paused_lines = [
         f"{'handed over' if paused.is_handed_over else 'paused'} since {_time(paused.since_ms)}: {paused.topic}"
         for paused in report.paused_topics
     ]
-    lines += [f"deleted at the source, its copies stay on the target: {topic}" for topic in report.gone_topics]
-    lines += report.topic_problems
+    gone_lines = [f"deleted at the source, its copies stay on the target: {topic}" for topic in report.gone_topics]
+    for of_topics in (paused_lines, gone_lines, list(report.topic_problems)):
+        lines += of_topics if is_whole else _first(of_topics)
     lines += report.changed_settings
     if report.paused_retention:
         lines.append(
@@ -93,6 +98,8 @@ def render(report: StatusReport) -> RenderableType:
         )
     if report.groups is not None:
         lines.append(_groups_line(report.groups))
+        if (repeats := report.groups.repeats_sentence) is not None:
+            lines.append(f"groups: {repeats}")
     if report.acls is not None:
         lines.append(_access_line("acls", report.acls))
     if report.quotas is not None:
@@ -102,11 +109,29 @@ def render(report: StatusReport) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for line in lines]
     if report.micro_batches:
         parts.append(_micro_batch_table(report.micro_batches))
+    attention = Attention(report)
+    shown = attention.partitions if is_whole else attention.partitions[:PARTITIONS_SHOWN]
+    rest = attention.partitions[len(shown) :]
     if any(topic.offsets == PRESERVED for topic in report.topics):
-        parts.append(_topic_table(report.topics))
-    if report.partitions:
-        parts.append(_partition_table(report))
+        hidden = {partition.source.topic for partition in rest} - {partition.source.topic for partition in shown}
+        parts.append(_topic_table([topic for topic in report.topics if topic.topic not in hidden]))
+    if shown:
+        parts.append(_partition_table(shown, is_restore=report.is_restore))
+    if rest:
+        parts.append(Text(_rest_line(rest, sum(attention.is_needed(partition) for partition in rest))))
     return Group(*parts)
+
+
+def _rest_line(rest: Sequence[PartitionStatus], needed: int) -> str:
+    state = f"{needed:,} of them behind, left out or paused" if needed else "none of them behind, left out or paused"
+    topics = counted(len({partition.source.topic for partition in rest}), "topic")
+    more = counted(len(rest), "more partition")
+    return f"and {more} of {topics}, {state}: --all shows them, --topic NAME those of a topic"
+
+
+def _first(lines: list[str]) -> list[str]:
+    more = len(lines) - _OPEN_SHOWN
+    return [*lines[:_OPEN_SHOWN], f"and {counted(more, 'more line')} of this kind: --all shows them"] if more > 0 else lines
 
 
 def run_line(run: RunStatus | None) -> str:
@@ -135,10 +160,14 @@ def _groups_line(sync: GroupSyncPass) -> str:
     if sync.problem is not None:
         return f"groups: could not be synchronized at {at}: {sync.problem}"
     in_place = sync.in_place_count + sync.committed_count
-    return (
+    line = (
         f"groups: {sync.group_count:,} at {at}: {in_place:,} of {counted(sync.partition_count, 'offset')} in place at the "
         f"target, {sync.waiting_count:,} wait, {sync.left_count:,} are not moved (`shallow-mirror groups CONF`)"
     )
+    if sync.is_followed:
+        late = f", the oldest that is not there is {sync.oldest_s:.1f} s old" if sync.oldest_s else ""
+        return f"{line}; commits are followed: {sync.followed_count:,} since the synchronization before{late}"
+    return line
 
 
 def _access_line(what: str, done: AccessPass) -> str:
@@ -206,19 +235,19 @@ def _micro_batch_table(micro_batches: tuple[MicroBatchStatus, ...]) -> Table:
     return table
 
 
-def _topic_table(topics: tuple[TopicOffsets, ...]) -> Table:
+def _topic_table(topics: Sequence[TopicOffsets]) -> Table:
     table = _table("topics", ("topic", "offsets"), ("topic", "offsets", "fillers"))
     for topic in topics:
         table.add_row(Text(topic.topic), topic.offsets, _number(topic.filler_count))
     return table
 
 
-def _partition_table(report: StatusReport) -> Table:
-    of_source = ("end", "lag_offsets") if report.is_restore else ("log end", "lag_offsets", "lag_ms")
+def _partition_table(partitions: Sequence[PartitionStatus], *, is_restore: bool) -> Table:
+    of_source = ("end", "lag_offsets") if is_restore else ("log end", "lag_offsets", "lag_ms")
     table = _table("partitions", ("topic",), ("topic", "partition", "position", *of_source))
-    for partition in report.partitions:
+    for partition in partitions:
         numbers = [partition.position, partition.end, partition.lag_offsets]
-        numbers += [] if report.is_restore else [partition.lag_ms]
+        numbers += [] if is_restore else [partition.lag_ms]
         table.add_row(Text(partition.source.topic), str(partition.source.partition), *(_number(number) for number in numbers))
     return table
 

@@ -79,7 +79,7 @@ def slot_problems(
         if offset_map is None or recorded is None:
             read_receipts(target, names[0], deadline())
         else:
-            require_known_receipts(target, names, offset_map.map_id, recorded, deadline())
+            require_known_receipts(target, names, offset_map.map_id, recorded, offset_map.run_id_of, deadline())
 
     for topic, ask in ((_TXN_TOPIC, ask_txns), (_GROUP_TOPIC, ask_receipts)):
         code = listed[topic].error_code if topic in listed else UNKNOWN_TOPIC_OR_PARTITION

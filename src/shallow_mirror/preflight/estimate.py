@@ -15,8 +15,7 @@ LEAST_MEASURED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSample:
-    """[position, end) is the backlog, [position, reached) was read; `reached` lies behind the position's own batch at least,
-    where anything was read."""
+    """[position, end) is the backlog, [position, reached) was read: nothing, or at least the position's own batch."""
 
     position: int
     end: int
@@ -37,7 +36,7 @@ class PartitionSample:
 
     @property
     def backlog_bytes(self) -> int | None:
-        """Read, or what was read continued over the rest; None if nothing was read of a backlog."""
+        """Read, or extrapolated from the bytes read; None if nothing was read of a backlog."""
         if self.is_whole:
             return self.read_bytes
         return round(self.read_bytes / self.read_offsets * self.backlog_offsets) if self.read_offsets else None
@@ -55,7 +54,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """`measured_bytes` in `measured_s`, and of what that was measured. `is_bound`: a mirror cannot be faster."""
+    """`measured_bytes` in `measured_s`. `basis`: of the measurement. `is_bound`: a mirror cannot be faster."""
 
     basis: str
     is_bound: bool

@@ -53,23 +53,24 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightReport:
-    """`sample_bytes`: at most about so many were read of a partition; None: everything up to the log ends of the start.
-
-    `coalesce_bytes`: of the mirror file. `has_map`: whether positions are those of an offset map; `paces`: the mirror's own
-    first if it is known. `schema_uses`: topics whose keys or values begin with ids of the source's Schema Registry.
-    """
+    """Result of a preflight."""
 
     mirror: str
     sample_bytes: int | None
+    """At most about so many were read of a partition. None: everything up to the log ends of the start."""
     seconds: float
     source: ClusterReport
     target: ClusterReport
     has_map: bool
+    """Positions are those of an offset map."""
     coalesce_bytes: int | str | None
+    """Of the mirror file."""
     topics: tuple[TopicReport, ...]
     findings: tuple[Finding, ...]
     paces: tuple[Pace, ...]
+    """The mirror's own first if it is known."""
     schema_uses: tuple[SchemaUse, ...] = ()
+    """Topics whose keys or values begin with ids of the source's Schema Registry."""
 
     @property
     def is_fine(self) -> bool:

@@ -22,19 +22,18 @@ from shallow_mirror.types import TargetPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPlan:
-    """`partition_count` and `replication_factor` as they will be; the latter None if it is the target's default.
-
-    `created_with`: the settings that a new topic would get; None if it exists or is not created. `settings`: what will
-    be in force, as far as it is known.
-    """
+    """A target topic as the mirror will have it."""
 
     topic: str
     exists: bool
     partition_count: int
     added_partitions: int = 0
     replication_factor: int | None
+    """None if it is the target's default."""
     created_with: Mapping[str, str] | None = None
+    """The settings that a new topic would get. None if it exists or is not created."""
     settings: Mapping[str, str] = field(repr=False)
+    """Those that will be in force, as far as they are known."""
 
     @property
     def max_message_bytes(self) -> int:
@@ -108,7 +107,7 @@ class TargetPlans:
         self.findings += [Finding(level, f"target topic {target}", what) for what in whats]
 
     def _is_same_target(self, source: str, target: str, metadata: TopicMetadata | None) -> bool:
-        """Tells where not. True also for what was never mirrored."""
+        """Add a finding if the mirror wrote to another topic before. True also for a topic that was never mirrored."""
         before = self._mirrored.get(source)
         problem = None if before is None else target_topic_policy.other_target_problem(source, before, target, metadata)
         self._add_finding(Level.STOPS, target, *([] if problem is None else [problem]))

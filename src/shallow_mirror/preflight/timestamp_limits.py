@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """A record beyond `at_ms` is refused (INVALID_TIMESTAMP) while `setting` is what it is."""
+    """A record beyond `at_ms` is refused (INVALID_TIMESTAMP) while `setting` is unchanged."""
 
     setting: str
     value_ms: int
@@ -76,8 +76,8 @@ def too_new(index: BatchIndex, limit: TimeLimit, policy: LogAppendTimePolicy) ->
 def _known_times(index: BatchIndex, policy: LogAppendTimePolicy) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return an old and a new time that some record of each batch certainly has on the target.
 
-    The base timestamp is the first record's, unless the cleaner was there. Where the source's broker stamped the batch, its
-    time is the maximum; the producers' own are only known by the first one.
+    The base timestamp is the first record's, unless the cleaner was there. If the source's broker stamped the batch, its time
+    is the maximum; the producers' own are only known by the first one.
     """
     headers = index.headers
     first, newest = headers["base_timestamp"].astype(np.int64), headers["max_timestamp"].astype(np.int64)

@@ -1,4 +1,4 @@
-"""Driver, for the cli: report of a preflight, the result first, as sentences and a table or as JSON."""
+"""Driver, for the cli: report of a preflight, as sentences and a table or as JSON. Its result comes first, and again last."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def show(report: PreflightReport, console: Console, *, as_json: bool) -> None:
         console.print(_table(report.topics))
     for line in lines_behind(report):
         console.print(Text(line))
+    console.print(Text(result_line(report)))
 
 
 def lines_in_front(report: PreflightReport) -> list[str]:
@@ -41,11 +42,15 @@ def lines_in_front(report: PreflightReport) -> list[str]:
     partitions = sum(topic.partition_count for topic in report.topics)
     begins = "the map's positions" if report.has_map else "read.start, no run yet"
     return [
-        f"mirror {report.mirror}: {_answer(report)}",
+        result_line(report),
         f"{report.source.alias} ({report.source.cluster_id}) to {report.target.alias} ({report.target.cluster_id}): "
         f"{_number(len(report.topics), 'topic', 'topics')}, {_number(partitions, 'partition', 'partitions')}, from {begins}",
         _reach(report),
     ]
+
+
+def result_line(report: PreflightReport) -> str:
+    return f"mirror {report.mirror}: {_answer(report)}"
 
 
 def _answer(report: PreflightReport) -> str:

@@ -91,7 +91,7 @@ def offset_axis(first: int, end: int) -> Axis:
 
 
 def line_chart(title: str, x: Axis, y: Axis, points: Sequence[tuple[float, float]], unit: str, bands: Sequence[Band] = ()) -> str:
-    """Over time, from 0: a value holds until the next. A few points have dots that say what they are."""
+    """Over time, from 0: a value holds until the next. A few points have dots with labels."""
     positions = [(x(at_x), y(at_y)) for at_x, at_y in points]
     corners = [(after[0], before[1]) for before, after in itertools.pairwise(positions)]
     path = _path(itertools.chain.from_iterable(itertools.zip_longest(positions, corners, fillvalue=positions[-1])))
@@ -168,7 +168,7 @@ def stacked_bars(
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A line of a picture that shows where something is: (begin, end, share in 0 to 1) on the x axis."""
+    """A line of a picture with intervals: (begin, end, share in 0 to 1) on the x axis."""
 
     name: str
     css: str

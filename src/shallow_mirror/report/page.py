@@ -99,6 +99,8 @@ def _notices(status: StatusReport, pauses: Sequence[PausedInterval]) -> str:
         lines.append(
             f"In quarantine: {counted(status.quarantined_batches, 'batch')}, {counted(status.quarantined_bytes, 'byte')}."
         )
+    if status.groups is not None and (repeats := status.groups.repeats_sentence) is not None:
+        lines.append(f"Consumer groups: {repeats}")
     lines += _paused_now(pauses)
     lines += [f"Open at the source: {transaction.sentence(status.at_ms)}" for transaction in status.open_transactions[:5]]
     return "".join(f'<p class="notice">{escape(line)}</p>' for line in lines)

@@ -28,20 +28,21 @@ class ImportHistory(ImportLog, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReport:
-    """`plan`: versions that the target lacked. `done`: the changes; None if nothing was to be, or could be.
-
-    `after`: the plan of the registries as they are then. `leftovers`: subjects that a killed run has left in mode IMPORT.
-    """
+    """Result of a copy of schemas, or its plan."""
 
     mirror: str
     source: str
     target: str
     subjects: int
     plan: SchemaPlan
+    """Versions that the target lacked."""
     leftovers: tuple[UnfinishedImport, ...]
+    """Subjects that a killed run has left in mode IMPORT."""
     is_applied: bool
     done: Import | None = None
+    """The changes. None if nothing was to be, or could be."""
     after: SchemaPlan | None = None
+    """The plan of the registries as they are then."""
 
     @property
     def is_done(self) -> bool:
@@ -143,7 +144,7 @@ def _require_modes(target: SchemaRegistry, plan: SchemaPlan, contents: TargetCon
 
 
 def _require_writable(target: SchemaRegistry, plan: SchemaPlan, leftovers: Iterable[UnfinishedImport]) -> None:
-    """Raise ConfigError if what has to change is in a mode that forbids it."""
+    """Raise ConfigError if a subject that has to change is in a mode that forbids it."""
     left = {leftover.subject for leftover in leftovers}
     read_only = [subject for subject in plan.read_only if subject not in left]
     if read_only:

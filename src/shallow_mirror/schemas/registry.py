@@ -104,7 +104,7 @@ class SchemaRegistry:
         return self._value(f"/mode/{_quoted(subject)}?defaultToGlobal=true", "mode") or self.mode()
 
     def set_mode(self, subject: str, mode: str) -> None:
-        """Set the mode of a subject. Without `force` a registry deletes what is soft-deleted when IMPORT is set."""
+        """Set the mode of a subject. Without `force` a registry deletes soft-deleted versions when IMPORT is set."""
         path = f"/mode/{_quoted(subject)}" + ("?force=true" if mode == IMPORT else "")
         response = self._client.request("PUT", path, {"mode": mode})
         if mode == IMPORT and not response.is_success:

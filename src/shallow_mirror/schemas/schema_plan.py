@@ -61,20 +61,21 @@ class LevelChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaPlan:
-    """`to_register` in the order of references; `to_delete` (softly) in the reverse order, each of them registered before.
-
-    `read_only`: subjects that must change although their mode forbids it. `to_freeze`: subjects that become READONLY as they are
-    at the source. `notes`: versions that are deleted on one side only, which is left so.
-    """
+    """Changes of the target's registry."""
 
     present: tuple[SubjectVersion, ...]
     to_register: tuple[SubjectVersion, ...]
+    """In the order of references."""
     to_delete: tuple[SubjectVersion, ...]
+    """Softly, in the reverse order, each of them registered before."""
     conflicts: tuple[Conflict, ...]
     levels: tuple[LevelChange, ...]
     to_freeze: tuple[str, ...]
+    """Subjects that become READONLY as they are at the source."""
     read_only: tuple[str, ...]
+    """Subjects that must change although their mode forbids it."""
     notes: tuple[Conflict, ...]
+    """Versions that are deleted on one side only, which is left so."""
 
     @property
     def is_complete(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -123,14 +123,6 @@ def context_of(subject: str) -> str:
 def qualified(subject: str, context: str) -> str:
     """Return a referenced subject, which is in the context of its referrer unless it names one."""
     return subject if subject.startswith(":") or not context else f"{_CONTEXT_START}{context}:{subject}"
-
-
-def ids_of(versions: Iterable[SubjectVersion]) -> dict[SchemaId, SubjectVersion]:
-    """Return the first version of each id."""
-    ids: dict[SchemaId, SubjectVersion] = {}
-    for version in versions:
-        ids.setdefault(version.schema_id, version)
-    return ids
 
 
 def _text(schema: object) -> str:

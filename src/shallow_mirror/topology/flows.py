@@ -29,7 +29,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A mirror, archive or restore: `source` and `target` are keys of nodes. `exclude`: also what it leaves out itself."""
+    """A mirror, archive or restore: `source` and `target` are keys of nodes. `exclude`: with those it leaves out itself."""
 
     kind: str
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from shallow_mirror.archive_reading.segment_reader import SegmentBatches, SegmentReader
+from shallow_mirror.archive_reading.segment_reader import SegmentReader
 from shallow_mirror.broker.fetch import MAX_BATCH_BYTES
 from shallow_mirror.checkpoints.ledger import ArchiveTable, RestoreRanges, TopicDescription
 from shallow_mirror.checkpoints.rows import ArchiveRow
@@ -23,8 +23,7 @@ from shallow_mirror.types import (
 )
 from shallow_mirror.verify.clusters import TopicView
 from shallow_mirror.verify.map_index import Longs
-from shallow_mirror.verify.partition_reader import Chunk, LogReader, LogView, Skipped, damaged_batches
-from shallow_mirror.wire.batches import admit
+from shallow_mirror.verify.partition_reader import Chunk, LogReader, LogView, Skipped, make_chunk
 
 
 class ArchiveSide:
@@ -72,7 +71,7 @@ class ArchiveSide:
         return topic_partition in self._sources
 
     def log_view(self, topic_partition: TopicPartition) -> LogView:
-        """Return what is left of the range that was restored: retention of the archive deletes from its begin on."""
+        """Return the rest of the restored range: retention of the archive deletes from its begin on."""
         source = self._sources.get(topic_partition)
         if source is None:
             return LogView(0, 0, False)
@@ -144,20 +143,14 @@ class ArchivedPartitionReader:
             return
         least = wanted.start if not is_first and start == wanted.start else 0
         for batches in SegmentReader(self._store, self._rows, start, end, verifies_batches=False, is_read_once=True):
-            yield self._chunk(batches, least, end)
-
-    def _chunk(self, batches: SegmentBatches, least: int, end: int) -> Chunk:
-        index = batches.index
-        base = index.headers["base_offset"]
-        chosen = np.flatnonzero((base >= least) & (base < end))
-        self.read_bytes += int(index.size_bytes[chosen].sum())
-        admission = admit(
-            index,
-            batches.records,
-            topic_partition=self.topic_partition,
-            position=0,
-            range_end=end,
-            aborted=batches.aborted,
-            limits=self._limits,
-        )
-        return Chunk(index, batches.records, admission, chosen, damaged_batches(self.log, index, batches.records, admission))
+            chunk = make_chunk(
+                self.log,
+                self.topic_partition,
+                batches.index,
+                batches.records,
+                batches.aborted,
+                OffsetRange(least, end),
+                self._limits,
+            )
+            self.read_bytes += chunk.size_bytes
+            yield chunk

@@ -31,7 +31,7 @@ class Unchecked(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Source offsets [start, end) of data rows where the source shows no record, and why."""
+    """Source offsets [start, end) of data rows at which the source shows no record, with the reason."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class SideFacts:
 
 @dataclass(frozen=True, slots=True)
 class VerifyContext:
-    """Hold all that is known of a range of a partition besides what was left over."""
+    """Hold all that is known of a range of a partition besides its unmatched items."""
 
     source_partition: TopicPartition
     target_partition: TopicPartition
@@ -75,7 +75,7 @@ _OTHER_BYTES = "the bytes of the batch differ; its records cannot be opened: the
 
 
 def classify_moved_and_damaged(left: Leftovers, context: VerifyContext) -> tuple[Leftovers, list[Difference]]:
-    """Report what needs no opening of batches, and return what is left over then."""
+    """Report the differences that need no opening of batches, and return the other unmatched items."""
     differences: list[Difference] = []
     left = _moved(left, context, differences)
     return _damaged(left, context, differences), differences
@@ -106,14 +106,14 @@ def _target_range(item: Any) -> dict[str, int]:
 
 
 def _copy_range(item: Any) -> dict[str, int]:
-    """Return where the copy of a source item ought to be."""
+    """Return the target range that the copy of a source item should have."""
     if item["partner"] == NOWHERE:
         return {}
     return {"target_start": int(item["partner"]), "target_end": int(item["partner"]) + _span(item)}
 
 
 def _original_range(item: Any) -> dict[str, int]:
-    """Return where a target item ought to come from."""
+    """Return the source range that a target item should come from."""
     if item["partner"] == NOWHERE:
         return {}
     return {"source_start": int(item["partner"]), "source_end": int(item["partner"]) + _span(item)}
@@ -133,14 +133,14 @@ def _moved(left: Leftovers, context: VerifyContext, differences: list[Difference
 
 
 def _map_statement(item: Any, context: VerifyContext) -> str:
-    """Return what the map says of a source item that it names no copy of."""
+    """Return the statement of the map on a source item without a copy in it."""
     if item["row"] == NOWHERE:
         return "no row of the map holds it"
     return f"the map says {KINDS[context.rows.kind[item['row']]].value}"
 
 
 def _damaged(left: Leftovers, context: VerifyContext, differences: list[Difference]) -> Leftovers:
-    """Report damage with its reason; what it overlaps on the other side is not reported again."""
+    """Report damage with its reason; overlapping items of the other side are not reported again."""
     gone_source: set[int] = set()
     gone_target: set[int] = set()
     for i in np.flatnonzero(left.source["level"] == Level.DAMAGED).tolist():
@@ -164,7 +164,7 @@ def _damaged(left: Leftovers, context: VerifyContext, differences: list[Differen
 
 
 def _changed(left: Leftovers, context: VerifyContext, differences: list[Difference]) -> Leftovers:
-    """Report another record where the copy ought to be; batches that overlap were opened before."""
+    """Report another record in the place of the copy; overlapping batches were opened before."""
     by_offset = {int(offset): j for j, offset in enumerate(left.target["offset"].tolist())}
     pairs = []
     for i, partner in enumerate(left.source["partner"].tolist()):
@@ -218,7 +218,7 @@ def _without_original(item: Any, context: VerifyContext, differences: list[Diffe
 
 
 def missing_on_both_sides(shown: Items, context: VerifyContext) -> list[Difference]:
-    """Report copies that the map names where neither side shows a record. `shown`: what the target shows without an original."""
+    """Report copies that the map names although neither side shows a record. `shown`: items of the target without an original."""
     if context.target.is_compacted:
         return []
     differences = []

@@ -69,13 +69,13 @@ class ClusterReader:
         self.second_connection.close()
 
     def cluster_id(self) -> str:
-        """Return the id. It is asked for once: nothing of what is read between two answers depends on the second one."""
+        """Return the id. It is asked for once: nothing that is read between two answers depends on the second one."""
         if self._cluster_id is None:
             self._cluster_id = reach(self.cluster, self._where, self._deadline()).cluster_id
         return self._cluster_id
 
     def load_metadata(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Read metadata and log ends of all partitions at once, as of now. What does not exist, or is refused, is left out."""
+        """Read metadata and log ends of all partitions at once, as of now. Missing and refused topics are left out."""
         topic_partitions = set(topic_partitions)
         self._topics = self._describe_topics(sorted({topic_partition.topic for topic_partition in topic_partitions}))
         existing = [
@@ -89,7 +89,7 @@ class ClusterReader:
                 offsets.update({topic_partition: listed_offset.offset for topic_partition, listed_offset in listed.items()})
 
     def topic(self, name: str) -> TopicView | None:
-        """Return the topic; None where it does not exist, or is refused."""
+        """Return the topic; None if it does not exist, or is refused."""
         return self._topics.get(name)
 
     def has(self, topic_partition: TopicPartition) -> bool:

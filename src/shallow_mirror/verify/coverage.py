@@ -38,7 +38,7 @@ class Coverage:
 def read_source_extent(
     cluster: Cluster, config: MirrorConfig, topics: Collection[str] | None, deadline: Deadline
 ) -> SourceExtent:
-    """Return the partitions that `config` includes, or those of `topics`. Raises RetriableError where no leader answers."""
+    """Return the partitions that `config` includes, or those of `topics`. Raises RetriableError if no leader answers."""
     listed = cluster.metadata(None, deadline).topics
     chosen = {
         name: topic

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from shallow_mirror.types import SegmentKind
@@ -27,8 +25,8 @@ NO_BATCH = "no batch"
 class DroppedCheck:
     """Walk along the source offsets.
 
-    Everything below `checked_end` was checked. `absences` are in data rows, `contradictions` (start, end, what) in rows of
-    markers and of aborted data.
+    Everything below `checked_end` was checked. `absences` are in data rows, `contradictions` (start, end, description) in rows
+    of markers and of aborted data.
     """
 
     def __init__(self, rows: MapRows, start: int) -> None:
@@ -38,7 +36,7 @@ class DroppedCheck:
         self.contradictions: list[tuple[int, int, str]] = []
 
     def add(self, chunk: Chunk, *, log_start: int, is_compacted: bool) -> None:
-        """Add the batches of a chunk, in order; what lies between them holds nothing."""
+        """Add the batches of a chunk, in order. There are no records between them."""
         self.checked_end = max(self.checked_end, log_start)
         base = chunk.index.headers["base_offset"][chunk.chosen]
         ends = np.maximum.accumulate(chunk.index.last_offset[chunk.chosen] + 1)
@@ -53,7 +51,7 @@ class DroppedCheck:
             self._note(start, end, kind_of(chunk.admission, i), is_compacted=is_compacted)
 
     def skip(self, end: int) -> None:
-        """Skip to `end`: what lies below is unknown."""
+        """Skip to `end`: all offsets below are unknown."""
         self.checked_end = max(self.checked_end, end)
 
     def close(self, end: int, *, is_compacted: bool) -> None:
@@ -67,14 +65,11 @@ class DroppedCheck:
         is_emptied = shown is None or shown is SegmentKind.GAP
         if is_emptied and is_compacted:
             return
-        for row, first, last in self._parts(start, end):
+        for row in self._rows.rows_between(start, end):
+            first, last = max(start, int(self._rows.start[row])), min(end, int(self._rows.end[row]))
             kind = int(self._rows.kind[row])
             what = NO_BATCH if shown is None else _SHOWN[shown]
             if kind == DATA:
                 self.absences.append(Absence(first, last, what))
             elif kind in _MUST_BE and KINDS[kind] is not shown and shown is not SegmentKind.GAP:
                 self.contradictions.append((first, last, f"the map says {KINDS[kind].value}, the source shows {what}"))
-
-    def _parts(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        for row in self._rows.rows_between(start, end):
-            yield row, max(start, int(self._rows.start[row])), min(end, int(self._rows.end[row]))

@@ -115,7 +115,7 @@ class RecordItems:
 
 
 def unopened(batch: Items, offset: int) -> Items:
-    """Return the item of what is left, from `offset` on, of a batch that cannot be opened. `batch`: its item."""
+    """Return the item of the rest, from `offset` on, of a batch that cannot be opened. `batch`: its item."""
     items = batch.copy()
     items["offset"], items["records"], items["level"] = offset, items["end"] - offset, Level.UNOPENED
     return items
@@ -130,7 +130,7 @@ def damaged_item(offset: int, end: int, size_bytes: int = 0) -> Items:
 
 
 def record_content(record: Record) -> bytes:
-    """Timestamp, checksums of key and value (they tell what differs), and a digest of all three parts with their lengths."""
+    """Timestamp, checksums of key and value (they show which differs), and a digest of all three parts with their lengths."""
     key, value = record.key, record.value
     parts: list[bytes | memoryview] = [_LENGTHS.pack(_length(key), _length(value)), key or b"", value or b""]
     for name, content in record.headers:
@@ -148,7 +148,7 @@ def _checksum(part: memoryview | None) -> int:
 
 
 def difference_of_records(source: npt.NDArray[np.uint64], target: npt.NDArray[np.uint64]) -> str:
-    """Return what differs between the contents of two records, as the end of a sentence."""
+    """Return the difference between the contents of two records, as the end of a sentence."""
     source_content, target_content = _RECORD_CONTENT.unpack(source.tobytes()), _RECORD_CONTENT.unpack(target.tobytes())
     parts: list[str] = []
     if source_content[1] != target_content[1]:

@@ -84,7 +84,7 @@ def _located(items: Items, locate: Locate) -> Items:
 
 
 def _damaged_of(chunk: Chunk) -> Items:
-    """Return items up to the next batch, or to where the header says; what is skipped holds a last one without a true end."""
+    """Return items up to the next batch, or to the end in the header. The last one of a skipped range has no true end."""
     damaged = []
     base = chunk.index.headers["base_offset"]
     for i in chunk.chosen[chunk.is_damaged[chunk.chosen]].tolist():
@@ -99,7 +99,7 @@ def _damaged_of(chunk: Chunk) -> Items:
 
 
 def _open_into(collected: RecordItems, chunk: Chunk, i: int, reader: LogReader, beside: list[Items]) -> Iterator[int]:
-    """Yield up to which offset one batch was opened, record by record; the rest of it is damaged where it cannot be read."""
+    """Yield up to which offset one batch was opened, record by record. An unreadable rest of it is damaged."""
     start, size, header = int(chunk.index.pos[i]), int(chunk.index.size_bytes[i]), chunk.index.headers[i]
     base, end = int(header["base_offset"]), int(chunk.index.last_offset[i]) + 1
     position, newest = base, NO_TIMESTAMP

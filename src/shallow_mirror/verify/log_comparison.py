@@ -9,24 +9,23 @@ import numpy as np
 from shallow_mirror.types import UNKNOWN_BYTES_PER_OFFSET, OffsetRange, TopicPartition
 from shallow_mirror.verify.clusters import ClusterReader
 from shallow_mirror.verify.differences import Difference
-from shallow_mirror.verify.map_index import DATA, Longs, MapRows, RangePair
+from shallow_mirror.verify.map_index import DATA, MapRows, RangePair
 from shallow_mirror.verify.range_verifier import OnPosition, PartitionReaders, verify_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogComparison:
-    """What both logs show of [start, end).
-
-    `record_count` records are equal, in batches of `size_bytes`. `holes`: offsets at which neither side shows a record.
-    `differences`: the others.
-    """
+    """The records of [start, end) in both logs."""
 
     start: int
     end: int
     record_count: int
+    """Equal records, in batches of `size_bytes`."""
     size_bytes: int
     holes: tuple[OffsetRange, ...]
+    """Offsets at which neither side shows a record."""
     differences: tuple[Difference, ...]
+    """In the other offsets."""
 
 
 def compare_logs(
@@ -41,7 +40,8 @@ def compare_logs(
 ) -> LogComparison:
     """Compare all that both logs still have from `start` up to `end`, as readers of each cluster's isolation level see it.
 
-    Compaction is no excuse: what only one side shows is a difference. Metadata of both was loaded. Raises as `verify_range`.
+    Compaction is no excuse: a record that only one side shows is a difference. Metadata of both was loaded. Raises as
+    `verify_range`.
     """
     start = min(end, max(start, source.log_view(source_partition).log_start, target.log_view(target_partition).log_start))
     rows = _one_row(start, end)
@@ -60,7 +60,8 @@ def compare_logs(
             source_reopened=source_reopened,
             target_reopened=target_reopened,
             rows=rows,
-            elsewhere=_below(start),
+            # Of the target's offsets below the start the source has nothing any more.
+            elsewhere=(np.array([0], np.int64), np.array([start], np.int64)),
             is_deep=False,
             is_by_offset=True,
         ),
@@ -83,11 +84,6 @@ def _one_row(start: int, end: int) -> MapRows:
     size_bytes = int((end - start) * UNKNOWN_BYTES_PER_OFFSET)
     starts, ends, kinds, sizes = (np.array([value], np.int64) for value in (start, end, DATA, size_bytes))
     return MapRows(starts, ends, kinds, starts, np.zeros(1, np.bool_), sizes)
-
-
-def _below(start: int) -> tuple[Longs, Longs]:
-    """Return the target's offsets of which the source has nothing any more, as ranges [starts, ends)."""
-    return np.array([0], np.int64), np.array([start], np.int64)
 
 
 def _joined(holes: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:

@@ -84,7 +84,7 @@ class MapRows:
         return self.end + self.shift
 
     def row_of(self, offsets: Longs) -> Longs:
-        """Return the row that holds each source offset; NOWHERE where none does."""
+        """Return the row that holds each source offset; NOWHERE if none does."""
         return _index_of(self.start, self.end, offsets)
 
     def rows_between(self, start: int, end: int) -> range:
@@ -92,7 +92,7 @@ class MapRows:
         return range(int(np.searchsorted(self.end, start, "right")), int(np.searchsorted(self.start, end, "left")))
 
     def image(self, position: int) -> int:
-        """Where copies of source offsets from `position` on begin on the target; BEHIND_ALL when there are none."""
+        """Return the target offset at which copies of source offsets from `position` on begin; BEHIND_ALL if there are none."""
         at = int(np.searchsorted(self._data_ends, position, "right"))
         if at == len(self._data_rows):
             return BEHIND_ALL
@@ -100,7 +100,7 @@ class MapRows:
         return int(max(self.start[row], position) + self.shift[row])
 
     def locate_source(self, items: Items) -> Bools:
-        """Fill in `row` and `partner`. True: what only its records can tell: rebuilt, or not inside of one data row."""
+        """Fill in `row` and `partner`. True: only its records can tell (rebuilt, or not inside of one data row)."""
         if not len(self):
             return np.zeros(len(items), np.bool_)
         begin = np.maximum(items["offset"], self.start[0])
@@ -126,7 +126,7 @@ class MapRows:
         return self._rebuilt_targets.any_in(items["offset"], items["end"])
 
     def deleted_offsets(self, rows: range, source_log_start: int, target_log_start: int) -> Deleted:
-        """Count what retention has deleted of these rows, and what it left."""
+        """Count the offsets of these rows that retention has deleted, and those that it left."""
         picked = slice(rows.start, rows.stop)
         start, length, is_data = self.start[picked], (self.end - self.start)[picked], self.is_data[picked]
         at_source = np.where(np.isin(self.kind[picked], (GAP, QUARANTINED)), 0, np.clip(source_log_start - start, 0, length))
@@ -180,10 +180,10 @@ class RangePair:
 
 
 def plan_range_pairs(rows: MapRows, *, source_from: int, target_from: int, target_until: int, size_bytes: int) -> list[RangePair]:
-    """Cut what is not verified yet at rows, into parts of about `size_bytes` by what the map says of their size.
+    """Cut the part that is not verified yet at rows, into ranges of about `size_bytes` by the sizes in the map.
 
-    The target's offsets are cut where the first copy of the next part begins; all of it, up to `target_until`, is in one of
-    them. There is always one range, also where no row is left.
+    The target's offsets are cut at the first copy of the next part; all of it, up to `target_until`, is in one of
+    them. There is always one range, also if no row is left.
     """
     first = int(np.searchsorted(rows.start, source_from, "left"))
     if first == len(rows):

@@ -27,7 +27,7 @@ class Leftovers:
 
 
 class Matcher:
-    """`batches`, `records` and `offsets` of the source count what is equal, with the records of batches that were opened."""
+    """`batches`, `records` and `offsets` of the source count equal items, with the records of batches that were opened."""
 
     def __init__(self) -> None:
         self._source, self._target = no_items(), no_items()
@@ -43,7 +43,7 @@ class Matcher:
         self._target = joined([self._target, items])
 
     def advance(self, horizon: int) -> None:
-        """Match what is below `horizon`, an offset of the target below which everything was added, from both sides."""
+        """Match items below `horizon`, an offset of the target below which everything was added, from both sides."""
         is_ready_source = self._source["partner"] < horizon
         is_ready_target = self._target["offset"] < horizon
         source, self._source = self._source[is_ready_source], self._source[~is_ready_source]
@@ -54,7 +54,7 @@ class Matcher:
         self.left_records += int(left.source["records"].sum() + left.target["records"].sum())
 
     def pair(self, source: Items, target: Items) -> Leftovers:
-        """Count what is equal, return the rest."""
+        """Count equal items and return the others."""
         paired_source, paired_target = partners(source, target)
         equal = source[paired_source]
         self.batches += int((equal["level"] == Level.BATCH).sum())
@@ -63,20 +63,20 @@ class Matcher:
         return Leftovers(source[~paired_source], target[~paired_target])
 
     def count_with(self, other: Matcher) -> None:
-        """Add the counts of `other`, which compared what was left over here."""
+        """Add the counts of `other`, which compared the leftovers of this one."""
         self.batches += other.batches
         self.records += other.records
         self.offsets += other.offsets
 
     def take_leftovers(self) -> Leftovers:
-        """Return and forget what was left over since the last call, unless it matches among itself: rows may be out of order."""
+        """Return and forget the leftovers since the last call, unless they match each other: rows may be out of order."""
         left = self.pair(joined(self._left_source), joined(self._left_target))
         self._left_source, self._left_target, self.left_records = [], [], 0
         return left
 
 
 def partners(source: Items, target: Items) -> tuple[Bools, Bools]:
-    """Return masks of the items that lie where the map says and have the same content; no item has two partners."""
+    """Return masks of the items that have the place of the map and the same content. No item has two partners."""
     in_source, in_target = np.zeros(len(source), np.bool_), np.zeros(len(target), np.bool_)
     if not len(source) or not len(target):
         return in_source, in_target
@@ -114,7 +114,7 @@ def without(left: Leftovers, source: Iterable[int], target: Iterable[int]) -> Le
 
 
 def overlapping_batches(left: Leftovers) -> tuple[Bools, Bools]:
-    """Return masks of the whole batches that overlap something of the other side: only their records show what differs."""
+    """Return masks of the whole batches that overlap an item of the other side: only their records show the difference."""
     source, target = left.source, left.target
     has_partner = source["partner"] != NOWHERE
     starts, ends = source["partner"], source["partner"] + source["end"] - source["offset"]
@@ -124,7 +124,7 @@ def overlapping_batches(left: Leftovers) -> tuple[Bools, Bools]:
 
 
 def records_beside(left: Leftovers, in_source: Bools, in_target: Bools) -> tuple[Bools, Bools]:
-    """Return masks of the single records that lie where one of the chosen batches of the other side lies.
+    """Return masks of the single records that overlap one of the chosen batches of the other side.
 
     A batch that the map, or the end of a comparison, cuts is opened on one side only.
     """

@@ -122,7 +122,7 @@ class MirrorVerifier:
 
         The target's log ends are read before the map: so the map has rows for all that they cover, or has them soon.
         """
-        self._check_clusters()
+        self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
         targets = _topic_partitions(self._map.positions(), topics, "target")
         self._target.load_metadata(targets)
         self._target_ends = {
@@ -146,9 +146,9 @@ class MirrorVerifier:
         return sorted(names if topics is None else names.intersection(topics))
 
     def _await_decisions(self) -> None:
-        """Wait until the map has passed the target's log ends where offsets are preserved: readers see records before a decision.
+        """Wait until the map has passed the target's log ends of preserved offsets: readers see records before a decision.
 
-        The round of a running mirror ends in time. What no row names then was written by others, or by a mirror that was killed.
+        The round of a running mirror ends in time. Records without a row then are of other producers, or of a killed mirror.
         """
         give_up_at = self._clock() + DECIDED_WITHIN_S
         while self._has_undecided() and self._clock() < give_up_at:
@@ -163,9 +163,6 @@ class MirrorVerifier:
                 offsets[name] = max(offsets.get(name, 0), position.offset)
         return any(self._target_ends.get(name, 0) > offset for name, offset in offsets.items())
 
-    def _check_clusters(self) -> None:
-        self._map.require_clusters(source=self._source.cluster_id(), target=self._target.cluster_id())
-
     def _begin(self, tables: BestEffortTables, topics: Sequence[str] | None, from_start: bool) -> tuple[VerifyIdentity, bool]:
         """Return who verifies, and whether an interrupted verification is continued."""
         fields: dict[str, Any] = {"topics": None if topics is None else sorted(topics), "deep": self._options.is_deep}
@@ -177,7 +174,10 @@ class MirrorVerifier:
         scope = json.dumps(fields)
         interrupted = None if from_start else interrupted_verification(tables, scope)
         for verified in [] if interrupted is None else interrupted[1]:
-            self._restore(verified)
+            pair = (verified.source, verified.target)
+            source_end, target_end = self._verified.get(pair, (0, 0))
+            self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
+            self._tally.restore(verified)
         identity = VerifyIdentity(
             audit_id=str(uuid.uuid4()) if interrupted is None else interrupted[0],
             scope=scope,
@@ -186,12 +186,6 @@ class MirrorVerifier:
             version=__version__,
         )
         return identity, interrupted is not None
-
-    def _restore(self, verified: VerifiedRange) -> None:
-        pair = (verified.source, verified.target)
-        source_end, target_end = self._verified.get(pair, (0, 0))
-        self._verified[pair] = (max(source_end, verified.source_range.end), max(target_end, verified.target_range.end))
-        self._tally.restore(verified)
 
     def _partition_pairs(self, topic: str) -> list[PartitionPair]:
         view = self._source.topic(topic)
@@ -203,7 +197,10 @@ class MirrorVerifier:
         self._partition_count += 1
         self._preserved_partition_count += pair.is_preserved
         self._filler_count += pair.filler_count
-        self._report_map_problems(pair)
+        self._tally.add_differences(
+            _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
+            for problem in pair.problems
+        )
         if pair.gone_offsets:
             self._tally.unchecked[Unchecked.SOURCE_TOPIC_GONE] += pair.gone_offsets
         self._check_quarantine(pair)
@@ -275,12 +272,6 @@ class MirrorVerifier:
             where = {"source_start": int(pair.rows.start[copied][0]), "source_end": int(pair.rows.end[copied][-1])}
             reason = "the target topic that the map names was deleted, or created again without what was copied to it"
             self._tally.add_differences([_difference(pair, DifferenceKind.MISSING, reason, **where)])
-
-    def _report_map_problems(self, pair: PartitionPair) -> None:
-        self._tally.add_differences(
-            _difference(pair, problem.kind, problem.reason, source_start=problem.start, source_end=problem.end)
-            for problem in pair.problems
-        )
 
     def _report(self, identity: VerifyIdentity, names: Sequence[str], *, continues: bool) -> VerifyReport:
         tally = self._tally

@@ -33,23 +33,25 @@ PAIR_COLUMNS = [*_PLACE, *COLUMNS, "transactional_id", "target_producer_id", "ta
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionPair:
-    """`rows` are those of the source topic as it is now; none where it is gone. `gone_offsets`: copied from what is gone.
-
-    `elsewhere`: target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that
-    were released from quarantine, or of a decision that may still be taken back. `quarantines`: some batch was. `problems` are
-    what the map's own rows contradict. `is_preserved`: some records were written so that they keep their offsets. `filler_count`:
-    offsets without a record that fillers took in such rows.
-    """
+    """A partition of the source with its copy, by the rows of the map."""
 
     source: SourcePartition
     target: TargetPartition
     rows: MapRows
+    """Of the source topic as it is now; none if it is gone."""
     elsewhere: tuple[Longs, Longs]
+    """Target offsets [starts, ends), ascending, that other rows name: of an incarnation that is gone, of batches that were
+    released from quarantine, or of a decision that may still be taken back."""
     gone_offsets: int
+    """Copied from former incarnations."""
     quarantines: bool
+    """Some batch was quarantined."""
     problems: tuple[RowProblem, ...]
+    """Contradictions between the map's own rows."""
     is_preserved: bool = False
+    """Some records were written so that they keep their offsets."""
     filler_count: int = 0
+    """Offsets without a record that fillers took in such rows."""
 
 
 def partition_pairs(table: pa.Table, topic: str, topic_id: str | None, undecided: Iterable[Segment]) -> list[PartitionPair]:

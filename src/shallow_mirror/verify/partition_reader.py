@@ -7,7 +7,7 @@ at the next offset that the map knows as the beginning of a batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,21 +35,25 @@ CRC_REASON = "its checksum does not match its bytes"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """One partition's part of a Fetch response. `chosen`: indices of the batches that belong to the range.
-
-    `is_damaged` is meant for all batches of the index; where it is true, verdicts mean nothing. Valid until the next one.
-    """
+    """One partition's part of a Fetch response, or of an archived segment. Valid until the next one."""
 
     index: BatchIndex
     records: memoryview
     admission: Admission
     chosen: Longs
+    """Indices of the batches that belong to the range."""
     is_damaged: Bools
+    """Of all batches of the index; verdicts of damaged ones mean nothing."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the chosen batches."""
+        return int(self.index.size_bytes[self.chosen].sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Offsets [start, end) that were not read, because what lies at `start` is damaged."""
+    """Offsets [start, end) that were not read, because the batch at `start` is damaged."""
 
     start: int
     end: int
@@ -57,20 +61,19 @@ class Skipped:
 
 @dataclass(slots=True)
 class LogView:
-    """What is known of a log; more while the log is read.
-
-    `damages`: why the batch at an offset equals nothing; `unreadable`: offsets [start, end) that were skipped behind one;
-    `wrong_headers`: opened batches [start, end) that hold what they should, but whose header says otherwise. `is_preserved`: of
-    a pair of logs with the same offsets. There the target's headers have another maximum timestamp where records are old.
-    """
+    """The state of a log; more is known while the log is read."""
 
     log_start: int
     log_end: int
     is_compacted: bool
     is_preserved: bool = False
+    """Of a pair of logs with the same offsets. The target's headers of old records have another maximum timestamp then."""
     damages: dict[int, str] = field(default_factory=dict)
+    """Why the batch at an offset equals nothing."""
     unreadable: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets [start, end) that were skipped behind a damaged batch."""
     wrong_headers: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Opened batches [start, end) with the right records, but a header that says otherwise."""
 
     def facts(self) -> SideFacts:
         return SideFacts(self.log_start, self.is_compacted, self.damages, self.unreadable)
@@ -93,6 +96,24 @@ class LogReader(Protocol):
     def read(self, wanted: OffsetRange, bytes_per_offset: float, /, *, is_first: bool) -> Iterator[Chunk | Skipped]: ...
 
 
+def make_chunk(
+    log: LogView,
+    topic_partition: TopicPartition,
+    index: BatchIndex,
+    records: memoryview,
+    aborted: Sequence[tuple[int, int]],
+    bounds: OffsetRange,
+    limits: BatchLimits,
+) -> Chunk:
+    """Return the batches that begin within `bounds`, and note damaged ones in `log`."""
+    base = index.headers["base_offset"]
+    chosen = np.flatnonzero((base >= bounds.start) & (base < bounds.end))
+    admission = admit(
+        index, records, topic_partition=topic_partition, position=0, range_end=bounds.end, aborted=aborted, limits=limits
+    )
+    return Chunk(index, records, admission, chosen, damaged_batches(log, index, records, admission))
+
+
 def damaged_batches(log: LogView, index: BatchIndex, records: memoryview, admission: Admission) -> Bools:
     """Return which batches equal nothing, and note in `log` why."""
     bad_crc = ~verify_crcs(records, index.pos, index.headers)
@@ -104,7 +125,7 @@ def damaged_batches(log: LogView, index: BatchIndex, records: memoryview, admiss
 
 
 class PartitionReader:
-    """`starts`: offsets, ascending, where the map knows that a batch begins. Not thread-safe.
+    """`starts`: offsets, ascending, at which a batch begins according to the map. Not thread-safe.
 
     One Side at a time uses `buffer`: the batches of a chunk are views of it.
     """
@@ -147,7 +168,8 @@ class PartitionReader:
     def read(self, wanted: OffsetRange, bytes_per_offset: float, *, is_first: bool) -> Iterator[Chunk | Skipped]:
         """Yield every batch whose base offset lies in `wanted`; with `is_first` also one that reaches into it.
 
-        What retention has deleted, or deletes meanwhile, is skipped: `log_start` rises. Raises RetriableError, ConfigError.
+        Deleted records are skipped, also those that retention deletes meanwhile: `log_start` rises. Raises RetriableError,
+        ConfigError.
         """
         end = min(wanted.end, self.log.log_end)
         position = max(wanted.start, self.log.log_start)
@@ -191,24 +213,14 @@ class PartitionReader:
             position = skipped.end
 
     def _chunk(self, part: IndexedPartition, least: int, end: int) -> Chunk:
-        index = part.index
         self.log.log_start = max(self.log.log_start, part.log_start_offset)
-        base = index.headers["base_offset"]
-        chosen = np.flatnonzero((base >= least) & (base < end))
-        self.read_bytes += int(index.size_bytes[chosen].sum())
-        admission = admit(
-            index,
-            part.records,
-            topic_partition=part.topic_partition,
-            position=0,
-            range_end=end,
-            aborted=part.aborted,
-            limits=self._limits,
-        )
-        return Chunk(index, part.records, admission, chosen, damaged_batches(self.log, index, part.records, admission))
+        bounds = OffsetRange(least, end)
+        chunk = make_chunk(self.log, self.topic_partition, part.index, part.records, part.aborted, bounds, self._limits)
+        self.read_bytes += chunk.size_bytes
+        return chunk
 
     def _skip_behind(self, chunk: Chunk, position: int, end: int) -> Skipped | None:
-        """Return what to skip where the last batch of a response is damaged, and its end, where the reader is now, unknown."""
+        """Return the range to skip behind a response whose last batch is damaged: its end, the reader's position, is unknown."""
         last = len(chunk.index) - 1
         if not chunk.is_damaged[last] or has_an_end(chunk.index.headers[last]):
             return None
@@ -233,5 +245,5 @@ def runs_of(offsets: Longs, ends: Longs) -> list[OffsetRange]:
 
 
 def bytes_per_offset(size_bytes: int, offsets: int) -> float:
-    """Return the reader's estimate of what is left of a range."""
+    """Return the reader's estimate for the rest of a range."""
     return size_bytes / max(1, offsets)

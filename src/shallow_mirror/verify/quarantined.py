@@ -32,7 +32,7 @@ Contents = dict[int, bytes]
 class QuarantineCheck:
     """Compare the quarantined batches of one partition.
 
-    `source` and `target` are None where they are gone. `unchecked` counts source offsets.
+    `source` and `target` are None if they are gone. `unchecked` counts source offsets.
     """
 
     quarantine: Quarantine
@@ -60,7 +60,7 @@ class QuarantineCheck:
             self._compare_with_target(entry, kept, self.target)
 
     def _compare_with_source(self, segment: Segment, kept: QuarantinedBatch, source: LogReader) -> None:
-        """Compare while the source has the batch; what its cleaner rewrote is another batch with the same records."""
+        """Compare while the source has the batch; its cleaner may have made it another batch with the same records."""
         base_offset = int.from_bytes(kept.batch[:8], "big", signed=True)
         if source.log.is_compacted:
             return

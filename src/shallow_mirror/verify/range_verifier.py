@@ -31,30 +31,28 @@ lies further away than that is reported as missing here and extra there."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeResult:
-    """`record_count` and `batch_count` (whole batches) are equal, `opened_batch_count` were compared by records.
-
-    `unchecked` counts source offsets. Differences are in order of offsets. `holes`: source offsets in data rows at which the
-    source shows no record.
-    """
+    """Result of the comparison of one range."""
 
     range_pair: RangePair
     batch_count: int
+    """Whole batches that are equal."""
     record_count: int
+    """Records that are equal."""
     opened_batch_count: int
+    """Batches that were compared by records."""
     source_bytes: int
     target_bytes: int
     differences: tuple[Difference, ...]
+    """In order of offsets."""
     unchecked: Counter[Unchecked]
+    """Source offsets."""
     holes: tuple[OffsetRange, ...] = ()
+    """Source offsets in data rows at which the source shows no record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReaders:
-    """Both clusters' logs of a partition; `…_reopened` over connections of their own, for what is read a second time.
-
-    `elsewhere`: target offsets [start, end) that rows of another incarnation of the source topic name, ascending. `is_by_offset`:
-    no mirror has made the rows, so that where neither side shows a record none is missing.
-    """
+    """Both clusters' logs of a partition; `…_reopened` over connections of their own, for second readings."""
 
     source: LogReader
     target: LogReader
@@ -62,8 +60,10 @@ class PartitionReaders:
     target_reopened: LogReader
     rows: MapRows
     elsewhere: tuple[Longs, Longs]
+    """Target offsets [start, end) that rows of another incarnation of the source topic name, ascending."""
     is_deep: bool
     is_by_offset: bool = False
+    """No mirror has made the rows, so no record is missing at an offset that both sides lack."""
 
 
 OnPosition = Callable[[int], None]
@@ -94,7 +94,10 @@ class _RangeVerifier:
 
     def run(self) -> RangeResult:
         before = self._readers.source.read_bytes, self._readers.target.read_bytes
-        self._read_both()
+        source_at, target_at = self._rows.image(self._range_pair.source.start), self._range_pair.target.start
+        self._match_both_sides(
+            self._matcher, self._source_pieces(), self._target_pieces(), source_at, target_at, self._open_and_classify
+        )
         self._check_dropped()
         self._report_wrong_headers()
         self._count_deleted()
@@ -110,12 +113,6 @@ class _RangeVerifier:
             differences=tuple(merged(self._differences)),
             unchecked=+self._unchecked,
             holes=tuple(OffsetRange(absence.start, absence.end) for absence in self._dropped_check.absences),
-        )
-
-    def _read_both(self) -> None:
-        source_at, target_at = self._rows.image(self._range_pair.source.start), self._range_pair.target.start
-        self._match_both_sides(
-            self._matcher, self._source_pieces(), self._target_pieces(), source_at, target_at, self._open_and_classify
         )
 
     def _match_both_sides(
@@ -172,8 +169,7 @@ class _RangeVerifier:
         return self._rows.locate_target(items) | self._readers.is_deep
 
     def _without_uncopied(self, items: Items) -> Items:
-        """Drop what lies below the first position, where the mirror began behind it, what was quarantined, and what a cut of the
-        source leaves out."""
+        """Drop items below the first position of the mirror, quarantined ones, and those that a cut of the source leaves out."""
         source = self._readers.source
         items = items[items["offset"] < source.records_until]
         if source.data_rows is not None:
@@ -186,7 +182,7 @@ class _RangeVerifier:
         return copied
 
     def _without_other_incarnations(self, items: Items) -> Items:
-        """Drop what rows of another incarnation of the source topic name: its originals are gone."""
+        """Drop items in rows of another incarnation of the source topic: their originals are gone."""
         starts, ends = self._readers.elsewhere
         if not len(starts):
             return items
@@ -194,7 +190,7 @@ class _RangeVerifier:
         return items[~((at >= 0) & (items["end"] <= ends[at]))]
 
     def _open_and_classify(self, left: Leftovers) -> None:
-        """Open whole batches that overlap something else of the other side; classify what is left then."""
+        """Open whole batches that overlap another item of the other side; classify the items without a match."""
         rest, differences = classify_moved_and_damaged(left, self._context())
         self._differences += differences
         in_source, in_target = overlapping_batches(rest)
@@ -255,7 +251,7 @@ class _RangeVerifier:
             self._differences.append(context.difference(DifferenceKind.CHANGED, reason, source_start=start, source_end=end))
 
     def _report_wrong_headers(self) -> None:
-        """Report wrong headers where no other difference of their batches was reported."""
+        """Report wrong headers of batches without another reported difference."""
         context, log = self._context(), self._readers.target.log
         reported = [
             (difference.target_start, difference.target_end)
@@ -270,7 +266,7 @@ class _RangeVerifier:
         log.wrong_headers.clear()
 
     def _count_deleted(self) -> None:
-        """Count what retention deleted on either side, and what compaction removed on both."""
+        """Count the offsets that retention deleted on either side, and those that compaction removed on both."""
         source, target = self._readers.source.log, self._readers.target.log
         deleted = self._rows.deleted_offsets(self._range_pair.rows, source.log_start, target.log_start)
         if source.is_compacted or target.is_compacted:

@@ -26,32 +26,34 @@ _COUNTS = ("batch_count", "opened_batch_count", "record_count", "source_bytes", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """`batch_count` whole batches and `opened_batch_count` batches that had to be opened hold the same on both sides, unless
-    a difference says otherwise; `record_count` records of them are equal. A difference is a range of offsets.
-
-    `preserved_partition_count`: partitions whose records keep their offsets; fillers took `filler_count` offsets of them.
-
-    `unchecked` counts source offsets that cannot be checked any more. `source_bytes` and `target_bytes` were read;
-    `seconds` are of this run alone, and `continues` says that it continued an interrupted one.
-    """
+    """Result of a verification. A difference is a range of offsets."""
 
     mirror: str
     audit_id: str
     topics: tuple[str, ...]
     is_deep: bool
     continues: bool
+    """It continued an interrupted verification."""
     seconds: float
+    """Of this run alone."""
     partition_count: int
     batch_count: int
+    """Whole batches that are the same on both sides, unless a difference says otherwise."""
     opened_batch_count: int
+    """Batches that had to be opened and hold the same records, unless a difference says otherwise."""
     record_count: int
+    """Equal records of these batches."""
     source_bytes: int
+    """Bytes read, as `target_bytes`."""
     target_bytes: int
     unchecked: Mapping[Unchecked, int]
+    """Source offsets that cannot be checked any more."""
     difference_counts: Mapping[DifferenceKind, int]
     differences: tuple[Difference, ...]
     preserved_partition_count: int = 0
+    """Partitions whose records keep their offsets."""
     filler_count: int = 0
+    """Offsets of these that fillers took."""
     uncovered: tuple[str, ...] = ()
     """A sentence for everything that was asked for and could not be compared."""
     behind_offsets: int = 0
@@ -62,7 +64,7 @@ class VerifyReport:
 
     @property
     def is_equal(self) -> bool:
-        """Return whether both sides hold the same; False as well where something is not covered."""
+        """Return whether both sides hold the same; False as well if something is not covered."""
         return not self.difference_counts and not self.uncovered
 
     def document(self) -> dict[str, Any]:
@@ -86,7 +88,7 @@ class VerifyReport:
         return ways and f": {ways}"
 
     def sentences(self) -> list[str]:
-        """Return the result, what it rests on, and the first differences."""
+        """Return the result, its evidence, and the first differences."""
         total = sum(self.difference_counts.values())
         counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in sorted(self.difference_counts.items()))
         result = f"{counted(total, 'difference')}: {counts_by_kind}" if total else "no difference"

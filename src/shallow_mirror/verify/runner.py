@@ -50,16 +50,16 @@ def verify_mirror(
     clock: Callable[[], float] = time.monotonic,
     spark: Any = None,
 ) -> VerifyReport:
-    """Compare what both clusters hold through the offset map, as far as it is settled.
+    """Compare the records of both clusters through the offset map, as far as it is settled.
 
-    `topics`: source topics, all by default. `after`: by source partition, the source offset where a row of the map ends, and
-    the target offset, from which on is compared; everything of partitions that it lacks. `known`: by target partition, whole
-    batches of others that are no difference. `is_deep`: open every batch. A verification of the same topics and depth that was
-    interrupted is continued, unless `from_start`. `range_bytes` by default RANGE_FETCHES times `read.fetch_bytes`.
-    `spark`: for tables in a catalog, the session that has it. Differences are in the report. Without `after`, the report is not
-    equal either where something that the file includes could not be compared. Raises ConfigError (no map,
-    another mirror's clusters, a missing permission), RetriableError (a cluster does not answer), BatchRefusedError (a batch is
-    too large to be opened); what was verified until then is kept.
+    `topics`: source topics, all by default. `after`: by source partition, the end of a row of the map and the target offset,
+    from which on is compared. Other partitions are compared as a whole. `known`: by target partition, whole batches of others
+    that are no difference. `is_deep`: open every batch. A verification of the same topics and depth that was interrupted is
+    continued, unless `from_start`. `range_bytes` by default RANGE_FETCHES times `read.fetch_bytes`. `spark`: for tables in a
+    catalog, the session that has it. Differences are in the report. Without `after`, the report is not equal either if a part
+    of the mirror file's scope could not be compared. Raises ConfigError (no map, another mirror's clusters, a missing
+    permission), RetriableError (a cluster does not answer), BatchRefusedError (a batch is too large to be opened); the
+    progress until then is kept.
     """
     options = VerifyOptions(is_deep=is_deep, range_bytes=range_bytes or RANGE_FETCHES * config.read.fetch_bytes, flush_s=flush_s)
     storage = TableStorage(config.table_location, spark)
@@ -113,7 +113,7 @@ def verify_restore(
 ) -> VerifyReport:
     """Compare the target with the archive, up to the cut of the restore, as `verify_mirror` compares two clusters.
 
-    The report is not equal either where something of the restore is not in the target. Raises ConfigError also where the
+    The report is not equal either if a part of the restore is not in the target. Raises ConfigError also if the
     restore has not begun, or the file has changed since, and ArchiveFormatError, ObjectMissingError, StoreUnreachableError.
     """
     fetch_bytes = config.read.fetch_bytes

@@ -14,9 +14,8 @@ from tests.security.token_endpoint import TokenEndpoint
 from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.auth import ClientConfig
-from shallow_mirror.broker.auth.oauth import CachedToken, token_source
+from shallow_mirror.broker.auth.oauth import RenewedToken, token_source
 from shallow_mirror.broker.auth.tokens.token import Token
-from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
 USUAL = {"bootstrap.servers": "x:1", "security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}
@@ -119,17 +118,24 @@ def _respond_in_plain_text(server: socket.socket) -> None:
         peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
 
-def test_a_token_is_kept_for_most_of_its_life() -> None:
-    now, asked = [0.0], []
+def test_a_token_is_used_while_its_provider_hangs_and_waited_for_when_it_is_about_to_end() -> None:
+    now, answers, asked = [0.0], threading.Event(), []
 
-    def fetch(_: Deadline) -> Token:
+    def fetch() -> Token:
         asked.append(now[0])
-        return Token("t", now[0] + 100)
+        assert len(asked) == 1 or answers.wait(30)
+        return Token(f"t{len(asked)}", now[0] + 100)
 
-    kept = CachedToken(fetch, lambda: now[0])
-    for now[0] in (0.0, 79.0, 81.0, 160.0, 162.0):
-        kept.token(deadline(5_000))
-    assert asked == [0.0, 81.0, 162.0]
+    kept = RenewedToken("x", fetch, lambda: RetriableError("LATE", ""), now_s=lambda: now[0])
+    assert kept.token(deadline()).value == "t1"
+    for now[0] in (79.0, 80.0, 94.0):
+        assert kept.token(deadline(0)).value == "t1"
+    now[0] = 95.0
+    with pytest.raises(RetriableError, match="LATE"):
+        kept.token(deadline(0))
+    answers.set()
+    assert kept.token(deadline()).value == "t2"
+    assert len(asked) == 2
 
 
 def given_token(config: str) -> tuple[str, float, str, dict[str, str]]:
@@ -167,6 +173,12 @@ def taking_nothing() -> None:
     pass
 
 
+def hanging(config: str) -> tuple[str, float]:
+    _released.wait(30)
+    return "at last", 5e9
+
+
+_released = threading.Event()
 NO_FUNCTION = "abc"
 
 
@@ -218,6 +230,18 @@ def test_a_status_that_a_callable_met_says_whether_to_wait(library: str, status:
     with pytest.raises(kind, match=rf"raised \w+Error \({status}\)") as caught:
         from_callable(f"{__name__}:raising", f"{library} {status}")
     assert "abc" not in str(caught.value)
+
+
+def test_a_callable_that_hangs_is_given_up_in_time_and_called_once() -> None:
+    name = f"{__name__}:hanging"
+    given = USUAL | {"oauth_cb": name, "sasl.oauthbearer.config": "x"}
+    source = token_source(ClientConfig.from_properties(given, allows_literal_secrets=True))
+    for _ in range(2):
+        with pytest.raises(RetriableError, match=f"OAUTH_CB_FAILED: oauth_cb: {name} returned no token within 10 s"):
+            source.token(deadline(20))
+    assert [thread.name for thread in threading.enumerate()].count(f"the token of oauth_cb: {name}") == 1
+    _released.set()
+    assert source.token(deadline()).value == "at last"
 
 
 def test_a_callable_gives_token_end_and_extensions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 import threading
@@ -29,7 +30,7 @@ from tests.support.deadlines import deadline
 
 from shallow_mirror.broker.auth import ClientConfig
 from shallow_mirror.broker.auth.oauth import TokenSource, token_source
-from shallow_mirror.broker.auth.tokens.providers import BoundedProvider
+from shallow_mirror.broker.auth.tokens.providers import Provider
 from shallow_mirror.broker.auth.tokens.token import Token
 from shallow_mirror.errors import ConfigError, RetriableError
 
@@ -127,15 +128,16 @@ def test_a_token_of_msk_is_signed_by_the_role_of_the_properties(aws_keys: None, 
 
 
 def test_aws_without_credentials_is_reported_and_waited_for_once_there_was_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = BoundedProvider("aws_msk_iam", lambda: _of(config("aws_msk_iam", MSK)))
-    assert "found no credentials on this machine: attach a role" in refusal(given)
+    given = Provider("aws_msk_iam", lambda: _of(config("aws_msk_iam", MSK)))
+    with pytest.raises(ConfigError, match="found no credentials on this machine: attach a role"):
+        given.token()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    given.token(deadline())
+    given.token()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(RetriableError, match="found no credentials"):
-        given.token(deadline())
+        given.token()
     assert "there is no such profile" in refusal(source("aws_msk_iam", MSK, config="profile=nobody"))
 
 
@@ -157,6 +159,14 @@ def test_azure_asks_the_metadata_service_for_the_namespace_of_the_brokers(monkey
         problem = refusal(source("azure", HUB, client_id="nobody"))
         assert "found no credentials on this machine: assign a managed identity" in problem
         assert "Identity not found" not in problem
+
+
+def test_azure_logs_nothing_beside_the_error(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with AzureMetadata({}) as service:
+        monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", service.url)
+        refusal(source("azure", HUB))
+    assert caplog.messages == []
 
 
 def test_azure_exchanges_the_token_of_a_service_account_at_entra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +311,7 @@ def test_a_provider_that_hangs_gets_one_request_and_is_given_up_in_time(monkeypa
         for _ in range(3):
             with pytest.raises(RetriableError, match=r"TOKEN_PROVIDER_UNREACHABLE: .*azure returned no token within"):
                 given.token(deadline(200))
-        assert [thread.name for thread in threading.enumerate()].count("token-azure") == 1
+        assert [thread.name for thread in threading.enumerate()].count("the token of sasl.oauthbearer.method: azure") == 1
         service.holds.set()
         assert given.token(deadline(20_000)).value == "at-last"
         assert len(service.requests) == 1
@@ -309,19 +319,13 @@ def test_a_provider_that_hangs_gets_one_request_and_is_given_up_in_time(monkeypa
         assert len(service.requests) == 1
 
 
-def test_a_token_that_arrived_too_late_is_requested_again() -> None:
-    lives = iter((-1.0, 60.0))
-    given = BoundedProvider("azure", lambda: Token("t", time.time() + next(lives)))
-    assert given.token(deadline()).expires_at_s > time.time()
-
-
 def test_an_error_of_a_library_is_named_without_its_text() -> None:
     def fail() -> Token:
         raise RuntimeError("token=abc")
 
-    problem = refusal(BoundedProvider("azure", fail))
-    assert "its library raised RuntimeError" in problem
-    assert "abc" not in problem
+    with pytest.raises(ConfigError, match="its library raised RuntimeError") as caught:
+        Provider("azure", fail).token()
+    assert "abc" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

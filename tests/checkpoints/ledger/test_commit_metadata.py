@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.checkpoints.map_rows import run_of
 
-from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, recorded_of, version_of
+from shallow_mirror.checkpoints.ledger.commit_metadata import Recorded, recorded_of, run_id_of, version_of
 from shallow_mirror.checkpoints.tables.table_protocol import (
     ON_TOP_OF,
     TXN_VERSION,
@@ -77,3 +77,12 @@ def test_a_version_that_no_commit_carries_is_not_made_up() -> None:
 @pytest.mark.parametrize("text", [None, "", "a note", "[1]", "{}", f'{{"{TXN_VERSION}": "x"}}'])
 def test_commits_of_others_have_no_entry(text: str | None) -> None:
     assert user_metadata_entry(text) is None
+
+
+def test_the_log_says_which_run_took_an_epoch_unless_it_is_too_short_or_another_run_was_accepted_since() -> None:
+    third = replace(TAKE_OVER, version=version_of(3, 0), run=run_of("newest"), decided_version=5, decided_run_id="old")
+    commits = [entry(third, None), entry(TAKE_OVER, None), entry(BASE, None)]
+    assert [run_id_of(epoch, commits) for epoch in (4, 3, 2, 1)] == [None, "newest", "new", "old"]
+    assert run_id_of(1, commits[:2]) is None
+    accepted = replace(third, decided_run_id="")
+    assert [run_id_of(epoch, [entry(accepted, None), *commits[1:]]) for epoch in (3, 2)] == ["newest", None]

@@ -26,7 +26,7 @@ from shallow_mirror.wire.batches import SharedProducer, restamped_at
 from shallow_mirror.wire.records import Fillers
 
 ORDERS = "orders"
-APPLICATION, SHARED = 9, 70
+APPLICATION, SHARED, OTHER_SHARED = 9, 70, 71
 IN_TXN = 0x10
 SOURCE, TARGET = SourcePartition(ORDERS, "west-id", 0), TargetPartition(ORDERS, "east-id", 0)
 DATA, GAP = SegmentKind.DATA, SegmentKind.GAP
@@ -147,8 +147,20 @@ def test_a_start_that_is_repeated_changes_nothing(log: EndedLog) -> None:
 
 def test_a_foreign_batch_is_not_counted(log: EndedLog) -> None:
     """The remedy of a PreservedLogDamagedError: the rest is copied behind what is there."""
-    log.target.seed((ORDERS, 0), *PLACED, written(8, 2, producer_id=APPLICATION))
+    log.target.seed((ORDERS, 0), *PLACED, written(8, 2, producer_id=APPLICATION, first="foreign "))
     assert decided_ranges(log.rows(6)) == [(DATA, 6, 8, 6)]
+
+
+def test_what_a_run_with_a_copy_of_the_tables_has_placed_counts_as_copied(log: EndedLog) -> None:
+    """It had registered the partition with a producer of its own."""
+    log.target.seed((ORDERS, 0), *PLACED, written(8, 2, producer_id=OTHER_SHARED))
+    assert decided_ranges(log.rows(6)) == [(DATA, 6, 10, 6)]
+
+
+def test_only_what_equals_the_source_counts_of_another_producer(log: EndedLog) -> None:
+    foreign = (written(8, 1, producer_id=OTHER_SHARED), written(9, 1, producer_id=OTHER_SHARED, first="foreign "))
+    log.target.seed((ORDERS, 0), *PLACED, *foreign, written(10, 3, producer_id=APPLICATION))
+    assert decided_ranges(log.rows(8)) == [(DATA, 8, 9, 8)]
 
 
 def test_a_log_that_does_not_hold_what_the_source_has_is_refused(log: EndedLog) -> None:
@@ -173,7 +185,8 @@ def test_what_the_source_no_longer_has_counts_by_its_producer(log: EndedLog) -> 
 def test_records_of_the_mirror_behind_those_of_another_producer_are_not_copied_a_second_time(
     log: EndedLog, position: int
 ) -> None:
-    log.target.seed((ORDERS, 0), written(0, 3), written(3, 1, producer_id=APPLICATION), _moved(written(3, 2), 4))
+    foreign = written(3, 1, producer_id=APPLICATION, first="foreign ")
+    log.target.seed((ORDERS, 0), written(0, 3), foreign, _moved(written(3, 2), 4))
     with pytest.raises(ConfigError, match=r"behind those of another producer, from offset 4 on.*new target topic with another"):
         log.rows(position)
 

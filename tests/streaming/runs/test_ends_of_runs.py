@@ -1,4 +1,4 @@
-"""How `shallow-mirror run` ends, as a process: signals, clusters that cannot be reached, exit codes and the last line."""
+"""How `shallow-mirror run` ends, as a process: signals, exit codes and the last line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.support.mirror_runs import catch_up, command, conf_file, create_topic
 
 from shallow_mirror import cli
 from shallow_mirror.config import MirrorConfig
-from shallow_mirror.local_kafka.ports import free_ports
 
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.alone, pytest.mark.timeout(400)]
 
@@ -96,28 +95,6 @@ def test_a_signal_under_traffic_ends_a_run_at_a_micro_batch_boundary_with_exit_0
         assert position() > begin
     catch_up(settings, spark)
     assert read_values(target, topic_name) == traffic.written
-
-
-def test_a_cluster_that_cannot_be_reached_is_named_and_waited_for_until_a_signal_or_the_end_of_the_time(tmp_path: Path) -> None:
-    nowhere = f"127.0.0.1:{free_ports(1)[0]}"
-    conf = conf_file(tmp_path, nowhere, nowhere, ["orders"])
-    with command(tmp_path, conf, "--available-now") as process:
-        wait_for_run(
-            process, "the second attempt", lambda: log_text(tmp_path).count("source cluster east: NETWORK_EXCEPTION") == 2
-        )
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(runs.PATIENCE_S) == 0, log_text(tmp_path)
-    assert (
-        f"stopped while waiting: source cluster east: NETWORK_EXCEPTION: gave up asking for metadata: cannot connect to {nowhere}"
-        in log_text(tmp_path)
-    )
-    with command(tmp_path, conf, "--for", "1") as process:
-        assert process.wait(runs.PATIENCE_S) == 1
-    assert (
-        log_text(tmp_path)
-        .splitlines()[-1]
-        .startswith("RetriableError: NETWORK_EXCEPTION: gave up asking for metadata: cannot connect")
-    )
 
 
 def test_a_refusal_is_one_line_the_last(

@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
 from tests.support import archive_runs, restore_runs
@@ -22,6 +25,7 @@ from tests.support.mirror_runs import (
     config,
     create_topic,
     document,
+    high_watermark,
     killed_at_last,
     positions,
     read_values,
@@ -30,7 +34,10 @@ from tests.support.mirror_runs import (
     write,
 )
 
+from shallow_mirror import spark_connect
 from shallow_mirror.errors import ConfigError, SparkLostError
+from shallow_mirror.local_kafka import delta_jars
+from shallow_mirror.local_kafka.jars import DELTA_FOR_SPARK
 from shallow_mirror.local_kafka.node import LocalKafka
 from shallow_mirror.local_kafka.ports import free_ports
 from shallow_mirror.operations.archive.verify import verify_archive
@@ -40,6 +47,7 @@ from shallow_mirror.streaming.spark import connect_retries
 from shallow_mirror.verify import verify_mirror, verify_restore
 
 pytest.importorskip("grpc", reason="needs pyspark[connect]: make sparks")
+connect_session = pytest.importorskip("pyspark.sql.connect.session")
 pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.timeout(300)]
 
 CLIENT = """
@@ -64,6 +72,21 @@ def connected(port: int) -> Iterator[Any]:
     session.stop()
 
 
+@contextmanager
+def client_process(conf: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    """Yield a client that runs the mirror of a file. It is killed at the end of the block. Its output is beside the file."""
+    with conf.with_name("client.txt").open("w") as output:
+        client = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(conf), f"sc://127.0.0.1:{port}"],
+            stdout=output,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+        )
+    with killed_at_last(client):
+        yield client
+
+
 @pytest.mark.smoke
 def test_a_killed_client_is_fenced_and_the_next_one_continues(
     source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, port: int, connected: Any
@@ -76,15 +99,7 @@ def test_a_killed_client_is_fenced_and_the_next_one_continues(
     conf = tmp_path / "mirror.yaml"
     conf.write_text(yaml.safe_dump(document(source, target, [topic_name], tables=str(tmp_path / "tables"))), encoding="utf-8")
     settings = config(tmp_path, source, target, [topic_name], tables=str(tmp_path / "tables"))
-    with (tmp_path / "client.txt").open("w") as output:
-        client = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, str(conf), f"sc://127.0.0.1:{port}"],
-            stdout=output,
-            stderr=output,
-            text=True,
-            start_new_session=True,
-        )
-    with killed_at_last(client):
+    with client_process(conf, port) as client:
         wait_for_run(client, "the first records", lambda: positions(settings).get((topic_name, 0)))
         write(source, topic_name, ["while it runs"], partition=1)
     write(source, topic_name, ["after the kill"])
@@ -227,6 +242,92 @@ def test_a_secret_is_resolved_in_the_task_and_refused_where_its_worker_has_no_da
         Mirror.from_file(conf).run(session, available_now=True)
         session.stop()
     assert read_values(target, topic_name) == ["a"]
+
+
+@pytest.fixture(scope="module")
+def port_with_delta(no_child_process_is_left: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Start a server with Delta, which closes sessions that were not used for 45 seconds."""
+    if not pyspark.__version__.startswith(DELTA_FOR_SPARK):
+        pytest.skip(f"Delta has no jars for Spark {pyspark.__version__}")
+    if not hasattr(connect_session.SparkSession, "cloneSession"):
+        pytest.skip("this client makes no second session")
+    (port,) = free_ports(1)
+    further = {
+        "spark.jars": ",".join(map(str, delta_jars())),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.connect.session.manager.defaultSessionTimeout": "45s",
+        "spark.connect.session.manager.maintenanceInterval": "1s",
+    }
+    with connect_server(tmp_path_factory.mktemp("delta"), port, further=further):
+        yield port
+
+
+@pytest.fixture
+def catalog_tables(port_with_delta: int, tmp_path: Path) -> str:
+    session = client_of(port_with_delta)
+    session.sql(f"CREATE SCHEMA spark_catalog.{tmp_path.name} LOCATION '{tmp_path}/schema'")
+    session.stop()
+    return f"catalog:spark_catalog.{tmp_path.name}"
+
+
+def test_tables_of_a_catalog_survive_a_killed_client_and_idle_sessions(
+    source_cluster: LocalKafka,
+    target_cluster: LocalKafka,
+    topic_name: str,
+    tmp_path: Path,
+    port_with_delta: int,
+    catalog_tables: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    for cluster in (source, target):
+        create_topic(cluster, topic_name, 2)
+    written = [str(number) for number in range(20)]
+    write(source, topic_name, written)
+    conf = tmp_path / "mirror.yaml"
+    groups = {"tables": catalog_tables, "checkpoint": str(tmp_path / "_spark")}
+    conf.write_text(yaml.safe_dump(document(source, target, [topic_name], **groups)), encoding="utf-8")
+    settings = config(tmp_path, source, target, [topic_name], **groups)
+    with client_process(conf, port_with_delta) as client:
+        wait_for_run(client, "the first records", lambda: high_watermark(target, topic_name, 0))
+        write(source, topic_name, ["while it runs"], partition=1)
+    write(source, topic_name, ["after the kill"])
+    monkeypatch.setattr(spark_connect, "USED_EVERY_S", 3.0)
+    session = client_of(port_with_delta)
+    mirror, ends = Mirror(settings), list[BaseException | None]()
+
+    def run() -> None:
+        try:
+            mirror.run(session)
+            ends.append(None)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test reports it
+            ends.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        wait_for("the rest", lambda: read_values(target, topic_name)[-1:] == ["after the kill"])
+        time.sleep(60)  # longer than the server keeps a session that is not used
+        write(source, topic_name, ["after a rest"])
+        wait_for("the record after a rest", lambda: read_values(target, topic_name)[-1:] == ["after a rest"])
+    finally:
+        mirror.stop()
+        running.join()
+    assert ends == [None]
+    assert read_values(target, topic_name) == [*written, "after the kill", "after a rest"]
+    assert read_values(target, topic_name, 1) in ([], ["while it runs"])
+    session.stop()
+
+
+def test_a_server_without_delta_is_refused_in_one_line(
+    source_cluster: LocalKafka, target_cluster: LocalKafka, topic_name: str, tmp_path: Path, connected: Any
+) -> None:
+    create_topic(source_cluster.bootstrap, topic_name)
+    groups = {"tables": "catalog:spark_catalog.default", "checkpoint": str(tmp_path / "_spark")}
+    settings = config(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], **groups)
+    with pytest.raises(ConfigError, match=r"tables: .*Delta"):
+        Mirror(settings).run(connected, available_now=True)
 
 
 def test_what_a_client_cannot_have_is_refused_in_one_line(

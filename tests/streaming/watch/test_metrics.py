@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from tests.support.observed import OBSERVED
 
 from shallow_mirror.checkpoints.logs.runs import ProblemKind
+from shallow_mirror.groups.report import GroupLag
 from shallow_mirror.sinks import Side
 from shallow_mirror.streaming.planning import LeftOutPartition
 from shallow_mirror.streaming.watch import OpenTransaction, PartitionStatus
@@ -67,6 +69,16 @@ def test_a_micro_batch_is_added_to_every_counter() -> None:
     assert value(metrics, "last_decision_timestamp_seconds") == 5.5
     assert value(metrics, "restarts_total") == 1
     assert value(metrics, "problems_total", kind="wait") == 1
+
+
+def test_the_lag_of_groups_has_no_value_until_their_commits_are_followed() -> None:
+    metrics = metrics_of()
+    assert math.isnan(value(metrics, "group_commit_age_seconds") or 0.0)
+    metrics.on_group_lag(GroupLag(0.4, 7))
+    metrics.on_group_lag(GroupLag(0.0, 2))
+    assert (value(metrics, "group_commit_age_seconds"), value(metrics, "group_commits_followed_total")) == (0.0, 9)
+    metrics.on_group_lag(GroupLag(None))
+    assert math.isnan(value(metrics, "group_commit_age_seconds") or 0.0)
 
 
 def test_lag_is_that_of_a_topic_and_topics_beyond_the_bound_are_one() -> None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from shallow_mirror.broker import Cluster
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, RetriableError
 from shallow_mirror.sinks.kafka.targets import target_topic_policy
-from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TOPICS_PER_LOOK, settings_of
+from shallow_mirror.sinks.kafka.targets.settings.topic_config_sync import TopicTurns, settings_of
 from shallow_mirror.sinks.slot_values import RoutedTopic
 
 _log = logging.getLogger(__name__)
 
 SETTINGS_EVERY_S = 5.0
-"""How often settings are compared, before the tasks of a round start; with more than TOPICS_PER_LOOK topics, some of them."""
+"""How often settings are compared, before the tasks of a round start; with many topics, some of them (`TopicTurns`)."""
 
 _LOOK_MS = 5_000
 
@@ -32,7 +32,7 @@ class PreservedSettings:
     def __init__(self, target: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
         self._target, self._clock = target, clock
         self._looked_at = clock()
-        self._begin = 0
+        self._turns = TopicTurns()
         self._problems: dict[str, str] = {}
 
     def problems(self, routes: Mapping[str, RoutedTopic], deadline: Deadline) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ class PreservedSettings:
         preserved = {source: route for source, route in sorted(routes.items()) if route.is_preserved}
         if not preserved or self._clock() - self._looked_at < SETTINGS_EVERY_S:
             return self._problems
-        chosen = self._chosen(list(preserved))
+        chosen = self._turns.take(list(preserved))
         try:
             # A topic that was deleted has no settings: the task that would write to it finds that out.
             every = [preserved[source].target_topic for source in chosen]
@@ -65,8 +65,3 @@ class PreservedSettings:
             if problem is not None:
                 self._problems[source] = f"target topic {route.target_topic} {problem}"
         return self._problems
-
-    def _chosen(self, names: Sequence[str]) -> Sequence[str]:
-        begin = self._begin if self._begin < len(names) else 0
-        self._begin = begin + TOPICS_PER_LOOK
-        return names[begin : self._begin]

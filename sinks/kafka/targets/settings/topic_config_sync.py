@@ -45,6 +45,18 @@ class _Awaiting:
     most_bytes: int = sys.maxsize
 
 
+class TopicTurns:
+    """Takes TOPICS_PER_LOOK names at a time, and begins again after the last one."""
+
+    def __init__(self) -> None:
+        self._begin = 0
+
+    def take(self, names: Sequence[str]) -> Sequence[str]:
+        begin = self._begin if self._begin < len(names) else 0
+        self._begin = begin + TOPICS_PER_LOOK
+        return names[begin : self._begin]
+
+
 class TopicConfigSync:
     """Sync of the settings of target topics with their source topics (`topics.configs: sync`)."""
 
@@ -60,17 +72,17 @@ class TopicConfigSync:
         self._target = target
         self._targets = targets
         self._positions = positions
-        self._begin = 0
+        self._turns = TopicTurns()
         self._problems: dict[str, tuple[str, ...]] = {}
         self._awaiting: dict[str, _Awaiting] = {}
 
     def sync(self, missing: Collection[str], deadline: Deadline) -> dict[str, tuple[str, ...]]:
-        """Set what has changed. Return sentences about every remaining difference, by source topic, of earlier looks as well.
+        """Set the changed values. Return sentences about every remaining difference, by source topic, of earlier looks as well.
 
         Raises RetriableError when a cluster does not answer.
         """
         routes = {source: route for source, route in sorted(dict(self._targets.routes).items()) if source not in missing}
-        chosen = self._chosen(list(routes))
+        chosen = self._turns.take(list(routes))
         of_source = settings_of(self._source, chosen, _KEYS, deadline)
         of_target = settings_of(self._target, [routes[name].target_topic for name in chosen], _KEYS, deadline)
         self._problems = {
@@ -137,11 +149,6 @@ class TopicConfigSync:
             most = min(most, self._awaiting[source].most_bytes)
         if most != route.limits.max_message_bytes:
             self._targets.accept(source, most)
-
-    def _chosen(self, names: Sequence[str]) -> list[str]:
-        begin = self._begin if self._begin < len(names) else 0
-        self._begin = begin + TOPICS_PER_LOOK
-        return list(names[begin : self._begin])
 
     def _set(self, changes: Mapping[str, Settings], routes: Mapping[str, RoutedTopic], deadline: Deadline) -> None:
         wanted = {routes[source].target_topic: settings for source, settings in changes.items()}

@@ -36,7 +36,7 @@ _CODES = frozenset(Operation)
 class Permissions:
     """Operations that are permitted on the cluster and on topics, existing or not.
 
-    None where the cluster does not report them: without Describe on a resource a client learns nothing of it. Without an
+    None if the cluster does not report them: without Describe on a resource a client learns nothing of it. Without an
     authorizer everything is permitted.
     """
 
@@ -44,7 +44,7 @@ class Permissions:
     topics: Mapping[str, frozenset[Operation] | None]
 
     def missing_on(self, topic: str, needed: Iterable[Operation]) -> list[Operation]:
-        """Return those of `needed` that are not granted, in their order; none where the cluster does not report them."""
+        """Return those of `needed` that are not granted, in their order; none if the cluster does not report them."""
         granted = self.topics.get(topic)
         return [] if granted is None else [operation for operation in needed if operation not in granted]
 
@@ -72,7 +72,7 @@ def _ask_once(cluster: Cluster, topics: Sequence[str], deadline: Deadline) -> Pe
 
 
 def missing_slot_permissions(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
-    """Return what to grant so that `name` can be a transactional id and a group. Raises RetriableError, BrokerTooOldError.
+    """Return the missing permissions for `name` as transactional id and group. Raises RetriableError, BrokerTooOldError.
 
     Any broker is asked, with requests that no coordinator accepts: EndTxn of an impossible producer id, and Heartbeat of an
     unknown member. Brokers check the ACL before anything else, so nothing is created, and it does not matter which broker
@@ -89,17 +89,17 @@ def _missing_once(cluster: Cluster, name: str, deadline: Deadline) -> list[str]:
 
 
 def missing_group_permissions(cluster: Cluster, groups: Sequence[str], deadline: Deadline) -> list[str]:
-    """Return what to grant so that offsets of `groups` can be committed. Asked as in `missing_slot_permissions`."""
+    """Return the permissions to grant so that offsets of `groups` can be committed. Asked as in `missing_slot_permissions`."""
     return _missing_on_groups(cluster, groups, _ask_to_commit, deadline)
 
 
 def missing_describe_permissions(cluster: Cluster, groups: Sequence[str], deadline: Deadline) -> list[str]:
-    """Return what to grant so that `groups` are listed: a cluster hides those that the user may not describe."""
+    """Return the permissions to grant so that `groups` are listed: a cluster hides those that the user may not describe."""
     return _missing_on_groups(cluster, groups, _ask_to_describe, deadline)
 
 
 def missing_delete_permissions(cluster: Cluster, absent_groups: Sequence[str], deadline: Deadline) -> list[str]:
-    """Return what to grant so that groups of these names can be deleted. There must be none: they would be deleted."""
+    """Return the permissions to grant so that groups of these names can be deleted. There must be none: they would be deleted."""
     return _missing_on_groups(cluster, absent_groups, _ask_to_delete, deadline)
 
 

@@ -17,7 +17,7 @@ from shallow_mirror.broker.cluster.cluster import Cluster
 from shallow_mirror.broker.cluster.cluster_metadata import CoordinatorKind
 from shallow_mirror.broker.net.error_codes import ErrorClass, error_class, error_name, is_forbidden
 from shallow_mirror.broker.net.requests import call, request_class
-from shallow_mirror.broker.produce.txn.coordinator_requests import ask_coordinator
+from shallow_mirror.broker.produce.txn.coordinator_requests import BegunRequest, ask_coordinator
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, OutcomeUnknownError, RetriableError
 from shallow_mirror.types import TopicPartition
@@ -63,7 +63,7 @@ class ListedGroup:
 
 
 class ConsumerGroups:
-    """Groups of one cluster. Raises RetriableError where it does not answer in time, ConfigError where an ACL is missing."""
+    """Groups of one cluster. Raises RetriableError if it does not answer in time, ConfigError if an ACL is missing."""
 
     def __init__(self, cluster: Cluster, where: str) -> None:
         """Take `where` as the name of the cluster in errors."""
@@ -87,8 +87,19 @@ class ConsumerGroups:
                     self._cluster.learn_coordinator(CoordinatorKind.GROUP, group.group_id, node_id)
         return groups
 
-    def committed(self, group: str, deadline: Deadline) -> tuple[CommittedOffset, ...]:
-        """Return the committed offsets in order of topic-partition."""
+    def begin_committed(self, group: str, deadline: Deadline, purpose: str, *, waits_for_txns: bool = True) -> BegunRequest:
+        """Send the request of `committed`. `purpose`: of the connection."""
+        fields = {"group_id": group, "topics": None, "require_stable": waits_for_txns}
+        return BegunRequest(self._cluster, CoordinatorKind.GROUP, group, "OffsetFetch", fields, deadline, purpose=purpose)
+
+    def committed(
+        self, group: str, deadline: Deadline, *, waits_for_txns: bool = True, begun: BegunRequest | None = None
+    ) -> tuple[CommittedOffset, ...]:
+        """Return the committed offsets in order of topic-partition.
+
+        `waits_for_txns`: the offset is None while a transaction that commits another one is open; else it is that of before.
+        `begun`: the same request was sent already.
+        """
         with self._named():
             response = self._ask(
                 group,
@@ -97,7 +108,8 @@ class ConsumerGroups:
                 deadline,
                 group_id=group,
                 topics=None,
-                require_stable=True,
+                require_stable=waits_for_txns,
+                begun=begun,
             )
             self._raise_for(response.error_code, f"reading the offsets of group {group}")
             return tuple(sorted(self._offsets(group, response), key=lambda committed: committed.topic_partition))
@@ -127,35 +139,29 @@ class ConsumerGroups:
             self._raise_for(response.groups[0].error_code, f"describing group {group}")
             return tuple(f"{member.client_id} at {member.client_host.lstrip('/')}" for member in response.groups[0].members)
 
+    def begin_commit(
+        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], deadline: Deadline, purpose: str
+    ) -> BegunRequest:
+        """Send the request of `commit`. `purpose`: of the connection."""
+        fields = _commit_fields(group, offsets)
+        return BegunRequest(self._cluster, CoordinatorKind.GROUP, group, "OffsetCommit", fields, deadline, purpose=purpose)
+
     def commit(
-        self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]], deadline: Deadline
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, tuple[int, str]],
+        deadline: Deadline,
+        *,
+        begun: BegunRequest | None = None,
     ) -> dict[TopicPartition, str]:
         """Commit offset and metadata of each. Return a sentence for each that the cluster refused.
 
-        The broker refuses offsets of a group that has members. Raises OutcomeUnknownError where no answer came.
+        The broker refuses offsets of a group that has members. `begun`: the same request was sent already. Raises
+        OutcomeUnknownError if no answer came.
         """
-        request = request_class("OffsetCommit").OffsetCommitRequestTopic
-        by_topic: dict[str, list[Any]] = {}
-        for topic_partition, (offset, metadata) in offsets.items():
-            partition = request.OffsetCommitRequestPartition(
-                partition_index=topic_partition.partition,
-                committed_offset=offset,
-                committed_leader_epoch=-1,  # the epochs of one cluster mean nothing on another
-                committed_metadata=metadata,
-            )
-            by_topic.setdefault(topic_partition.topic, []).append(partition)
+        fields = _commit_fields(group, offsets) if begun is None else begun.fields
         try:
-            response = self._ask(
-                group,
-                "OffsetCommit",
-                _worst_of_coordinator,
-                deadline,
-                group_id=group,
-                generation_id_or_member_epoch=-1,
-                member_id="",
-                group_instance_id=None,
-                topics=[request(name=name, partitions=partitions) for name, partitions in by_topic.items()],
-            )
+            response = self._ask(group, "OffsetCommit", _worst_of_coordinator, deadline, begun=begun, **fields)
         except RetriableError as error:
             raise OutcomeUnknownError(f"{self._where}: committing offsets of group {group}: {error}") from error
         codes = {
@@ -165,8 +171,10 @@ class ConsumerGroups:
         }
         return {topic_partition: _refusal(code) for topic_partition, code in codes.items() if code}
 
-    def _ask(self, group: str, api: str, code_of: Any, deadline: Deadline, **fields: Any) -> Any:
-        return ask_coordinator(self._cluster, CoordinatorKind.GROUP, group, api, code_of, deadline, **fields)
+    def _ask(
+        self, group: str, api: str, code_of: Any, deadline: Deadline, *, begun: BegunRequest | None = None, **fields: Any
+    ) -> Any:
+        return ask_coordinator(self._cluster, CoordinatorKind.GROUP, group, api, code_of, deadline, begun=begun, **fields)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -186,6 +194,26 @@ class ConsumerGroups:
         raise RetriableError(error_name(code), what)
 
 
+def _commit_fields(group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> dict[str, Any]:
+    request = request_class("OffsetCommit").OffsetCommitRequestTopic
+    by_topic: dict[str, list[Any]] = {}
+    for topic_partition, (offset, metadata) in offsets.items():
+        partition = request.OffsetCommitRequestPartition(
+            partition_index=topic_partition.partition,
+            committed_offset=offset,
+            committed_leader_epoch=-1,  # the epochs of one cluster mean nothing on another
+            committed_metadata=metadata,
+        )
+        by_topic.setdefault(topic_partition.topic, []).append(partition)
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": [request(name=name, partitions=partitions) for name, partitions in by_topic.items()],
+    }
+
+
 def _worst_of_coordinator(response: Any) -> int:
     """Return the code of a coordinator that is not ready: it has all partitions of its group, or none."""
     codes = {partition.error_code for topic in response.topics for partition in topic.partitions}
@@ -203,7 +231,7 @@ def _refusal(code: int) -> str:
 def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *, timeout_s: float) -> None:
     """Commit a note at partition 0 of `topic`, instead of the note before. Deleted with the topic, and after offsets.retention.
 
-    Raises RetriableError, OutcomeUnknownError; ConfigError where the cluster does not authorize it.
+    Raises RetriableError, OutcomeUnknownError; ConfigError if the cluster does not authorize it.
     """
     with closing(Cluster(client)) as cluster:
         topic_partition = TopicPartition(topic, 0)
@@ -215,7 +243,7 @@ def write_group_note(client: ClientConfig, group: str, topic: str, note: str, *,
 def read_group_notes(client: ClientConfig, suffix: str, *, timeout_s: float) -> dict[str, tuple[str, ...]]:
     """Return the notes of all groups whose names end so: of each topic for which the group has one.
 
-    Raises RetriableError; ConfigError where an ACL is missing.
+    Raises RetriableError; ConfigError if an ACL is missing.
     """
     deadline = _deadline(timeout_s)
     with closing(Cluster(client)) as cluster:

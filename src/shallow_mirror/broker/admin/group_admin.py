@@ -15,7 +15,7 @@ from shallow_mirror.errors import ConfigError, RetriableError
 def delete_groups(cluster: Cluster, names: Sequence[str], deadline: Deadline) -> None:
     """Delete groups without members; those that do not exist are passed over.
 
-    Raises ConfigError with every refusal, RetriableError where the cluster does not answer, or a group has members still.
+    Raises ConfigError with every refusal, RetriableError if the cluster does not answer, or a group has members still.
     """
     problems: list[str] = []
     for name in names:

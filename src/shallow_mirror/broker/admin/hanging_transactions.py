@@ -38,7 +38,7 @@ _LAST_EPOCH = 32766
 
 @dataclass(frozen=True, slots=True)
 class OpenTxn:
-    """What a producer has open at a partition of the target."""
+    """An open transaction of a producer at a partition of the target."""
 
     topic_partition: TopicPartition
     producer: ProducerState
@@ -75,13 +75,13 @@ def abort_hanging(
     *,
     named: ProducersOfMap | None = None,
 ) -> None:
-    """Abort what is still open at `topic_partitions` under the transactional ids of `fenced`, fresh from InitProducerId.
+    """Abort open transactions at `topic_partitions` under the transactional ids of `fenced`, fresh from InitProducerId.
 
-    InitProducerId succeeds when nothing of an id is open for the coordinator: what is open in a log hangs, under the producer ids
-    of now and, with `named`, under earlier ones. Topic-partitions that the target does not have are left out.
+    InitProducerId succeeds when nothing of an id is open for the coordinator: a transaction open in a log hangs, under the
+    producer ids of now and, with `named`, under earlier ones. Topic-partitions that the target does not have are left out.
 
-    Raises RetriableError("INVALID_PRODUCER_EPOCH") where an abort timed out itself: it may be forgotten like the one before.
-    Raises RetriableError("HANGING_TRANSACTION") with what an operator has to do, where an earlier producer id has something open
+    Raises RetriableError("INVALID_PRODUCER_EPOCH") if an abort timed out itself: it may be forgotten like the one before.
+    Raises RetriableError("HANGING_TRANSACTION") with the remedy for an operator, if an earlier producer id has something open
     and the target does not permit to end it: readers of that partition wait for it, and so would every micro-batch.
     """
     current = {txn.producer_id: txn.transactional_id for txn in fenced}
@@ -109,7 +109,7 @@ def abort_hanging(
 def _abort_earlier_producers(
     target: Cluster, open_txns: Sequence[OpenTxn], named: Mapping[int, str], fenced_ids: Collection[str], deadline: Deadline
 ) -> None:
-    """Abort what is open under producer ids of expired transactional ids, with markers of our own.
+    """Abort transactions of producer ids of expired transactional ids, with markers of our own.
 
     Nothing can be written under these producer ids any more: the coordinator has removed them, and the transactional id that they
     belonged to has another one now.
@@ -174,7 +174,7 @@ def _write_abort_marker(
 
 
 def open_transactions(target: Cluster, topic_partitions: Collection[TopicPartition], deadline: Deadline) -> list[OpenTxn]:
-    """Return what is open at `topic_partitions`, of any producer. Producers are described only where something is open."""
+    """Return the open transactions at `topic_partitions`, of any producer. Producers are described only if something is open."""
     if not topic_partitions:
         return []
     metadata = target.metadata(sorted({topic_partition.topic for topic_partition in topic_partitions}), deadline)
@@ -195,12 +195,12 @@ def open_transactions(target: Cluster, topic_partitions: Collection[TopicPartiti
 
 
 def open_partitions(open_txns: Iterable[OpenTxn], producer_id: int) -> list[TopicPartition]:
-    """Return where this producer has a transaction open."""
+    """Return the partitions at which this producer has a transaction open."""
     return [open_txn.topic_partition for open_txn in open_txns if open_txn.producer.producer_id == producer_id]
 
 
 def describe_blocking_producers(target: Cluster, transactions: Iterable[OpenTxn], own_producer_id: int) -> str:
-    """Return what other producers than `own_producer_id` have open, as the end of a sentence; empty where nothing is."""
+    """Return the open transactions of other producers than `own_producer_id`, as the end of a sentence; empty if nothing is."""
     foreign = [transaction for transaction in transactions if transaction.producer.producer_id != own_producer_id]
     return "".join(
         f"; {transaction}: if that producer no longer runs, abort it with {transaction.abort_command(target)}"

@@ -32,7 +32,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer for one item. `code`: 0 for done. `message`: the broker's, empty where it has none."""
+    """The answer for one item. `code`: 0 for done. `message`: the broker's, empty if it has none."""
 
     code: int
     message: str = ""
@@ -42,7 +42,7 @@ class Answer:
         return error_name(self.code)
 
     def reason(self, api: str, *, topic: str = "", key: str = "") -> str:
-        """Return the error with the broker's message, or with what to grant where an ACL is missing."""
+        """Return the error with the broker's message, or with the permissions to grant if an ACL is missing."""
         if is_forbidden(self.code) or not self.message:
             return refusal(self.code, api, topic=topic, key=key)
         return f"{self.name}: {self.message}"
@@ -61,7 +61,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[K]):
-    """What one try brought: answers, and why the others have none. `throttle_ms`: how long the broker wants no other try."""
+    """The result of one try: answers, and why the others have none. `throttle_ms`: how long the broker wants no other try."""
 
     by_item: Mapping[K, Answer]
     errors: Mapping[K, RetriableError]
@@ -76,8 +76,8 @@ def ask_for_items(
 ) -> dict[K, Answer | Undecided]:
     """Ask until each item has a definite answer, or the deadline is over.
 
-    `done`: codes that are definite for this request whatever they mean for others. A topic may be unknown for
-    NEW_TOPIC_PATIENCE_MS. `ask` raises RetriableError where it brought nothing.
+    `done`: codes that are definite for this request, whether or not they are for others. A topic may be unknown for
+    NEW_TOPIC_PATIENCE_MS. `ask` raises RetriableError if it brought nothing.
     """
     waiting = dict.fromkeys(items)
     results: dict[K, Answer | Undecided] = {}

@@ -52,7 +52,7 @@ class TopicSpec:
 
 
 def ensure_topics(cluster: Cluster, specs: Sequence[TopicSpec], deadline: Deadline) -> None:
-    """Create what does not exist. Raises ConfigError with every refusal, RetriableError when the cluster does not answer."""
+    """Create topics that do not exist. Raises ConfigError with every refusal, RetriableError when the cluster does not answer."""
     topic = request_class("CreateTopics").CreatableTopic
     by_name = {spec.name: spec for spec in specs}
 
@@ -121,7 +121,7 @@ def delete_topics(cluster: Cluster, names: Sequence[str], deadline: Deadline) ->
 
 
 def delete_topic_by_id(cluster: Cluster, name: str, topic_id: str, deadline: Deadline) -> None:
-    """Delete the topic with this id; nothing where it is gone already. A topic that has its name by now stays.
+    """Delete the topic with this id; nothing if it is gone already. A topic that has its name by now stays.
 
     `name` is for messages. Raises as `ensure_topics`, and BrokerTooOldError.
     """
@@ -140,7 +140,7 @@ def delete_topic_by_id(cluster: Cluster, name: str, topic_id: str, deadline: Dea
 
 
 def delete_records(cluster: Cluster, starts: Mapping[TopicPartition, int], deadline: Deadline) -> None:
-    """Delete what lies below an offset of each topic-partition, which its log begins with then. Raises as `ensure_topics`."""
+    """Delete the records below an offset of each topic-partition, which its log begins with then. Raises as `ensure_topics`."""
 
     def ask(keys: Sequence[TopicPartition], attempt: Deadline) -> Answers[TopicPartition]:
         known = cluster.known_topics({key.topic for key in keys}, attempt)
@@ -201,7 +201,7 @@ def _delete_records_of(
 def set_topic_configs(cluster: Cluster, changes: Mapping[str, Mapping[str, str | None]], deadline: Deadline) -> dict[str, str]:
     """Set these settings and leave the others alone; None removes one, so that the default of the brokers applies.
 
-    Return by topic why that failed; empty: all were set. Raises ConfigError where the cluster refuses this client.
+    Return by topic why that failed; empty: all were set. Raises ConfigError if the cluster refuses this client.
     """
     resource = request_class("IncrementalAlterConfigs").AlterConfigsResource
 
@@ -242,7 +242,7 @@ def _require_done(
 ) -> None:
     """Raise ConfigError with every refusal, RetriableError for the first item without a definite answer.
 
-    `topics`: of the items, where those are not topics.
+    `topics`: of the items, if those are not topics.
     """
     problems = []
     for name, result in results.items():

@@ -23,7 +23,7 @@ from shallow_mirror.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Properties as written: references are resolved where a value is used, so they are pickled and printed unresolved."""
+    """Properties as written: references are resolved when a value is used, so they are pickled and printed unresolved."""
 
     _properties: tuple[tuple[str, str], ...] = field(repr=False)
 
@@ -33,7 +33,7 @@ class ClientConfig:
     ) -> ClientConfig:
         """Check and keep properties. Raises ConfigError with every problem.
 
-        Secrets must be references where a config would travel through Spark.
+        Secrets must be references if a config would travel through Spark.
         """
         given = {canonical_name(name): _text(value) for name, value in properties.items()}
         problems: list[str] = [f"{name}: {problem}" for name in given if (problem := name_problem(name)) is not None]
@@ -54,7 +54,7 @@ class ClientConfig:
         return config
 
     def _value_to_check(self, name: str, given: Mapping[str, str]) -> str:
-        """Return a value as written where it is a secret, or cannot be resolved, which `_value_problems` reports."""
+        """Return a value as written if it is a secret, or cannot be resolved, which `_value_problems` reports."""
         try:
             return dict(self._properties)[name] if _is_secret(name, given) else self.value(name)
         except ConfigError:
@@ -77,14 +77,14 @@ class ClientConfig:
         return problems
 
     def value(self, name: str) -> str:
-        """Return a value, resolved now; empty where it is not given. Raises ConfigError."""
+        """Return a value, resolved now; empty if it is not given. Raises ConfigError."""
         try:
             return secrets.resolve(dict(self._properties).get(name, ""))
         except ConfigError as error:
             raise ConfigError([f"{name}: {problem}" for problem in error.problems]) from None
 
     def written(self, name: str) -> str | None:
-        """Return a value with its references unresolved; None where it is not given."""
+        """Return a value with its references unresolved; None if it is not given."""
         return dict(self._properties).get(name)
 
     @property
@@ -106,7 +106,7 @@ class ClientConfig:
 
     @property
     def client_rack(self) -> str:
-        """Return the rack that is sent with every Fetch; empty where it is not given."""
+        """Return the rack that is sent with every Fetch; empty if it is not given."""
         return self.value("client.rack")
 
     @property

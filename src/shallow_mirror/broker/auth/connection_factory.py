@@ -44,9 +44,9 @@ class ConnectionOpener:
         self._tokens: TokenSource | None = token_source(config) if config.sasl_mechanism == "OAUTHBEARER" else None
 
     def open(self, address: tuple[str, int], deadline: Deadline, path: PathLog | None = None) -> Connection:
-        """Connect and authenticate; note in `path` what is waited for. Raises RetriableError where the broker is unreachable.
+        """Connect and authenticate; note waiting times in `path`. Raises RetriableError if the broker is unreachable.
 
-        Raises ConfigError where one side does not accept the other, or where the listener has another security protocol.
+        Raises ConfigError if one side does not accept the other, or the listener has another security protocol.
         """
         transport = self._connect(address, deadline)
         try:
@@ -106,7 +106,7 @@ class ConnectionOpener:
         return plain
 
     def _explain_hangup(self, error: RetriableError, address: tuple[str, int]) -> ConfigError | None:
-        """Return why a listener closed the connection; None where it may have been the broker that stopped."""
+        """Return why a listener closed the connection; None if the broker may have stopped."""
         has_hung_up = error.error_name in ("NETWORK_EXCEPTION", "PROTOCOL") and not isinstance(error.__cause__, TimeoutError)
         # A listener with another security protocol closes the connection without an answer, as a broker that stops does.
         return listener_probe.problem(self._config, address, self._clock) if has_hung_up else None

@@ -12,12 +12,13 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.keytab import keytab_principals
+from shallow_mirror.broker.auth.renewed_credential import Lease, RenewedCredential
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import AuthenticationError, MirrorError, RetriableError
 
@@ -27,9 +28,8 @@ KDC_UNREACHABLE = "KDC_UNREACHABLE"
 _MOST_LOGINS = 64
 """So many client configurations of one process keep their tickets."""
 _MAX_KEYTAB_BYTES = 1 << 20
-_USED_FOR = 0.6
-"""Share of a ticket's life. libkrb5 does not renew one before half of it has passed."""
-_RETRY_RENEWAL_S = 30.0
+_RENEWED_AT, _USED_FOR = 0.6, 0.95
+"""Shares of a ticket's life. libkrb5 does not renew one before half of it has passed."""
 _cache_numbers = itertools.count()
 
 _NO_LAYER = 1
@@ -109,109 +109,126 @@ def conversation(config: ClientConfig, peer: str, deadline: Deadline) -> Generat
             f"{where}: the package gssapi cannot be used here ({error}): install MIT Kerberos and shallow-mirror[kerberos] on "
             "every machine of the mirror"
         ) from None
-    service = config.value("sasl.kerberos.service.name") or DEFAULT_SERVICE
     # As libkrb5 and Java do it: the names of services are in lower case.
-    host = peer.rpartition(":")[0].lower()
+    service = Service(config.value("sasl.kerberos.service.name") or DEFAULT_SERVICE, peer.rpartition(":")[0].lower())
     login = _login(os.getpid(), config.value("sasl.kerberos.principal"), config.value("sasl.kerberos.keytab"))
-    context, token = login.begin(service, host, where, deadline)
     try:
+        context, token = login.begin(service, deadline)
         yield from exchange(context, token)
     except gssapi.exceptions.GSSError as error:
-        raise _problem(error, where, f"{service}/{host}", login) from None
+        raise _located(_problem(error, service, login), where) from None
     except GssExchangeError as error:
-        raise AuthenticationError(
-            f"{where}: {error}: check that this is a broker of Kafka, with a keytab of {service}/{host}"
-        ) from None
+        raise AuthenticationError(f"{where}: {error}: check that this is a broker of Kafka, with a keytab of {service}") from None
+    except MirrorError as error:
+        raise _located(error, where) from None
 
 
-class _Login:
-    """The tickets of one principal in one process.
+class Service(NamedTuple):
+    name: str
+    host: str
 
-    With a keytab they are in memory, for this process alone. The first authentication after `_USED_FOR` of their lives renews
-    them. Then a key is tried twice at most: a wrong one is reported at once, and a KDC that does not answer is asked again later
-    as long as the ticket is valid.
+    def __str__(self) -> str:
+        return f"{self.name}/{self.host}"
+
+
+class _Ticket(NamedTuple):
+    """Where the ticket-granting ticket of a principal is, and the tickets of services that it was used for."""
+
+    principal: str
+    cache: str
+
+
+class Login:
+    """The tickets of one principal in one process. Errors name no broker.
+
+    With a keytab they are in memory, for this process alone. The first authentication after `_RENEWED_AT` of a ticket's life
+    begins its renewal in the background. A key is tried twice at most then, and once when the ticket has ended.
     """
 
-    def __init__(self, principal: str, keytab: str) -> None:
-        self.principal, self.keytab = principal, keytab
+    def __init__(self, principal: str, keytab: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.principal, self.keytab, self._clock = principal, keytab, clock
         self._cache, self._spare = _new_cache(), _new_cache()
-        self._ends_at = self._renew_at = 0.0
-        self._idle = threading.Lock()
+        self._tickets = RenewedCredential(
+            f"the Kerberos ticket of {_name(principal, keytab)}", self._new_ticket, late=_no_answer, clock=clock
+        )
+        self._services: set[Service] = set()
+        self._idle: dict[Service, threading.Lock] = {}
 
-    def begin(self, service: str, host: str, where: str, deadline: Deadline) -> tuple[Context, bytes]:
+    def begin(self, service: Service, deadline: Deadline) -> tuple[Context, bytes]:
         """Return a context with its first token. Raises AuthenticationError, RetriableError, also at the deadline."""
+        ticket = self._tickets.get(deadline) if self.keytab else None
         # libkrb5 has no deadline and tries every KDC several times. The thread that waits for it is left behind; it is the only
-        # one of this login, because it keeps the lock.
-        if not self._idle.acquire(timeout=deadline.remaining_ms() / 1000):
-            raise _no_answer(where)
+        # one of this service, because it keeps the lock. A service whose ticket is in the cache needs no KDC.
+        idle = self._idle.setdefault(service, threading.Lock())
+        if not idle.acquire(timeout=deadline.remaining_ms() / 1000):
+            raise _no_answer()
         done: queue.SimpleQueue[tuple[Context, bytes] | BaseException] = queue.SimpleQueue()
 
         def work() -> None:
             try:
-                done.put(self._first_token(service, host, where))
+                done.put(self._first_token(service, ticket))
+                self._services.add(service)
             except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
                 done.put(error)
             finally:
-                self._idle.release()
+                idle.release()
 
         threading.Thread(target=work, name="kerberos", daemon=True).start()
         try:
             outcome = done.get(timeout=deadline.remaining_ms() / 1000)
         except queue.Empty:
-            raise _no_answer(where) from None
+            raise _no_answer() from None
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def _first_token(self, service: str, host: str, where: str) -> tuple[Context, bytes]:
+    def _first_token(self, service: Service, ticket: _Ticket | None) -> tuple[Context, bytes]:
         import gssapi
 
         try:
-            credentials = self._credentials(where)
+            # Without the keytab: libkrb5 would renew the ticket again and again, and hide that it cannot.
+            credentials = _acquire(ticket.principal, {"ccache": ticket.cache}) if ticket else _acquire(self.principal, None)
             # An empty realm: that of the client, or the one that its KDC refers to.
-            return _first_token(credentials, gssapi.Name(f"{service}/{host}@", gssapi.NameType.kerberos_principal))
+            return _first_token(credentials, gssapi.Name(f"{service}@", gssapi.NameType.kerberos_principal))
         except gssapi.exceptions.GSSError as error:
             # At once, and in the thread of the call: libkrb5 keeps the text with its names there until the next error.
-            problem = _problem(error, where, f"{service}/{host}", self)
+            problem = _problem(error, service, self)
             if _code(error) != _SERVICE_UNKNOWN:
                 raise problem from None
         try:
             # As krb5.conf says: another realm by its [domain_realm], another name by DNS.
-            return _first_token(credentials, gssapi.Name(f"{service}@{host}", gssapi.NameType.hostbased_service))
+            by_rules = gssapi.Name(f"{service.name}@{service.host}", gssapi.NameType.hostbased_service)
+            return _first_token(credentials, by_rules)
         except gssapi.exceptions.GSSError:
             raise problem from None
 
-    def _credentials(self, where: str) -> Any:
-        try:
-            if not self.keytab:
-                return _acquire(self.principal, None)
-            principal = self._principal_of_keytab(where)
-            if time.monotonic() >= self._renew_at:
-                self._renew(principal)
-            # Without the keytab: libkrb5 would renew the ticket again and again, and hide that it cannot.
-            return _acquire(principal, {"ccache": self._cache})
-        except NotImplementedError:
-            raise AuthenticationError(
-                f"{where}: this Kerberos library has no credential stores: install MIT Kerberos, or get tickets with kinit and "
-                "remove sasl.kerberos.keytab"
-            ) from None
-
-    def _renew(self, principal: str) -> None:
+    def _new_ticket(self) -> Lease[_Ticket]:
+        """Get a ticket by the keytab. Raises AuthenticationError, RetriableError."""
         import gssapi
 
-        now = time.monotonic()
-        ends_at = now + self._get_ticket(principal, self._cache)
-        if ends_at <= self._ends_at + 1:
-            # libkrb5 keeps a ticket that it could not renew. In an empty cache it reports the reason.
-            try:
-                ends_at = now + self._get_ticket(principal, self._spare)
-            except gssapi.exceptions.GSSError as error:
-                if _code(error) not in _NO_ANSWER or now >= self._ends_at:
-                    raise
-                self._renew_at = now + _RETRY_RENEWAL_S
-                return
-            self._cache, self._spare = self._spare, _new_cache()
-        self._ends_at, self._renew_at = ends_at, now + (ends_at - now) * _USED_FOR
+        try:
+            principal = self._principal_of_keytab()
+            # Not into the cache that is in use: libkrb5 empties it first.
+            now = self._clock()
+            life_s = self._get_ticket(principal, self._spare)
+            if not life_s:
+                # libkrb5 keeps an ended ticket that it could not renew. In an empty cache it reports the reason.
+                self._spare = _new_cache()
+                life_s = self._get_ticket(principal, self._spare)
+        except NotImplementedError:
+            raise AuthenticationError(
+                "this Kerberos library has no credential stores: install MIT Kerberos, or get tickets with kinit and "
+                "remove sasl.kerberos.keytab"
+            ) from None
+        except gssapi.exceptions.GSSError as error:
+            raise _problem(error, None, self) from None
+        ticket = _Ticket(principal, self._spare)
+        if self._tickets.is_valid():
+            self._get_service_tickets(ticket)
+        self._cache, self._spare = self._spare, self._cache
+        # Lives are in whole seconds, rounded up.
+        life_s = max(0, life_s - 1)
+        return Lease(ticket, now + life_s * _RENEWED_AT, now + life_s * _USED_FOR)
 
     def _get_ticket(self, principal: str, cache: str) -> int:
         """Return the remaining life in seconds of the ticket that is in the cache then, 0 of an expired one."""
@@ -222,19 +239,31 @@ class _Login:
         except ExpiredCredentialsError:
             return 0
 
-    def _principal_of_keytab(self, where: str) -> str:
+    def _get_service_tickets(self, ticket: _Ticket) -> None:
+        """Get tickets of the known services into a new cache, so that no authentication needs a KDC while they are valid."""
+        for service in tuple(self._services):
+            try:
+                self._first_token(service, ticket)
+            except RetriableError:
+                # The KDC stopped to answer. The authentication at the service waits for it, and reports it.
+                return
+            except AuthenticationError:
+                # Reported by the authentication at this service, if there is one: its broker may have left the cluster.
+                continue
+
+    def _principal_of_keytab(self) -> str:
         """Return the principal that is to be used. libkrb5 reports each of these as a missing ticket cache."""
         try:
             with Path(self.keytab).open("rb") as file:
                 held = keytab_principals(file.read(_MAX_KEYTAB_BYTES))
         except OSError as error:
             raise AuthenticationError(
-                f"{where}: sasl.kerberos.keytab: cannot read {self.keytab}: {error.strerror}: put the keytab on every machine "
+                f"sasl.kerberos.keytab: cannot read {self.keytab}: {error.strerror}: put the keytab on every machine "
                 "of the mirror, readable for its user"
             ) from None
         except ValueError as error:
             raise AuthenticationError(
-                f"{where}: sasl.kerberos.keytab: {self.keytab} is no keytab, {error}: export it again (ktadd, ktutil)"
+                f"sasl.kerberos.keytab: {self.keytab} is no keytab, {error}: export it again (ktadd, ktutil)"
             ) from None
         # A name without a realm is that of the keytab, unless several have it: then the one in the default realm of krb5.conf.
         matching = [name for name in held if self.principal in ("", name, name.rpartition("@")[0])]
@@ -242,10 +271,10 @@ class _Login:
             return matching[0]
         names = ", ".join(held) or "no principal"
         if not self.principal:
-            raise AuthenticationError(f"{where}: {self.keytab} holds keys of {names}: set sasl.kerberos.principal to one")
+            raise AuthenticationError(f"{self.keytab} holds keys of {names}: set sasl.kerberos.principal to one")
         if not matching:
             raise AuthenticationError(
-                f"{where}: {self.keytab} holds no key of {self.principal}, but of {names}: correct sasl.kerberos.principal and "
+                f"{self.keytab} holds no key of {self.principal}, but of {names}: correct sasl.kerberos.principal and "
                 "its realm, or export a keytab of it"
             )
         return self.principal
@@ -272,9 +301,9 @@ def _name(principal: str, keytab: str) -> str:
 
 
 @functools.lru_cache(maxsize=_MOST_LOGINS)
-def _login(_pid: int, principal: str, keytab: str) -> _Login:
+def _login(_pid: int, principal: str, keytab: str) -> Login:
     # By process: a lock that was held when a worker was forked is never released there.
-    return _Login(principal, keytab)
+    return Login(principal, keytab)
 
 
 def _first_token(credentials: Any, service: Any) -> tuple[Context, bytes]:
@@ -285,24 +314,32 @@ def _first_token(credentials: Any, service: Any) -> tuple[Context, bytes]:
     return context, context.step()
 
 
-def _problem(error: Any, where: str, service: str, login: _Login) -> MirrorError:
+def _problem(error: Any, service: Service | None, login: Login) -> MirrorError:
+    """Return the error without its broker. `service`: None where the ticket is not for one."""
     code, principal = _code(error), _name(login.principal, login.keytab)
     if error.maj_code & _ROUTINE_ERRORS == _CREDENTIALS_EXPIRED or code == _TICKET_EXPIRED:
-        return AuthenticationError(f"{where}: the ticket of {principal} has expired: {_CLOCKS if login.keytab else _RENEW}")
+        return AuthenticationError(f"the ticket of {principal} has expired: {_CLOCKS if login.keytab else _RENEW}")
     reason = " ".join(error.get_all_statuses(error.min_code, False)).strip()
     if code in _NO_ANSWER:
-        return RetriableError(KDC_UNREACHABLE, f"{where}: {reason}")
-    if code == _SERVICE_UNKNOWN:
+        return RetriableError(KDC_UNREACHABLE, reason)
+    if code == _SERVICE_UNKNOWN and service is not None:
         return AuthenticationError(
-            f"{where}: the KDC knows no service {service} ({reason}): correct sasl.kerberos.service.name, or add that principal; "
+            f"the KDC knows no service {service} ({reason}): correct sasl.kerberos.service.name, or add that principal; "
             "its host is the one in advertised.listeners or bootstrap.servers"
         )
     others = _OTHERS if login.keytab else f"{_RENEW}; the ticket cache is KRB5CCNAME of this process"
-    return AuthenticationError(f"{where}: no ticket of {principal}: {reason}: {_REMEDIES.get(code, others)}")
+    return AuthenticationError(f"no ticket of {principal}: {reason}: {_REMEDIES.get(code, others)}")
 
 
-def _no_answer(where: str) -> RetriableError:
-    return RetriableError(KDC_UNREACHABLE, f"{where}: no answer of a KDC in time")
+def _no_answer() -> RetriableError:
+    return RetriableError(KDC_UNREACHABLE, "no answer of a KDC in time")
+
+
+def _located(error: MirrorError, where: str) -> MirrorError:
+    if isinstance(error, RetriableError):
+        return RetriableError(error.error_name, f"{where}: {error.detail}")
+    assert isinstance(error, AuthenticationError)
+    return AuthenticationError([f"{where}: {problem}" for problem in error.problems])
 
 
 def _code(error: Any) -> int:

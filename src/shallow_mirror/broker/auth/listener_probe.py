@@ -28,7 +28,7 @@ class ListenerProtocol:
 
 
 def problem(config: ClientConfig, address: tuple[str, int], clock: Callable[[], float]) -> ConfigError | None:
-    """Return the error of another protocol; None where the listener has the one of the properties, or does not answer."""
+    """Return the error of another protocol; None if the listener has the one of the properties, or does not answer."""
     for is_tls in (not config.uses_tls, config.uses_tls):
         listener = _probe_listener(config.client_id, address, Deadline.after_ms(PATIENCE_MS, clock), is_tls=is_tls)
         if listener is not None:
@@ -56,7 +56,7 @@ def _difference(config: ClientConfig, listener: ListenerProtocol, peer: str) -> 
 
 
 def _probe_listener(client_id: str, address: tuple[str, int], deadline: Deadline, *, is_tls: bool) -> ListenerProtocol | None:
-    """Return what a listener answers to SaslHandshake with or without TLS; None where it does not answer."""
+    """Return a listener's answer to SaslHandshake with or without TLS; None if it does not answer."""
     try:
         transport = TlsTransport(*address, _any_certificate(), deadline) if is_tls else Transport(*address, deadline)
     except RetriableError:

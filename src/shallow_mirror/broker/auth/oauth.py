@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from shallow_mirror.broker.auth.client_config import ClientConfig
 from shallow_mirror.broker.auth.oauth_properties import METADATA, METHOD, PREFIX, URL, is_file_url
-from shallow_mirror.broker.auth.tokens import providers
-from shallow_mirror.broker.auth.tokens.callback import token_of_callable
-from shallow_mirror.broker.auth.tokens.token import Token, claims_of, extensions_of
-from shallow_mirror.broker.auth.tokens.token_endpoint import token_of_azure_imds, token_of_endpoint
+from shallow_mirror.broker.auth.renewed_credential import Lease, RenewedCredential
+from shallow_mirror.broker.auth.tokens.callback import CALLBACK_FAILED, token_of_callable
+from shallow_mirror.broker.auth.tokens.credentials import PROVIDER_UNREACHABLE
+from shallow_mirror.broker.auth.tokens.providers import provider_of
+from shallow_mirror.broker.auth.tokens.token import TOKEN_TIMEOUT_S, Token, claims_of, extensions_of
+from shallow_mirror.broker.auth.tokens.token_endpoint import IMDS_URL, no_answer, token_of_azure_imds, token_of_endpoint
 from shallow_mirror.broker.auth.tokens.token_file import token_of_file
 from shallow_mirror.deadline import Deadline
-from shallow_mirror.errors import ConfigError
+from shallow_mirror.errors import ConfigError, RetriableError
 
-_USED_FOR = 0.8
-"""Share of a token's lifetime: a broker must still accept the token when it arrives there, and for some time after."""
+_RENEWED_AT, _USED_FOR = 0.8, 0.95
+"""Shares of a token's lifetime: a broker must still accept the token when it arrives there, and for some time after."""
 
 _SUB_CLAIM = PREFIX + "sub.claim.name"
 
@@ -36,21 +39,29 @@ class TokenSource(Protocol):
         """Return a token that is valid now. Raises ConfigError, RetriableError."""
 
 
-class CachedToken:
-    """A token source that fetches when there is no token, or when the last one has used up most of its lifetime."""
+class RenewedToken:
+    """A token source that fetches in the background while the last token is valid."""
 
-    def __init__(self, fetch: Callable[[Deadline], Token], now_s: Callable[[], float] = time.time) -> None:
-        self._fetch = fetch
-        self._now_s = now_s
-        self._token: Token | None = None
-        self._renew_at_s = 0.0
+    def __init__(
+        self,
+        name: str,
+        fetch: Callable[[], Token],
+        late: Callable[[], RetriableError],
+        *,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`name`: of the source, for the log. `late`: the error of a connection that waited for TOKEN_TIMEOUT_S."""
+        self._fetch, self._now_s = fetch, now_s
+        self._token = RenewedCredential(f"the token of {name}", self._lease, late=late, clock=now_s, timeout_s=TOKEN_TIMEOUT_S)
 
     def token(self, deadline: Deadline) -> Token:
+        return self._token.get(deadline)
+
+    def _lease(self) -> Lease[Token]:
         now = self._now_s()
-        if self._token is None or now >= self._renew_at_s:
-            self._token = self._fetch(deadline)
-            self._renew_at_s = now + (self._token.expires_at_s - now) * _USED_FOR
-        return self._token
+        token = self._fetch()
+        lives_for_s = token.expires_at_s - now
+        return Lease(token, now + lives_for_s * _RENEWED_AT, now + lives_for_s * _USED_FOR)
 
 
 class UncachedToken:
@@ -67,12 +78,17 @@ def token_source(config: ClientConfig) -> TokenSource:
         return UncachedToken(lambda _: _checked(config, token_of_file(config.value(URL))))
     if method == "oidc":
         is_imds = config.value(METADATA).lower() == "azure_imds"
-        fetch = token_of_azure_imds if is_imds else token_of_endpoint
-        return CachedToken(lambda deadline: _checked(config, fetch(config, deadline)))
+        request = token_of_azure_imds if is_imds else token_of_endpoint
+        url = config.value(URL) or IMDS_URL
+        return RenewedToken(url, lambda: _checked(config, request(config)), lambda: no_answer(url))
     if method in ("", "default"):
-        return CachedToken(lambda _: _checked(config, token_of_callable(config)))
-    provider = providers.provider_of(config)
-    return CachedToken(lambda deadline: _checked(config, provider.token(deadline)))
+        name, error_name = f"oauth_cb: {config.value('oauth_cb')}", CALLBACK_FAILED
+        fetch: Callable[[], Token] = partial(token_of_callable, config)
+    else:
+        name, error_name = f"{METHOD}: {method}", PROVIDER_UNREACHABLE
+        fetch = provider_of(config).token
+    late = f"{name} returned no token within {TOKEN_TIMEOUT_S:g} s"
+    return RenewedToken(name, lambda: _checked(config, fetch()), lambda: RetriableError(error_name, late))
 
 
 def refusal_remedy(config: ClientConfig) -> str:

@@ -82,7 +82,7 @@ _EFFECTIVE: Mapping[str, tuple[str, ...]] = {
 
 
 def method_of(given: Mapping[str, str]) -> str:
-    """Return the method in lower case; `default` where it is not given."""
+    """Return the method in lower case; `default` if it is not given."""
     return given.get(METHOD, "").lower() or "default"
 
 
@@ -143,7 +143,7 @@ def msk_region(bootstrap: str) -> str:
 
 
 def event_hubs_scope(bootstrap: str) -> str:
-    """Return the scope of an Event Hubs namespace, empty where the name of the broker is none."""
+    """Return the scope of an Event Hubs namespace, empty if the name of the broker is none."""
     match = re.search(r"([a-z0-9-]+\.servicebus\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net))", bootstrap.lower())
     return f"https://{match[1]}/.default" if match else ""
 

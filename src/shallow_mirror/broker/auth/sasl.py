@@ -25,7 +25,7 @@ _Conversation = Generator[bytes, bytes, None]
 def authenticate(connection: Connection, config: ClientConfig, tokens: TokenSource | None, deadline: Deadline) -> int:
     """Authenticate a connection, also again while it is in use. Return the session's lifetime in ms; 0: no limit (KIP-368).
 
-    Credentials are resolved now. Raises AuthenticationError where one side refuses the other's, RetriableError.
+    Credentials are resolved now. Raises AuthenticationError if one side refuses the other's, RetriableError.
     """
     mechanism, peer = config.sasl_mechanism, connection.transport.peer
     response = call(connection, "SaslHandshake", deadline, mechanism=mechanism)

@@ -27,7 +27,7 @@ def references_in(text: str) -> tuple[str, ...]:
 
 
 def resolve(text: str) -> str:
-    """Replace references by what they stand for. Raises ConfigError that names the reference, never the value."""
+    """Replace references by their values. Raises ConfigError that names the reference, never the value."""
     return _REFERENCE.sub(lambda match: _RESOLVERS[match[1]](match[2]), text)
 
 

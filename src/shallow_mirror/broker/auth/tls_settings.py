@@ -19,7 +19,7 @@ _KEY_STORE, _TRUST_STORE = "ssl.keystore", "ssl.truststore"
 
 @dataclass(frozen=True, slots=True)
 class _Pem:
-    """PEM text. `origin`: the property it came from, and the file where it is one."""
+    """PEM text. `origin`: the property it came from, and the file if it is one."""
 
     origin: str
     text: str = field(repr=False)
@@ -60,7 +60,7 @@ class TlsSettings:
         )
 
     def context(self) -> ssl.SSLContext:
-        """Return a context. Raises ConfigError for files that are not PEM, and where key and certificate do not match."""
+        """Return a context. Raises ConfigError for files that are not PEM, and if key and certificate do not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = self.verifies and self.checks_host_name

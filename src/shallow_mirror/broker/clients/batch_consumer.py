@@ -38,7 +38,7 @@ from shallow_mirror.broker.net.transport import first_readable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import BatchRefusedError, ConfigError, MirrorError, RetriableError
 from shallow_mirror.types import BatchLimits, IsolationLevel, LogAppendTimePolicy, TopicPartition
-from shallow_mirror.wire.batches import Admission, BatchIndex, Verdict, admit, index_batches
+from shallow_mirror.wire.batches import Admission, Verdict, admit, index_batches
 from shallow_mirror.wire.protocol import FetchedPartition, FetchPartition
 
 MAX_WAIT_MS = 500
@@ -97,8 +97,9 @@ class BatchConsumer:
         """Assign these topic-partitions, in place of all others, with the offsets to begin at.
 
         `latest` is the last stable offset under READ_COMMITTED, else the high watermark. An offset inside a batch hands out
-        that whole batch. Raises ConfigError for what does not exist, RetriableError when the cluster does not answer in time;
-        the assignment before is then kept. An offset outside of the log shows at the next poll, as DataLossError.
+        that whole batch. Raises ConfigError for topic-partitions that do not exist, RetriableError when the cluster does not
+        answer in time; the assignment before is then kept. An offset outside of the log shows at the next poll, as
+        DataLossError.
         """
         _raise_for_offsets(offsets)
         deadline = Deadline.after_ms(self._cluster.config.request_timeout_ms, self._clock)
@@ -129,7 +130,7 @@ class BatchConsumer:
         begun: over a slow link it may take longer, as long as `request.timeout.ms` never passes without a part of it.
 
         Raises RetriableError (poll again), DataLossError, CorruptBatchError, BatchRefusedError (formats before Kafka 0.11). All
-        of these are raised after the good batches in front of them were handed out, and leave the position where it is.
+        of these are raised after the good batches in front of them were handed out, and leave the position as it is.
         """
         raise_problems(number_problems("max_bytes", max_bytes, 1), number_problems("timeout_ms", timeout_ms, 0))
         if not self._positions:
@@ -193,7 +194,7 @@ class BatchConsumer:
         self._asked.clear()
 
     def _ask_where_idle(self, max_bytes: int) -> RetriableError | None:
-        """Send a Fetch to every broker that has none on the wire; return the last error of those where that failed."""
+        """Send a Fetch to every broker that has none on the wire; return the last error of those that failed."""
         on_the_wire = {topic_partition for asked in self._asked.values() for topic_partition in asked.sources}
         idle = [topic_partition for topic_partition in self._order if topic_partition not in on_the_wire]
         if not idle:
@@ -315,17 +316,14 @@ class BatchConsumer:
             first = admission.refusals[0]
             end = first.index
             self._failure = BatchRefusedError(topic_partition, first.base_offset, first.rule, first.remedy)
-        self._positions[topic_partition] = _position_after(index, end, position)
+        behind = int(index.last_offset[:end].max(initial=position - 1)) + 1
+        self._positions[topic_partition] = max(position, behind)
         return FetchedPart(topic_partition, index, fetched.records, self._handed_out(admission, end))
 
     def _handed_out(self, admission: Admission, end: int) -> npt.NDArray[np.int64]:
         if self._isolation is IsolationLevel.READ_COMMITTED:
             return np.flatnonzero(np.isin(admission.verdicts[:end], _VISIBLE))
         return np.flatnonzero(admission.verdicts[:end] != Verdict.DROP_BELOW)
-
-
-def _position_after(index: BatchIndex, end: int, position: int) -> int:
-    return max(position, int(index.last_offset[:end].max(initial=position - 1)) + 1)
 
 
 def _raise_for_offsets(offsets: Mapping[TopicPartition, object]) -> None:

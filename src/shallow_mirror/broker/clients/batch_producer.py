@@ -171,7 +171,7 @@ class BatchProducer:
         return delivery
 
     def flush(self) -> None:
-        """Send what is queued and wait until all of it is acknowledged.
+        """Send the queue and wait until all of it is acknowledged.
 
         Raises BatchRefusedError (a batch is rejected permanently), CorruptBatchError (its bytes do not match its checksum),
         ProducerEpochFencedError (timed out, or another producer took over), RetriableError, OutcomeUnknownError. All Deliveries
@@ -196,8 +196,8 @@ class BatchProducer:
     def end_txn(self, *, commit: bool) -> None:
         """Flush and commit, or abort. Without a sent batch there is nothing to end and no request is sent.
 
-        Raises what `flush` raises, and then nothing is committed. Raises OutcomeUnknownError where no definite answer to the
-        commit came: it may have happened; call `end_txn(commit=True)` again. Raises ProducerEpochFencedError where the
+        Raises as `flush`, and then nothing is committed. Raises OutcomeUnknownError if no definite answer to the
+        commit came: it may have happened; call `end_txn(commit=True)` again. Raises ProducerEpochFencedError if the
         transaction timed out or another producer took over: it was aborted, unless an earlier, unanswered try committed it.
         """
         self._allow(f"end_txn(commit={commit})")
@@ -222,7 +222,7 @@ class BatchProducer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close; after an error drop what is queued, and add what goes wrong while closing to that error as a note."""
+        """Close; after an error drop the queue, and add failures while closing to that error as notes."""
         if error is None:
             self.close()
             return
@@ -309,7 +309,7 @@ class BatchProducer:
         return self._txn is None and all(queued.batch.max_timestamp_ms >= oldest_ms for queued in queue)
 
     def _fail(self, queue: SendQueue, error: MirrorError) -> None:
-        """Set the state after an error, and the outcome of what is queued. The connections of a failed produce are closed."""
+        """Set the state after an error, and the outcome of the queued batches. The connections of a failed produce are closed."""
         if self._txn is None:
             self._state = TxnState.BROKEN
         else:

@@ -40,7 +40,7 @@ def client_config(client: ClientConfig | Mapping[str, object]) -> ClientConfig:
 
 
 def number_problems(name: str, value: object, least: int, most: int | None = None) -> list[str]:
-    """Return a sentence where `value` is no number from `least` to `most`."""
+    """Return a sentence if `value` is no number from `least` to `most`."""
     if isinstance(value, int | float) and not isinstance(value, bool) and least <= value and (most is None or value <= most):
         return []
     limits = f"at least {least}" if most is None else f"{least} to {most}"

@@ -39,7 +39,7 @@ class StaleBatchError(MirrorError):
 
 
 class Loan:
-    """Bytes that are lent out until `end`, or for good where that is not called."""
+    """Bytes that are lent out until `end`, or for good if that is not called."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
         self._parts: tuple[memoryview, ...] | None = tuple(part.toreadonly() for part in parts)
@@ -77,17 +77,15 @@ class Loan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBatch:
-    """One record batch as it is stored in the source's log. Offsets are the source's, [base_offset, last_offset] inclusive.
-
-    `record_count` is less than the offsets it spans where compaction removed records. `size_bytes` is the whole batch,
-    its header of 61 bytes included. Without a producer id, `producer_id`, `producer_epoch` and `base_sequence` are -1.
-    """
+    """One record batch as it is stored in the source's log. Offsets are the source's, [base_offset, last_offset] inclusive."""
 
     topic_partition: TopicPartition
     base_offset: int
     last_offset: int
     record_count: int
+    """Less than the offsets it spans if compaction removed records."""
     size_bytes: int
+    """Of the whole batch, its header of 61 bytes included."""
     codec: Codec
     leader_epoch: int
     base_timestamp_ms: int
@@ -96,6 +94,7 @@ class FetchedBatch:
     is_transactional: bool
     is_control: bool
     producer_id: int
+    """-1 without one, as `producer_epoch` and `base_sequence`."""
     producer_epoch: int
     base_sequence: int
     loan: Loan = field(repr=False, compare=False)

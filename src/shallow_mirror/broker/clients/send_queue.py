@@ -32,8 +32,8 @@ class Delivery:
     def base_offset(self) -> int:
         """Return the offset of the batch's first record on the target.
 
-        Raises what failed the batch (BatchRefusedError and CorruptBatchError: not written; OutcomeUnknownError: perhaps written),
-        and OutcomeUnknownError until it is acknowledged.
+        Raises the error of the batch (BatchRefusedError and CorruptBatchError: not written; OutcomeUnknownError: perhaps
+        written), and OutcomeUnknownError until it is acknowledged.
         """
         if self._error is not None:
             raise self._error
@@ -51,7 +51,7 @@ class Delivery:
 
 
 class QueuedBatch:
-    """A batch that holds the loan of its bytes until it is settled. Raises StaleBatchError where the loan has ended."""
+    """A batch that holds the loan of its bytes until it is settled. Raises StaleBatchError if the loan has ended."""
 
     def __init__(self, batch: FetchedBatch, delivery: Delivery) -> None:
         self.view = batch.view
@@ -63,7 +63,7 @@ class QueuedBatch:
         self._let_go()
 
     def fail(self, error: MirrorError) -> None:
-        """Settle the batch with an error; no effect where it is settled already."""
+        """Settle the batch with an error; no effect if it is settled already."""
         if not self.delivery.is_done:
             self.delivery.fail(error)
             self._let_go()
@@ -115,7 +115,7 @@ class SendQueue:
 def stamped(
     queued: Sequence[QueuedBatch], identity: ProducerIdentity, first_sequence: int, *, transactional: bool
 ) -> tuple[list[SplitBatch], int]:
-    """Return new headers in front of the payloads where they lie, and the sequence that follows. The CRC is patched."""
+    """Return new headers in front of the payloads in their buffers, and the sequence that follows. The CRC is patched."""
     header_bytes = bytearray(b"".join(queued_batch.view[:BATCH_HEADER_BYTES] for queued_batch in queued))
     headers = memoryview(header_bytes)
     index = BatchIndex(

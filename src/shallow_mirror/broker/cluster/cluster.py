@@ -49,7 +49,7 @@ class Cluster:
     """One cluster for one thread. Connections belong to the process that made them: after a fork new ones are made.
 
     Requests here have no effect on the cluster, so they are repeated until the deadline. Raises RetriableError when it is over,
-    ConfigError for what a person must change.
+    ConfigError for errors that a person must fix.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Cluster:
         attempt: Callable[[Deadline], _T],
         deadline: Deadline,
     ) -> _T:
-        """Repeat as `retrying`; where one of the topics does not exist, not for longer than a new one may be unknown."""
+        """Repeat as `retrying`; if one of the topics does not exist, not for longer than a new one may be unknown."""
         names = sorted({topic_partition.topic for topic_partition in topic_partitions})
         patience = deadline.sooner(NEW_TOPIC_PATIENCE_MS)
 
@@ -143,7 +143,7 @@ class Cluster:
     # --- connections ---
 
     def connection(self, node_id: int, purpose: str, deadline: Deadline) -> Connection:
-        """Return the connection to a broker for one purpose, made when needed. Raises RetriableError where that fails."""
+        """Return the connection to a broker for one purpose, made when needed. Raises RetriableError if that fails."""
         self._check_process()
         return self._metadata.connection(node_id, purpose, deadline)
 
@@ -195,7 +195,7 @@ class Cluster:
         return self.retrying("asking for metadata", lambda attempt: self._metadata.refresh(topics, attempt), deadline)
 
     def metadata_of(self, node_id: int, topics: Sequence[str], deadline: Deadline) -> ClusterMetadata:
-        """Return what one broker says of topics. Nothing is repeated or kept: raises RetriableError."""
+        """Return one broker's metadata of topics. Nothing is repeated or kept: raises RetriableError."""
         self._check_process()
         return self._metadata.ask(node_id, topics, deadline.sooner(self.config.request_timeout_ms))
 
@@ -209,7 +209,7 @@ class Cluster:
     def known(
         self, metadata: ClusterMetadata, transactional_ids: Iterable[str], speeds: PathSpeeds, *, is_new: bool
     ) -> KnownCluster:
-        """Return what tasks need not ask for: `metadata`, and the coordinators of these ids as far as this process knows them.
+        """Return knowledge for tasks: `metadata`, and the coordinators of these ids as far as this process knows them.
 
         `speeds`: of the paths from other tasks.
         """
@@ -218,7 +218,7 @@ class Cluster:
         return KnownCluster(metadata, coordinators, speeds, is_new)
 
     def learn(self, known: KnownCluster) -> None:
-        """Take what the driver knew a moment ago, or, where this process knows nothing yet, what it knew before."""
+        """Take the driver's knowledge of a moment ago, or, if this process knows nothing yet, older knowledge."""
         self._check_process()
         if not known.is_new and self._pool.has_brokers:
             return
@@ -232,7 +232,7 @@ class Cluster:
                 self.fetch_pace(FetchPath(node_id, lane=lane)).learn(fetch_speed)
 
     def path_speeds(self) -> PathSpeeds:
-        """Return what this process has measured of the paths to the brokers."""
+        """Return this process's measurements of the paths to the brokers."""
         fetching = {path.node_id: pace.speed() for path, pace in self._fetch_paces.items() if path == FetchPath(path.node_id)}
         sending = {node_id: window.speed() for node_id, window in self._send_windows.items()}
         return PathSpeeds(
@@ -264,7 +264,7 @@ class Cluster:
     def leaders(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
         """Return the leader of each topic-partition, cached.
 
-        Raises RetriableError where one has none now, ConfigError where the permission to describe a topic is missing.
+        Raises RetriableError if one has none now, ConfigError if the permission to describe a topic is missing.
         """
         self._check_process()
         return self._metadata.leaders(topic_partitions, deadline)
@@ -279,7 +279,7 @@ class Cluster:
     ) -> tuple[dict[TopicPartition, ReadSource], dict[TopicPartition, RetriableError]]:
         """Return as `read_sources`, and an error for each topic-partition that has no leader now.
 
-        Raises RetriableError where no broker answers, ConfigError where the permission to describe a topic is missing.
+        Raises RetriableError if no broker answers, ConfigError if the permission to describe a topic is missing.
         """
         self._check_process()
         leaders, leaderless = self._metadata.leaders_and_errors(topic_partitions, deadline)
@@ -292,7 +292,7 @@ class Cluster:
         return self._fetch_paces[path]
 
     def send_window(self, node_id: int) -> SendWindow:
-        """Return what the path to a leader carries, as transactions of this cluster have seen so far."""
+        """Return the window of the path to a leader, as measured by transactions of this cluster so far."""
         if node_id not in self._send_windows:
             self._send_windows[node_id] = SendWindow(self._clock)
         return self._send_windows[node_id]
@@ -320,7 +320,7 @@ class Cluster:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MirrorError]]:
         """Return `list_offsets` of -1 of the topic-partitions whose leaders answer, and an error for each of the others.
 
-        With the same object `topic_partitions` again, the request is not made again. With `is_patient`, where no leader answered,
+        With the same object `topic_partitions` again, the request is not made again. With `is_patient`, if no leader answered,
         all are asked again until the deadline; then it raises RetriableError.
         """
         self._check_process()
@@ -335,12 +335,12 @@ class Cluster:
     def begin_latest_offsets(
         self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
     ) -> list[BegunCall[dict[TopicPartition, int]]]:
-        """Ask each leader for latest offsets without waiting for the answers. Raises RetriableError where no broker is known."""
+        """Ask each leader for latest offsets without waiting for the answers. Raises RetriableError if no broker is known."""
         self._check_process()
         return self._latest_offsets.begin(topic_partitions, isolation, deadline.sooner(self.config.request_timeout_ms))
 
     def local_log_starts(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
-        """Return where that part of each log begins which is on its broker's own disk; older records are in remote storage.
+        """Return the start of the part of each log that is on its broker's own disk; older records are in remote storage.
 
         KIP-405. Raises BrokerTooOldError before Kafka 3.5, and with vendors' brokers that have remote storage of their own and
         speak older versions of ListOffsets.
@@ -351,7 +351,7 @@ class Cluster:
         )
 
     def epoch_ends(self, leader_epochs: Mapping[TopicPartition, int], deadline: Deadline) -> dict[TopicPartition, EpochEnd]:
-        """Return the end of a leader epoch of each log (KIP-320); of the next lower epoch where the log has no record of it."""
+        """Return the end of a leader epoch of each log (KIP-320); of the next lower epoch if the log has no record of it."""
         return self._retrying_of(
             leader_epochs,
             "asking for leader epochs",

@@ -66,7 +66,7 @@ class ClusterMetadata:
 
 
 class SendSpeed(NamedTuple):
-    """What the path to a broker carries, and how long an answer takes."""
+    """Speed of the path to a broker, and duration of an answer."""
 
     bytes_per_s: float
     round_trip_s: float
@@ -98,9 +98,9 @@ class PathSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """What one process of the mirror has found out about a cluster for another: node ids of `coordinators` by kind and key.
+    """Knowledge of one process of the mirror about a cluster, for another: node ids of `coordinators` by kind and key.
 
-    `is_new`: the metadata is of this moment. What is not new helps processes that know nothing yet.
+    `is_new`: the metadata is of this moment. Older metadata helps processes that know nothing yet.
     """
 
     metadata: ClusterMetadata
@@ -111,7 +111,7 @@ class KnownCluster:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """A result of ListOffsets. `offset` is -1 where no record is as new as the timestamp of the request."""
+    """A result of ListOffsets. `offset` is -1 if no record is as new as the timestamp of the request."""
 
     offset: int
     timestamp_ms: int
@@ -120,19 +120,18 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """A producer as the leader of a partition remembers it.
-
-    `current_txn_start_offset` is -1 where it has no open transaction; `last_timestamp_ms`, of its newest batch, -1 where the
-    broker has none. `coordinator_epoch`: of its last transaction marker there, -1 where there was none. `last_sequence`: of the
-    last record of its newest batch.
-    """
+    """A producer as the leader of a partition remembers it."""
 
     producer_id: int
     producer_epoch: int
     current_txn_start_offset: int
+    """-1 if it has no open transaction."""
     last_timestamp_ms: int
+    """Of its newest batch, -1 if the broker has none."""
     coordinator_epoch: int = -1
+    """Of its last transaction marker there, -1 if there was none."""
     last_sequence: int = -1
+    """Of the last record of its newest batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +175,13 @@ class ResponseErrors:
         self._cluster_name = cluster_name
 
     def raise_for(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> None:
-        """Raise what `error_of` returns; return for code 0."""
+        """Raise the result of `error_of`; return for code 0."""
         error = self.error_of(code, what, api, topic=topic, key=key)
         if error is not None:
             raise error
 
     def error_of(self, code: int, what: str, api: str, *, topic: str = "", key: str = "") -> MirrorError | None:
-        """Return RetriableError for what may pass, ConfigError for what a person must change, None for 0."""
+        """Return RetriableError for an error that may pass, ConfigError for one that a person must fix, None for 0."""
         if code == 0:
             return None
         if error_class(code) is not ErrorClass.DEFINITE:

@@ -49,7 +49,7 @@ class ConnectionPool:
         return node_id in self._brokers
 
     def connection(self, node_id: int, purpose: str, deadline: Deadline) -> Connection:
-        """Return the open connection to a listed broker, or connect. Raises RetriableError where that fails."""
+        """Return the open connection to a listed broker, or connect. Raises RetriableError if that fails."""
         if node_id not in self._brokers:
             raise RetriableError("BROKER_NOT_AVAILABLE", f"the cluster lists no broker {node_id}")
         return self._connect(node_id, self._brokers[node_id], purpose, deadline)

@@ -45,7 +45,7 @@ def named_cluster(where: str) -> Iterator[None]:
 
 
 def _problem_and_remedy(error_name: str) -> tuple[str, str]:
-    """Return the problem, and what to check."""
+    """Return the problem, and the checks to make."""
     if error_name == KDC_UNREACHABLE:
         return "requires a Kerberos ticket, and none could be obtained", _KDC
     if error_name in _WITHOUT_TOKEN:

@@ -39,7 +39,7 @@ class Coordinators:
             raise
 
     def find(self, kind: CoordinatorKind, keys: Iterable[str], deadline: Deadline) -> None:
-        """Find the coordinators of keys with requests that are sent together; `connection` asks again where none was found."""
+        """Find the coordinators of keys with requests that are sent together; `connection` asks again if none was found."""
         missing = [key for key in dict.fromkeys(keys) if (kind, key) not in self._node_ids]
         if not missing:
             return

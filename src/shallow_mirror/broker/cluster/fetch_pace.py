@@ -23,7 +23,7 @@ class FetchPace:
     """The pace of one broker's responses, one Fetch at a time: `sent`, `began`, `received`, or `failed`.
 
     Only the time between `began` and `received`, which is the link's, makes the next Fetch smaller: not the latency of the
-    broker, nor the time that the reader spent on the response before. Where the reader is slower than the link, bytes have
+    broker, nor the time that the reader spent on the response before. If the reader is slower than the link, bytes have
     arrived before it waits for them, and that time shows nothing; the time since `sent` then bounds the growth.
     """
 
@@ -36,13 +36,13 @@ class FetchPace:
         self._least_wait_s = math.inf
 
     def speed(self) -> FetchSpeed | None:
-        """Return what is known of the path; None before the first response."""
+        """Return the measured speed of the path; None before the first response."""
         if self._least_wait_s == math.inf:
             return None
         return FetchSpeed(self._bytes, self._bytes_per_s, self._least_wait_s)
 
     def learn(self, speed: FetchSpeed) -> None:
-        """Take what another process has measured, where nothing is known yet: requests need not grow from the smallest one."""
+        """Take the measurement of another process, if nothing is known yet: requests need not grow from the smallest one."""
         if self._least_wait_s == math.inf:
             self._bytes, self._bytes_per_s, self._least_wait_s = speed
 
@@ -59,7 +59,7 @@ class FetchPace:
     def request_bytes(self, most_bytes: int, within_s: float = math.inf) -> int:
         """Return how many bytes to request in a response that may take `within_s`.
 
-        A broker returns the first batch also where it is larger (KIP-74).
+        A broker returns the first batch also if it is larger (KIP-74).
         """
         return int(min(most_bytes, self._bytes, max(FIRST_BYTES, self._bytes_per_s * within_s)))
 

@@ -59,7 +59,7 @@ class LatestOffsets:
     def begin(
         self, topic_partitions: Sequence[TopicPartition], isolation: IsolationLevel, deadline: Deadline
     ) -> list[BegunCall[Offsets]]:
-        """Ask the leaders without waiting for their answers, which are empty where they hold errors."""
+        """Ask the leaders without waiting for their answers, which are empty if they hold errors."""
         requests = self._plan_for(topic_partitions, isolation, deadline).requests
         return [self._begin_at(node_id, request, deadline) for node_id, request in requests.items()]
 
@@ -92,16 +92,13 @@ class LatestOffsets:
         errors: Errors = dict(plan.leaderless)
         for node_id, request in plan.requests.items():
             try:
-                self._raise_if_silent(node_id)
+                silent_until, silence = self._silent.get(node_id, (0.0, None))
+                if silence is not None and self._clock() < silent_until:
+                    raise silence
                 offsets.update(self._ask_leader(node_id, request, isolation, deadline, errors))
             except RetriableError as error:
                 errors.update(dict.fromkeys(request.topic_partitions(), error))
         return offsets, errors
-
-    def _raise_if_silent(self, node_id: int) -> None:
-        until, error = self._silent.get(node_id, (0.0, None))
-        if error is not None and self._clock() < until:
-            raise error
 
     def _ask_leader(
         self, node_id: int, request: LatestOffsetsRequest, isolation: IsolationLevel, deadline: Deadline, errors: Errors
@@ -174,7 +171,7 @@ class LatestOffsetsRequest:
         return {topic: order.partitions for topic, order in self.topics.items()}
 
     def send(self, connection: Connection, deadline: Deadline) -> Offsets | None:
-        """Return the offsets; None where the response holds errors or is to another request. Raises RetriableError."""
+        """Return the offsets; None if the response holds errors or is to another request. Raises RetriableError."""
         self.begin(connection, deadline)
         return self.finish(connection, deadline)
 

@@ -37,7 +37,7 @@ class LogQueries:
         return self._list_offsets("ListOffsets", timestamps, isolation, deadline)
 
     def local_log_starts(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, int]:
-        """Return where the local part of each log begins (KIP-405). Raises BrokerTooOldError before Kafka 3.5."""
+        """Return the start of the local part of each log (KIP-405). Raises BrokerTooOldError before Kafka 3.5."""
         timestamps = dict.fromkeys(topic_partitions, _EARLIEST_LOCAL)
         listed = self._list_offsets("ListLocalOffsets", timestamps, IsolationLevel.READ_UNCOMMITTED, deadline)
         return {topic_partition: local_start.offset for topic_partition, local_start in listed.items()}
@@ -206,7 +206,7 @@ def _entries(topics: Iterable[Any]) -> list[tuple[TopicPartition, Any]]:
 
 
 def require_all(requested: Iterable[_K], answered: dict[_K, _V], api: str) -> dict[_K, _V]:
-    """Return `answered`. Raises RetriableError where it leaves out something that was requested."""
+    """Return `answered`. Raises RetriableError if it leaves out something that was requested."""
     for key in requested:
         if key not in answered:
             raise RetriableError("PROTOCOL", f"the answer to {api} leaves out {key}")

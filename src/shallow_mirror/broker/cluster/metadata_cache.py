@@ -71,7 +71,7 @@ class MetadataCache:
         return self.connection(self._controller_id, CONTROL, deadline)
 
     def leaders(self, topic_partitions: Iterable[TopicPartition], deadline: Deadline) -> dict[TopicPartition, PartitionMetadata]:
-        """Return the leaders. Raises as `leaders_and_errors`, and RetriableError where a topic-partition has none now."""
+        """Return the leaders. Raises as `leaders_and_errors`, and RetriableError if a topic-partition has none now."""
         leaders, leaderless = self.leaders_and_errors(topic_partitions, deadline)
         for error in leaderless.values():
             raise error
@@ -82,7 +82,7 @@ class MetadataCache:
     ) -> tuple[dict[TopicPartition, PartitionMetadata], dict[TopicPartition, RetriableError]]:
         """Return the leaders, and an error for each topic-partition that has none now.
 
-        Raises RetriableError where no broker answers, ConfigError where the permission to describe a topic is missing.
+        Raises RetriableError if no broker answers, ConfigError if the permission to describe a topic is missing.
         """
         topic_partitions = list(topic_partitions)
         topics = self.known_topics({topic_partition.topic for topic_partition in topic_partitions}, deadline)
@@ -149,7 +149,7 @@ class MetadataCache:
     def begin(
         self, topics: Sequence[str], deadline: Deadline, node_id: int | None = None, purpose: str = BEGUN
     ) -> BegunCall[ClusterMetadata]:
-        """Request metadata of topics, to be received later. What it brings is not kept here: `learn`.
+        """Request metadata of topics, to be received later. The response is not kept here: `learn`.
 
         `node_id`: of the broker; None: any. `purpose`: of the connection.
         """
@@ -189,7 +189,7 @@ class MetadataCache:
                 self._errors.raise_for(refreshed.topics[name].error_code, f"describing topic {name}", "Metadata", topic=name)
 
     def _listing_of(self, topics: Sequence[str] | None) -> _Listing | None:
-        """Return what was answered to this question last; None for questions that are not repeated."""
+        """Return the last answer to this question; None for questions that are not repeated."""
         if topics is None:
             return self._all_topics
         if not isinstance(topics, tuple):

@@ -89,7 +89,7 @@ class ReadReplicas:
     def is_redirected(self, fetched: FetchedPartition, source: ReadSource) -> bool:
         """Return whether the leader named a follower instead of reading: such a response says nothing of the log.
 
-        Raises RetriableError for every response of a follower that is not read from its log, whatever the error, and where a
+        Raises RetriableError for every response of a follower that is not read from its log, whatever the error, and if a
         leader names a replica that makes no sense: the leader alone is read then.
         """
         topic_partition, preferred = fetched.topic_partition, fetched.preferred_replica
@@ -112,7 +112,7 @@ class ReadReplicas:
         return True
 
     def failed(self, sources: Mapping[TopicPartition, ReadSource]) -> None:
-        """Note that a request was not answered: what was requested from followers is read from the leaders alone."""
+        """Note that a request was not answered: its partitions that followers served are read from the leaders alone."""
         for topic_partition, source in sources.items():
             if source.is_follower:
                 self.ask_leader_alone(topic_partition, source.leader)

@@ -39,7 +39,7 @@ class RetryLoop:
     ) -> _T:
         """Repeat `attempt` while it raises RetriableError. `what` names it in the error that is raised at the deadline.
 
-        `require_hope` raises where another try cannot help.
+        `require_hope` raises if another try cannot help.
         """
         tries = 0
         while True:

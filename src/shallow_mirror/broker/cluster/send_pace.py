@@ -36,10 +36,10 @@ first requests of one find the path empty, and show its round trip without what 
 
 
 class SendPace:
-    """What one leader acknowledged in the transaction of one pipeline.
+    """The acknowledgements of one leader in the transaction of one pipeline.
 
     `until`: when sending has to stop; `deadline`: when everything has to be acknowledged, or it is lost. `known_bytes_per_s`:
-    what the path carried in earlier transactions; None: not known.
+    the speed of the path in earlier transactions; None: not known.
     """
 
     def __init__(self, until: Deadline, deadline: Deadline, known_bytes_per_s: float | None = None) -> None:
@@ -68,7 +68,7 @@ class SendPace:
             self._remembered_bytes, self._remembered_s = self._remembered_bytes / 2, self._remembered_s / 2
 
     def drained(self) -> None:
-        """Stop the clock: nothing is in flight, and what comes next is the reader's time, not the link's.
+        """Stop the clock: nothing is in flight, and the time from now on is the reader's, not the link's.
 
         While something is, the reader's time counts as well: on a slow link both run at once, and which of them it was is not
         known. A rate that is too low makes a slot end early; one that is too high lets the transaction time out.
@@ -84,7 +84,7 @@ class SendPace:
             self._counted_at = now
 
     def bytes_per_s(self) -> float:
-        """Return the rate of the link; infinite where it took no time that the clock shows."""
+        """Return the rate of the link; infinite if it took no time that the clock shows."""
         return self._remembered_bytes / self._remembered_s if self._remembered_s > 0 else math.inf
 
     def request_bytes(self, most_bytes: int) -> int:
@@ -94,7 +94,7 @@ class SendPace:
         return int(max(FIRST_BYTES, min(most_bytes, self.bytes_per_s() * REQUEST_S)))
 
     def most_in_flight(self) -> float:
-        """Return how many bytes may be in flight together: what will be acknowledged before `until`, at the speed seen so far."""
+        """Return how many bytes may be in flight together, to be acknowledged before `until` at the speed seen so far."""
         if self._until.is_over():
             return 0
         if not self.has_answered:
@@ -104,8 +104,8 @@ class SendPace:
     def may_begin(self, size_bytes: int) -> bool:
         """Return whether a request may be sent while nothing is in flight.
 
-        The first one always may. Later ones may end behind `until`: small requests show the latency of a link rather than what
-        it carries, and a large one would wait for a better rate forever. But not behind `deadline`, where the rate is known.
+        The first one always may. Later ones may end behind `until`: small requests show the latency of a link rather than its
+        speed, and a large one would wait for a better rate forever. But not behind `deadline`, if the rate is known.
         """
         if not self.has_sent:
             return True
@@ -123,10 +123,11 @@ class Flight(NamedTuple):
 
 
 class SendWindow:
-    """What the path to one leader carries, over all transactions of a process.
+    """The capacity of the path to one leader, over all transactions of a process.
 
-    The speed of a write is what was acknowledged from it to its own acknowledgement, by the time between. A write that the caller
-    was slow to follow up shows a lower speed, and one that waited behind others a longer round trip; therefore the best count.
+    The speed of a write is the bytes acknowledged from it to its own acknowledgement, by the time between. A write that the
+    caller was slow to follow up shows a lower speed, and one that waited behind others a longer round trip; therefore the best
+    count.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -141,12 +142,12 @@ class SendWindow:
         self._since = self._clock()
 
     def speed(self) -> SendSpeed | None:
-        """Return what is known of the path."""
+        """Return the measurements of the path."""
         best = self._path()
         return None if best is None else SendSpeed(*best)
 
     def learn(self, speed: SendSpeed) -> None:
-        """Take what another process has measured, where nothing is known yet: the first requests need not find it out."""
+        """Take the measurements of another process, if nothing is known yet: the first requests need not find them out."""
         if self._path() is None:
             self._best, self._since = (speed.bytes_per_s, speed.round_trip_s), self._clock()
 
@@ -155,7 +156,7 @@ class SendWindow:
         return Flight(self._clock(), self._acknowledged_bytes)
 
     def acknowledge(self, size_bytes: int, flight: Flight) -> None:
-        """Note that a write was acknowledged; `size_bytes`: what was acknowledged since the last call."""
+        """Note that a write was acknowledged; `size_bytes`: acknowledged since the last call."""
         self._acknowledged_bytes += size_bytes
         now = self._clock()
         round_trip_s = now - flight.at
@@ -167,7 +168,7 @@ class SendWindow:
         self._best = _better(self._best, (speed, round_trip_s))
 
     def bytes_per_s(self) -> float | None:
-        """Return the speed of the path; None where it is not known."""
+        """Return the speed of the path; None if it is not known."""
         best = self._path()
         return None if best is None else best[0]
 

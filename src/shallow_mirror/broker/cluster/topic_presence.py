@@ -29,7 +29,7 @@ _NO_ID = "A" * 22
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Topics that do not exist (`gone`), and what to grant by topic that our user may not describe (`hidden`)."""
+    """Topics that do not exist (`gone`), and the permissions to grant, by topic that our user may not describe (`hidden`)."""
 
     gone: tuple[str, ...] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)
@@ -61,10 +61,10 @@ def suspected_topics(metadata: ClusterMetadata, topic_ids: Mapping[str, str]) ->
 
 
 def gone_topics(cluster: Cluster, topic_ids: Mapping[str, str], deadline: Deadline, *, asks_all: bool = False) -> dict[str, str]:
-    """Return which topics are gone, and the id of what has the name now; "": nothing has. `topic_ids`: ids by name.
+    """Return the topics that are gone, with the id of the topic that has the name now; "": none has. `topic_ids`: ids by name.
 
-    Every broker that answers, of MOST_ASKED, has to say so, and twice, NEW_TOPIC_PATIENCE_MS apart, where no broker has a topic
-    of the name. `asks_all`: every broker of the cluster has to. Raises RetriableError where no broker answers, or not all.
+    Every broker that answers, of MOST_ASKED, has to say so, and twice, NEW_TOPIC_PATIENCE_MS apart, if no broker has a topic
+    of the name. `asks_all`: every broker of the cluster has to. Raises RetriableError if no broker answers, or not all.
     """
     left = suspected_topics(cluster.metadata(sorted(topic_ids), deadline), topic_ids) if topic_ids else {}
     gone = _gone_at_all_brokers(cluster, left, deadline, asks_all)

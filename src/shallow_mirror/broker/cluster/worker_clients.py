@@ -54,7 +54,7 @@ def keep_buffers(buffers: Iterable[ReceiveBuffer], most_bytes: int) -> None:
 
 
 def freeze_imports_once() -> None:
-    """Exclude what the imports made from garbage collection, which PySpark's daemon runs after every task."""
+    """Exclude the objects of the imports from garbage collection, which PySpark's daemon runs after every task."""
     global _frozen_pid
     if _frozen_pid != os.getpid():
         gc.collect()

@@ -178,7 +178,7 @@ def failed_row(source: SourcePartition, offset: int, pickled: bytes) -> pa.Recor
 
 
 def _contiguous(rows: Sequence[_Row], pos: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64]) -> Iterator[Sequence[_Row]]:
-    """Cut where the buffer holds a batch that is left out: a column of payloads is one run of bytes."""
+    """Cut at each batch of the buffer that is left out: a column of payloads is one run of bytes."""
     start, reached = 0, -1
     for at, row in enumerate(rows):
         if row.index is None:
@@ -210,7 +210,8 @@ def _batch_columns(rows: Sequence[_Row], fetched: IndexedPartition, admission: A
     columns["codec"] = pa.array([_codec(value) for value in attributes.tolist()], pa.string(), mask=is_hole)
     is_append_time = (attributes & LOG_APPEND_TIME_BIT) != 0
     columns["timestamp_type"] = pa.array(np.where(is_append_time, "LogAppendTime", "CreateTime"), pa.string(), mask=is_hole)
-    columns["verdict"] = pa.array([_verdict(admission, i) for i in chosen.tolist()], pa.string())
+    verdicts = [None if i < 0 else Verdict(int(admission.verdicts[i])).name.lower() for i in chosen.tolist()]
+    columns["verdict"] = pa.array(verdicts, pa.string())
     columns["reason"] = pa.array([reasons.get(i) for i in chosen.tolist()], pa.string())
     epochs = [marker.coordinator_epoch if (marker := admission.markers.get(i)) else None for i in chosen.tolist()]
     columns["coordinator_epoch"] = pa.array(epochs, pa.int32())
@@ -234,10 +235,6 @@ def _codec(attributes: int) -> str:
     return Codec(codec).name.lower() if codec in list(Codec) else f"unknown ({codec})"
 
 
-def _verdict(admission: Admission, i: int) -> str | None:
-    return None if i < 0 else Verdict(int(admission.verdicts[i])).name.lower()
-
-
 @dataclass(frozen=True, slots=True)
 class RowRun:
     """Neighbouring rows of one source partition that cover [start, end). `records` is read-only, whole batches.
@@ -255,7 +252,7 @@ class RowRun:
 
 
 def split_failures(arrow_batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[bytes]]:
-    """Return the rows of batches, and what rows of kind FAILED carry. Spark may put both into one arrow batch."""
+    """Return the rows of batches, and the contents of rows of kind FAILED. Spark may put both into one arrow batch."""
     is_failure = pc.equal(arrow_batch.column("kind"), FAILED)
     if not pc.any(is_failure).as_py():
         return arrow_batch, []
@@ -264,7 +261,7 @@ def split_failures(arrow_batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[by
 
 
 def parse_rows(arrow_batch: pa.RecordBatch) -> Iterator[RowRun]:
-    """Rows made with `Keep.ALL`, in the order they were made: a run ends where another source partition begins."""
+    """Rows made with `Keep.ALL`, in the order they were made: a run ends at the begin of another source partition."""
     payload = arrow_batch.column("payload")
     _, offset_buffer, data = payload.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[payload.offset : payload.offset + len(payload) + 1].tolist()

@@ -1,7 +1,7 @@
 """Everywhere: whether a response without batches proves that a part of a log holds none.
 
 Kafka leaves offsets without a batch in one case only: compaction. A leader whose older segments are in remote storage, and
-one that is broken, answer in the same way. So a range counts as empty only where the topic is compacted and the leader has
+one that is broken, answer in the same way. So a range counts as empty only if the topic is compacted and the leader has
 it on its own disk.
 """
 
@@ -36,7 +36,7 @@ EMPTY_ANSWERS_OF_FOLLOWER = 4
 
 @dataclass(frozen=True, slots=True)
 class TopicStorage:
-    """What the settings of a topic say of its logs. `refusal`: why they could not be read; "" where they could."""
+    """The properties of a topic's logs by its settings. `refusal`: why they could not be read; "" if they could."""
 
     is_compacted: bool = False
     is_remote: bool = False
@@ -55,7 +55,7 @@ def topic_storage(cluster: Cluster, topic: str, deadline: Deadline) -> TopicStor
 
 
 def is_in_remote_storage(cluster: Cluster, topic_partition: TopicPartition, position: int, deadline: Deadline) -> bool | None:
-    """Return whether the broker has to fetch an offset from remote storage (KIP-405); None where brokers do not report it.
+    """Return whether the broker has to fetch an offset from remote storage (KIP-405); None if brokers do not report it.
 
     While that takes longer than `remote.fetch.max.wait.ms`, the broker answers without batches and without an error.
     Raises RetriableError.
@@ -67,7 +67,7 @@ def is_in_remote_storage(cluster: Cluster, topic_partition: TopicPartition, posi
 
 
 def remote_failure(cluster: Cluster, topic_partition: TopicPartition, position: int, deadline: Deadline) -> str | None:
-    """Return why a broker may have failed to read an offset of its remote storage; None where it read its own disk.
+    """Return why a broker may have failed to read an offset of its remote storage; None if it read its own disk.
 
     Raises RetriableError.
     """
@@ -84,7 +84,7 @@ def remote_failure(cluster: Cluster, topic_partition: TopicPartition, position: 
 def why_gap_is_unproven(
     cluster: Cluster, topic_partition: TopicPartition, offset_range: OffsetRange, storage: TopicStorage, deadline: Deadline
 ) -> RetriableError | None:
-    """Return why responses without batches do not prove that `offset_range` is empty; None where they do.
+    """Return why responses without batches do not prove that `offset_range` is empty; None if they do.
 
     For REMOTE_STORAGE the broker itself waits; EMPTY_FETCH needs an operator. Raises RetriableError.
     """
@@ -132,8 +132,8 @@ class EmptyAnswers:
     def count(self, fetched: FetchedPartition, progress: RangeProgress, source: ReadSource) -> RetriableError | None:
         """Count a response without batches. After several of the leader, the range may end: compaction emptied its rest.
 
-        Return why that is not known, where a retry may find out. Call it only up to the first partition of a response that has a
-        batch: brokers ignore limits until then, so an empty partition has no batch in what the broker could read at once.
+        Return why that is not known, if a retry may find out. Call it only up to the first partition of a response that has a
+        batch: brokers ignore limits until then, so an empty partition has no batch within one read of the broker.
         """
         topic_partition = fetched.topic_partition
         if len(fetched.records):

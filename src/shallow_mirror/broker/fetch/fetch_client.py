@@ -64,7 +64,7 @@ def send_fetch(
     rack: str = "",
     is_leader_only: bool = False,
 ) -> FetchForm:
-    """Send a Fetch, by topic ids where the broker and all partitions have them. Return what to parse the response with.
+    """Send a Fetch, by topic ids if the broker and all partitions have them. Return the arguments for parsing the response.
 
     `is_leader_only`: the leader must not name a replica instead of answering; topics go by name then, and no rack is sent.
     Raises RetriableError; the connection is then closed.
@@ -132,8 +132,8 @@ def partition_error(
 ) -> MirrorError | None:
     """Return the error of one partition of a response; None for a good one.
 
-    DataLossError, CorruptBatchError, ConfigError or RetriableError. Requests the log's ends where the position is outside of
-    them, and the topic's id where another topic may have its name, and then may itself raise RetriableError.
+    DataLossError, CorruptBatchError, ConfigError or RetriableError. Requests the log's ends if the position is outside of
+    them, and the topic's id if another topic may have its name, and then may itself raise RetriableError.
     """
     topic_partition, code = fetched.topic_partition, fetched.error_code
     if code == _OFFSET_OUT_OF_RANGE:

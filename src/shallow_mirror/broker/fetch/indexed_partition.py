@@ -30,7 +30,7 @@ FetchedResponse = tuple[IndexedPartition, ...]
 
 
 def whole_batches(fetched: FetchedPartition, max_opened_bytes: int) -> tuple[memoryview, BatchIndex, MirrorError | None]:
-    """Return records, their index, and the error of what ends them, if that is no partial batch.
+    """Return records, their index, and the error of the bytes behind them, if those are no partial batch.
 
     Message sets of magic 0 and 1 are converted, unless they open to more than `max_opened_bytes`.
     """
@@ -45,7 +45,7 @@ def whole_batches(fetched: FetchedPartition, max_opened_bytes: int) -> tuple[mem
 
 
 def position_after(index: BatchIndex, range_end: int) -> int:
-    """Return the position behind the last batch of the range; its end, where batches of the next range were fetched with it."""
+    """Return the position behind the last batch of the range; its end, if batches of the next range were fetched with it."""
     base_offsets = index.headers["base_offset"]
     last_offsets = index.last_offset[base_offsets < range_end]
     reached = int(last_offsets[-1]) + 1 if len(last_offsets) else 0

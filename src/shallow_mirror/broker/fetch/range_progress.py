@@ -12,8 +12,8 @@ from shallow_mirror.types import TopicPartition
 class ReadRange:
     """[position, end) of a topic-partition; batches whose base offset lies in it belong to it.
 
-    With `topic_id`, and from Kafka 3.1 on, a recreated topic is never read instead. `is_open`: the range has no end, and what is
-    written to the log meanwhile is read as well.
+    With `topic_id`, and from Kafka 3.1 on, a recreated topic is never read instead. `is_open`: the range has no end, and
+    records that are written to the log meanwhile are read as well.
     """
 
     topic_partition: TopicPartition
@@ -26,22 +26,22 @@ class ReadRange:
 
 @dataclass(slots=True)
 class RangeProgress:
-    """The progress of one range.
-
-    `trouble`: why nothing was received lately, since `trouble_since` (seconds of the deadline's clock). `remote`: the broker
-    waits for its remote storage. `unfinished`: why the range was left at `position`.
-    """
+    """The progress of one range."""
 
     range: ReadRange
     position: int
     empty_answers: int = 0
     empty_follower_answers: int = 0
     remote: RetriableError | None = None
+    """The broker waits for its remote storage."""
     trouble: RetriableError | None = None
+    """Why nothing was received lately."""
     trouble_since: float = 0.0
+    """Seconds of the deadline's clock."""
     tries: int = 0
     retry_at: float = 0.0
     unfinished: RetriableError | None = None
+    """Why the range was left at `position`."""
     largest_batch_bytes: int = 0
 
     @property

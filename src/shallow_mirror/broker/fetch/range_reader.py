@@ -66,21 +66,21 @@ class _SentFetch(NamedTuple):
 class RangeReader:
     """An iterable of responses, for one iteration.
 
-    Raises DataLossError, CorruptBatchError, BatchRefusedError (too large to be opened), ConfigError, RetriableError. Message sets
-    of magic 0 and 1 are converted to batches of magic 2 with the same offsets.
+    Raises DataLossError, CorruptBatchError, BatchRefusedError (too large to be opened), ConfigError, RetriableError. Message
+    sets of magic 0 and 1 are converted to batches of magic 2 with the same offsets.
 
     A partition that cannot be read does not delay others. With `patience_ms` the iteration ends without those that were
     unreadable for so long, once all others are done; `unfinished` names them. Without, they are waited for until the deadline.
 
-    Responses of `fetch_bytes` are received into `buffers` in turn, into a single one where none are given: a response stays valid
+    Responses of `fetch_bytes` are received into `buffers` in turn, into a single one if none are given: a response stays valid
     until the iteration was resumed as often as `responses` says, or as there are buffers. With two buffers for each of them,
     small batches that come over both connections to a broker are yielded as one response. A buffer grows to the size of a
     single larger batch, `MAX_BATCH_BYTES` at the most. Readers that follow each other may share them: a new one costs as much
-    as reading a few megabytes. A Fetch asks for less where the link to the broker is slow (fetch_pace.py), which readers of the
-    same `cluster` learn from each other.
-    An iteration that is left early closes its connections, because a response is still on the wire.
+    as reading a few megabytes. A Fetch asks for less if the link to the broker is slow (fetch_pace.py), which readers of the
+    same `cluster` learn from each other. An iteration that is left early closes its connections, because a response is still
+    on the wire.
 
-    Where a range is open, a response without batches is yielded as an empty one: an iteration never ends by itself then.
+    If a range is open, a response without batches is yielded as an empty one: an iteration never ends by itself then.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RangeReader:
         """Whether `end_by` ended the iteration before the end of a range."""
 
     def end_by(self, end: Deadline) -> None:
-        """Stop waiting for responses at `end`: the iteration ends with what was received, wherever the ranges end."""
+        """Stop waiting for responses at `end`: the iteration ends with the responses so far, wherever the ranges end."""
         self._end_by = end
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -180,7 +180,7 @@ class RangeReader:
     def _is_joined(self, path: FetchPath, response: FetchedResponse, waiting: Mapping[FetchPath, Connection]) -> bool:
         """Return whether the response of the other lane joins this one, so that Produce requests hold batches of both.
 
-        It is waited for where both are full: they were requested at about the same time.
+        It is waited for if both are full: they were requested at about the same time.
         """
         other = waiting.get(path.other_lane)
         if other is None or self._failure is not None or not self._joins_lanes:
@@ -237,7 +237,7 @@ class RangeReader:
     def _in_lanes(
         self, by_path: Mapping[FetchPath, dict[TopicPartition, ReadSource]], waiting: Collection[FetchPath]
     ) -> Iterator[tuple[FetchPath, dict[TopicPartition, ReadSource]]]:
-        """Yield what to send over each connection that has nothing on the wire.
+        """Yield the request for each connection that has nothing on the wire.
 
         A broker that is far away is sent two requests, each for some of the partitions: while one response arrives, the other
         request is on its way. Its partitions are divided whenever neither connection has a request on the wire.

@@ -47,7 +47,7 @@ class RangeRetries:
         self._deadline.require(f"batches of {topic_partition} from offset {progress.position}")
 
     def fail(self, topic_partitions: Sequence[TopicPartition], error: RetriableError, took_s: float = 0.0) -> None:
-        """Retry these topic-partitions after a pause of their own; others are read meanwhile. `took_s`: what the try took."""
+        """Retry these topic-partitions after a pause of their own; others are read meanwhile. `took_s`: duration of the try."""
         self._cluster.forget_metadata()
         now = self._deadline.clock()
         for topic_partition in topic_partitions:
@@ -89,7 +89,7 @@ class RangeRetries:
             self._cluster.wait((at - now) * 1000, self._deadline)
 
     def pause(self, error: RetriableError) -> None:
-        """Pause before the next try, where no broker answers. Raises RetriableError at the deadline."""
+        """Pause before the next try, if no broker answers. Raises RetriableError at the deadline."""
         self._cluster.forget_metadata()
         self._cluster.pause(self._tries, self._deadline)
         self._tries += 1

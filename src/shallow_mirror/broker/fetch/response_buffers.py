@@ -10,7 +10,7 @@ from shallow_mirror.broker.net.connection import ReceiveBuffer
 class ResponseBuffers:
     """Buffers of yielded responses, each of one or several Fetch responses.
 
-    What is yielded stays valid until the iteration was resumed `responses` times. A buffer that is valid no more is used again
+    A response stays valid until the iteration was resumed `responses` times. A buffer that is valid no more is used again
     before one that was not used yet: its memory is there, and most of it in the caches.
     """
 
@@ -25,7 +25,7 @@ class ResponseBuffers:
 
     @property
     def can_join(self) -> bool:
-        """Whether what is yielded may always be made of two Fetch responses."""
+        """Whether each yielded response may be made of two Fetch responses."""
         return len(self._buffers) >= 2 * self._responses
 
     def next(self) -> ReceiveBuffer:
@@ -33,11 +33,11 @@ class ResponseBuffers:
         return self._buffers[self._next()]
 
     def take(self) -> None:
-        """Keep what was received into the next buffer for what is yielded next."""
+        """Keep the bytes received into the next buffer for the next yielded response."""
         self._taken.append(self._next())
 
     def resumed(self) -> None:
-        """Note that the iteration was resumed behind what was yielded."""
+        """Note that the iteration was resumed behind a yielded response."""
         for number in self._taken:
             self._free_at[number] = self._resumed + self._responses
         self._taken.clear()

@@ -21,7 +21,7 @@ class BegunCall(Generic[_T]):
 
     A response that is not wanted any more is dropped with the next ones.
 
-    Nothing is raised when it is sent: what failed then is raised by `receive`.
+    Nothing is raised when it is sent: `receive` raises a failure of then.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class BegunCall(Generic[_T]):
             self._failure = error
 
     def receive(self, deadline: Deadline) -> _T:
-        """Return the response. Raises RetriableError, also for what failed when it was sent, and BrokerTooOldError."""
+        """Return the response. Raises RetriableError, also for a failure when it was sent, and BrokerTooOldError."""
         while not self._responses and self._failure is None:
             first: BegunCall[object] = self._connection.begun.popleft()
             try:

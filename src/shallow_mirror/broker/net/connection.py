@@ -53,7 +53,7 @@ class ReceiveBuffer:
 
 
 class Connection:
-    """A connection to one broker. Any error closes it, because what is on the wire is then unknown."""
+    """A connection to one broker. Any error closes it, because the bytes on the wire are then unknown."""
 
     def __init__(self, transport: Transport, client_id: str, max_frame_bytes: int) -> None:
         self.transport = transport
@@ -77,7 +77,7 @@ class Connection:
         self._path: PathLog | None = None
 
     def watch(self, path: PathLog | None) -> None:
-        """Note in `path` what is sent, received and waited for, from the next request on; None: nowhere."""
+        """Note in `path` bytes sent and received, and waiting times, from the next request on; None: not at all."""
         self._path = self.transport.path = path
 
     @property
@@ -86,7 +86,7 @@ class Connection:
         return len(self._outstanding)
 
     def check_open(self) -> bool:
-        """Return whether the next request may be sent; close where the peer has closed the connection while it was idle.
+        """Return whether the next request may be sent; close if the peer has closed the connection while it was idle.
 
         The next request there would only show it when its answer is missing: in a transaction, that has to be begun again then.
         """
@@ -160,9 +160,9 @@ class Connection:
             raise
 
     def received_alike(self, frame_bytes: int, most: int) -> npt.NDArray[np.uint8]:
-        """Return responses to the next requests that were received already, where each is of `frame_bytes` bytes.
+        """Return responses to the next requests that were received already, if each is of `frame_bytes` bytes.
 
-        uint8[n, frame_bytes], without lengths: a view until the next call. n is `most` at the most, and 0 where there is one
+        uint8[n, frame_bytes], without lengths: a view until the next call. n is `most` at the most, and 0 if there is one
         alone. They count as received once they are taken (`take_received`).
         """
         stride = _LENGTH_BYTES + frame_bytes
@@ -185,12 +185,12 @@ class Connection:
             self._path.responded(frame_bytes, count)
 
     def explain_next(self, explain: Callable[[RetriableError], MirrorError | None]) -> None:
-        """Use `explain` for the error where the next request gets no response."""
+        """Use `explain` for the error if the next request gets no response."""
         self._explained_until = self._next_correlation_id + 1
         self._explain = explain
 
     def _take_ahead(self) -> bool:
-        """Receive what has come of responses, while requests are being sent; return whether there was something."""
+        """Receive the available bytes of responses, while requests are being sent; return whether there were any."""
         if self._ahead_end == len(self._ahead):
             size = len(self._ahead) * (1 if self._ahead_start else 2)
             if size > MOST_AHEAD_BYTES:
@@ -203,7 +203,7 @@ class Connection:
         return received > 0
 
     def _received_ahead(self, size: int, deadline: Deadline) -> memoryview:
-        """Return the next `size` bytes, a few; what was received with them is kept for the next call."""
+        """Return the next `size` bytes, a few; further received bytes are kept for the next call."""
         if self._ahead_start == self._ahead_end:
             self._ahead_start = self._ahead_end = 0
             if len(self._ahead) > READ_AHEAD_BYTES:

@@ -170,7 +170,7 @@ def is_forbidden(code: int) -> bool:
 
 
 def refusal(code: int, api: str, *, topic: str = "", key: str = "") -> str:
-    """Describe a definite error: its name and, where an ACL is missing, which. `key`: the transactional id or group."""
+    """Describe a definite error: its name and the missing ACL, if any. `key`: the transactional id or group."""
     if not is_forbidden(code):
         return error_name(code)
     name = topic if code == 29 else key
@@ -179,5 +179,5 @@ def refusal(code: int, api: str, *, topic: str = "", key: str = "") -> str:
 
 
 def error_class(code: int) -> ErrorClass:
-    """Return what to do about a code. Unlisted codes are definite: better to stop than to repeat an unknown error."""
+    """Return the class of a code. Unlisted codes are definite: better to stop than to repeat an unknown error."""
     return _TABLE[code][1] if code in _TABLE else ErrorClass.DEFINITE

@@ -39,7 +39,7 @@ _MEASURED_S = 0.001
 
 @dataclass(slots=True)
 class _Write:
-    """Requests that were sent together. `ahead_bytes`: what was in flight then, theirs included."""
+    """Requests that were sent together. `ahead_bytes`: in flight then, theirs included."""
 
     left: int
     size_bytes: int
@@ -50,7 +50,7 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """What the path did at its best: seconds of a round trip, and bytes per second, 0 where it was not measured."""
+    """The best of the path: seconds of a round trip, and bytes per second, 0 if it was not measured."""
 
     round_trip_s: float = math.inf
     bytes_per_s: float = 0.0
@@ -59,7 +59,7 @@ class _Best:
         return _Best(min(self.round_trip_s, other.round_trip_s), max(self.bytes_per_s, other.bytes_per_s))
 
     def expected_s(self, size_bytes: int) -> float:
-        """Return how long a response should take behind so many bytes; infinite where that is not known."""
+        """Return how long a response should take behind so many bytes; infinite if that is not known."""
         if size_bytes < _MEASURED_BYTES:
             return self.round_trip_s
         return self.round_trip_s + size_bytes / self.bytes_per_s if self.bytes_per_s else math.inf
@@ -106,7 +106,7 @@ class PathLog:
                 self._evaluate(write, write.ahead_bytes + size_bytes)
 
     def closed(self) -> None:
-        """Note that the connection ended: nothing is in flight any more. What it was waiting for is an error of the caller."""
+        """Note that the connection ended: nothing is in flight any more. The caller raises an error for pending responses."""
         self._writes.clear()
         self._in_flight_bytes = 0
 
@@ -117,7 +117,7 @@ class PathLog:
         self._waiting_since = self._clock()
 
     def still_waiting(self) -> None:
-        """Report the path as stalled where nothing has passed for long. Called now and then within a wait."""
+        """Report the path as stalled if nothing has passed for long. Called now and then within a wait."""
         if self._waiting_since is None or not self._writes or "stalled" in self._events:
             return
         quiet_s = self._clock() - self._waiting_since
@@ -167,7 +167,7 @@ class PathLog:
         return f"at its best: round trip {best.round_trip_s * 1000:.0f} ms{speed}"
 
     def _enter_trouble(self, event: str, since: float, size_bytes: int, what: str) -> None:
-        """Log `what`, in which `{in_flight}` stands for what is in flight, unless the same was logged a moment ago."""
+        """Log `what`, in which `{in_flight}` stands for the bytes in flight, unless the same was logged a moment ago."""
         if self._trouble_since is None:
             self._trouble_since = since
         self._trouble_bytes = size_bytes

@@ -224,7 +224,7 @@ def _gap(api: str, version: int, offered: tuple[int, int] | None) -> str:
 
 
 def check_versions(connection: Connection, deadline: Deadline) -> None:
-    """Refuse a broker that does not offer the fixed versions, and note on the connection what else it does not offer.
+    """Refuse a broker that does not offer the fixed versions, and note on the connection the other versions that it lacks.
 
     A connection may be to a source or to a target: every broker has to offer all of them.
     """

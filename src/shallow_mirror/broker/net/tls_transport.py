@@ -19,7 +19,7 @@ _MOST_OF_A_RECORD = _RECORD_BYTES + 512
 class TlsTransport(Transport):
     """A byte stream within TLS, connected when made; `handshake` has to come first.
 
-    Raises ConfigError where one side does not accept the other, and RetriableError as its base.
+    Raises ConfigError if one side does not accept the other, and RetriableError as its base.
     """
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext, deadline: Deadline) -> None:
@@ -114,7 +114,7 @@ _NOTHING_IN_COMMON = ("HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "INSUFFICIENT_SEC
 
 
 def tls_failure(error: OSError, peer: str, what: str) -> MirrorError:
-    """Return ConfigError for what a person can correct, else RetriableError. Pure."""
+    """Return ConfigError for errors that a person can correct, else RetriableError. Pure."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConfigError(f"broker {peer}: {_verification_problem(error)}")

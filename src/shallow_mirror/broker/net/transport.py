@@ -83,7 +83,7 @@ class Transport:
         self._wake_for(1)
 
     def recv_some_into(self, view: memoryview, deadline: Deadline, expected: int = 1) -> int:
-        """Receive at least one byte, and what else is available; return how many. `expected`: how many bytes will come."""
+        """Receive at least one byte, and all others that are available; return how many. `expected`: how many bytes will come."""
         return self._recv_some(view, expected, deadline)
 
     def _recv_some(self, view: memoryview, expected: int, deadline: Deadline) -> int:
@@ -95,7 +95,7 @@ class Transport:
         return received
 
     def recv_available_into(self, view: memoryview) -> int:
-        """Receive what has come, without waiting; return how many bytes."""
+        """Receive the available bytes, without waiting; return how many."""
         try:
             received = self._socket.recv_into(view)
         except BlockingIOError:
@@ -167,7 +167,7 @@ class Transport:
 
 
 def _without(parts: Sequence[Part], first: int, sent: int) -> tuple[int, Sequence[Part]]:
-    """Return what is left of `parts[first:]` without their first `sent` bytes: the index where it begins, and the parts."""
+    """Return the rest of `parts[first:]` without their first `sent` bytes: the index of its first part, and the parts."""
     while sent >= len(parts[first]):
         sent -= len(parts[first])
         first += 1

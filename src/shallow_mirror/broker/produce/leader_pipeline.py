@@ -39,7 +39,7 @@ class InFlightLimits(NamedTuple):
 
 
 class Submission:
-    """What became of the queues of one call. `base_offsets`: by partition, in the order of its queue, as far as acknowledged."""
+    """The outcome of the queues of one call. `base_offsets`: by partition, in the order of its queue, as far as acknowledged."""
 
     def __init__(self, continuing: Continuing, base_offsets: dict[TopicPartition, list[int]] | None = None) -> None:
         self.continuing = continuing
@@ -58,7 +58,7 @@ class _InFlight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """One leader: its connection, what its path carries, and where partitions are noted whose times it has overwritten."""
+    """One leader: its connection, the window of its path, and a set to note partitions in whose times it has overwritten."""
 
     connection: Connection
     window: SendWindow
@@ -71,8 +71,8 @@ class LeaderPipeline:
     """Sends the requests of one submission after another to one leader, in order, and reads the responses.
 
     A submission is begun once all requests of the one before it were sent, acknowledged or not. Small requests share a write,
-    which costs more than what it carries: where there is room for one, room for several is waited for. The broker has the
-    others to work on meanwhile.
+    which costs more than its content: when there is room for one, it waits for room for several. The broker has the others to
+    work on meanwhile.
     """
 
     def __init__(self, leader: Leader) -> None:
@@ -191,10 +191,10 @@ class LeaderPipeline:
         return size_bytes
 
     def _acknowledge_received(self, oldest: _InFlight) -> list[_InFlight]:
-        """Note what the responses that were received already acknowledge; return their requests, or none.
+        """Note the acknowledgements of responses that were received already; return their requests, or none.
 
-        Those to small requests come many at a time. Parsed together, each costs a fraction. What is not known to be like the
-        others, such as an error, is left to be parsed alone.
+        Those to small requests come many at a time. Parsed together, each costs a fraction. A response that may differ from
+        the others, such as an error, is left to be parsed alone.
         """
         _, frames, submission = oldest
         received = self._connection.received_alike(frames.success_bytes, len(self._in_flight))
@@ -223,7 +223,7 @@ class LeaderPipeline:
         self._leader.stamped.update(request.topic_partitions[i] for i in appended.stamped)
 
     def _acknowledge_partitions(self, request: PackedRequest, submission: Submission, frame: memoryview) -> None:
-        """Note what a response with errors or messages acknowledges. Raises the error of the first partition that has one."""
+        """Note the acknowledgements of a response with errors or messages. Raises the first error."""
         try:
             response = parse_produce_response(frame)
         except WireError as error:
@@ -256,7 +256,7 @@ class PacedLeaderPipeline(LeaderPipeline):
         self._ended: set[TopicPartition] = set()
 
     def _next_request(self) -> PackedRequest | None:
-        """Return the next request; behind the limit only what continues a batch of which a part was sent."""
+        """Return the next request; behind the limit only the rest of a batch of which a part was sent."""
         for request in self._requests:
             if not self._is_stopped and self._is_in_time(request):
                 self._pace.sent()
@@ -272,7 +272,7 @@ class PacedLeaderPipeline(LeaderPipeline):
         return None
 
     def _is_in_time(self, request: PackedRequest) -> bool:
-        """Wait until the request may be sent; False where it would be acknowledged too late."""
+        """Wait until the request may be sent; False if it would be acknowledged too late."""
         # Room first: waiting for it takes time, after which less may be sent.
         self._make_room(request.size_bytes)
         while self._in_flight:
@@ -297,7 +297,7 @@ class PacedLeaderPipeline(LeaderPipeline):
         return PackedRequest(topic_partitions, request.position, batches, sum(map(len, batches)))
 
     def _patience(self) -> Deadline:
-        """Return how long the leader may take, with the time that the slowest link needs for what is in flight."""
+        """Return how long the leader may take, with the time that the slowest link needs for the bytes in flight."""
         return self._limits.deadline.sooner(self._limits.response_ms + self._in_flight_bytes / SLOWEST_BYTES_PER_S * 1000)
 
     def _write(self) -> None:
@@ -322,7 +322,7 @@ class PacedLeaderPipeline(LeaderPipeline):
         return size_bytes
 
     def _explain_slow_link(self, request: PackedRequest, error: RetriableError) -> None:
-        """Raise an error with a remedy where time ran out before anything was acknowledged: a retry would end the same way."""
+        """Raise an error with a remedy if time ran out before anything was acknowledged: a retry would end the same way."""
         is_late = error.error_name == "DEADLINE" or isinstance(error.__cause__, TimeoutError)
         if self._pace.has_answered or not is_late:
             return

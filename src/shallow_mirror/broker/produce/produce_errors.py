@@ -62,8 +62,8 @@ def explain_refusal(
 ) -> CorruptBatchError | BatchRefusedError:
     """Return the refusal in the source's terms: which batch, and whether it was damaged before the target saw it.
 
-    `is_preserved`: it was sent with its offset. `sent` is the whole batch, before or after it was restamped: a patched CRC fails
-    where the one before it did.
+    `is_preserved`: it was sent with its offset. `sent` is the whole batch, before or after it was restamped: a patched CRC
+    fails if the one before it did.
     """
     if not verify_crc(sent):
         return CorruptBatchError(source, base_offset, pos, "its CRC does not match its payload")

@@ -96,11 +96,11 @@ class ProducePipeline:
     ) -> dict[TopicPartition, list[int]]:
         """Append every queue in order; return the base offset of each batch. Blocks until all is acknowledged by the ISR.
 
-        Where `until` stops it, there are fewer base offsets than batches: of the first ones of each queue, none of which is
-        followed by a batch that continues it. Nothing else of the queues is on the target.
-        A caller that gives `base_offsets` also learns from it what was acknowledged before an error.
-        Raises ProduceRefusedError (definite), ProducerEpochFencedError, or RetriableError; after any of them some batches may be
-        appended and the transaction must be aborted.
+        If `until` stops it, there are fewer base offsets than batches: of the first ones of each queue, none of which is
+        followed by a batch that continues it. Nothing else of the queues is on the target. A caller that gives `base_offsets`
+        also learns from it the acknowledged batches after an error. Raises ProduceRefusedError (definite),
+        ProducerEpochFencedError, or RetriableError; after any of them some batches may be appended and the transaction must be
+        aborted.
         """
         submission = Submission(continuing, base_offsets)
         self.submit(queues, submission)
@@ -108,9 +108,9 @@ class ProducePipeline:
         return submission.base_offsets
 
     def submit(self, queues: Queues, submission: Submission) -> None:
-        """Send every queue in order behind what was submitted before. Returns before all of it is acknowledged: `finish`.
+        """Send every queue in order behind earlier submissions. Returns before all of it is acknowledged: `finish`.
 
-        The bytes have to stay as they are until then. Raises as `produce_all`, also for what was submitted before: `failed`.
+        The bytes have to stay as they are until then. Raises as `produce_all`, also for earlier submissions: `failed`.
         """
         submission.base_offsets.update({topic_partition: [] for topic_partition in queues})
         with self._closed_after_errors():
@@ -139,7 +139,7 @@ class ProducePipeline:
         return [node_id for node_id, pipeline in self._pipelines.items() if not pipeline.is_idle]
 
     def finish(self, submission: Submission) -> None:
-        """Wait until what was sent of a submission, and of those before it, is acknowledged. Raises as `submit`."""
+        """Wait until all sent batches of a submission, and of those before it, are acknowledged. Raises as `submit`."""
         with self._closed_after_errors():
             for pipeline in self._pipelines.values():
                 pipeline.finish(submission)
@@ -175,7 +175,9 @@ class ProducePipeline:
                 # A connection that was idle may have been closed by the broker: that shows when it is asked for again.
                 pipeline = self._pipelines[node_id] = self._pipeline(node_id)
             pace = self._paces.get(node_id)
-            requests = pack(leader_queues, _whole_requests if pace is None else partial(pace.request_bytes, REQUEST_BYTES))
+            requests = pack(
+                leader_queues, (lambda: REQUEST_BYTES) if pace is None else partial(pace.request_bytes, REQUEST_BYTES)
+            )
             pipeline.begin(submission, requests)
             pipelines.append(pipeline)
         return pipelines
@@ -203,7 +205,3 @@ class ProducePipeline:
         if node_id not in self._paces:
             self._paces[node_id] = SendPace(self._until, self._deadline, window.bytes_per_s())
         return PacedLeaderPipeline(leader, self._paces[node_id])
-
-
-def _whole_requests() -> int:
-    return REQUEST_BYTES

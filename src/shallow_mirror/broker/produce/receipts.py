@@ -57,9 +57,9 @@ def begin_receipt(
     """Send a group offset that exists only if the transaction commits. Group: the transactional id; offset: the decision.
 
     The group was added to the transaction before (`add_partitions_and_offsets`). `finish_receipt` waits until it is written.
-    Batches of the transaction may still be on their way: a receipt exists once all of it is committed, whatever came last.
-    `at_ms`: the time, for people. `purpose`: of the connection, as `ProducePipeline.purpose_at` says it where batches are on
-    their way.
+    Batches of the transaction may still be on their way: a receipt exists once all of it is committed, in any order of
+    arrival. `at_ms`: the time, for people. `purpose`: of the connection, as `ProducePipeline.purpose_at` says it if batches
+    are on their way.
     """
     topic = request_class("TxnOffsetCommit").TxnOffsetCommitRequestTopic
     metadata: dict[str, Any] = {
@@ -96,7 +96,7 @@ def begin_receipt(
 def finish_receipt(
     cluster: Cluster, txn: SlotTxn, topic_partition: TopicPartition, begun: BegunRequest, deadline: Deadline
 ) -> None:
-    """Wait until a receipt is written; it is sent again where that failed. Raises RetriableError, ConfigError."""
+    """Wait until a receipt is written; it is sent again if that failed. Raises RetriableError, ConfigError."""
     response = ask_coordinator(
         cluster,
         begun.kind,
@@ -116,7 +116,7 @@ def finish_receipt(
 def read_receipt(
     cluster: Cluster, transactional_id: str, topic_partition: TopicPartition, deadline: Deadline
 ) -> Receipt | PendingReceipt | None:
-    """Return the receipt; None where there is none (never written, or expired)."""
+    """Return the receipt; None if there is none (never written, or expired)."""
     topic = request_class("OffsetFetch").OffsetFetchRequestTopic
     topics = [topic(name=topic_partition.topic, partition_indexes=[topic_partition.partition])]
     # The stable offset: without it, a broker returns the offset in front of a transaction whose markers are being written.

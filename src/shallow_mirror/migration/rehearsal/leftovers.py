@@ -49,7 +49,7 @@ class Leftovers:
 
 
 def remove_all(files: MigrationFiles, rehearsals: Sequence[Mapping[str, Any]], owner: Owner) -> list[str]:
-    """Remove what rehearsals left, and record it. Return the rest, which the next call deletes."""
+    """Remove leftovers of rehearsals, and record it. Return the rest, which the next call deletes."""
     left: list[str] = []
     for document in rehearsals:
         not_deleted = remove(files, Leftovers.of(document))

@@ -42,8 +42,8 @@ TRAFFIC_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalReport:
-    """`seconds` of each step by direction, and how long the writer was stopped. `groups`: what would be committed for the real
-    ones. `left`: what could not be deleted."""
+    """`seconds` of each step by direction, and how long the writer was stopped. `groups`: commits for the real ones. `left`:
+    leftovers that could not be deleted."""
 
     wave: str
     seconds: Mapping[Direction, Mapping[Step, float]]
@@ -79,7 +79,7 @@ class RehearsalReport:
 
 @dataclass(slots=True)
 class _Actor:
-    """`Reports` of the scratch migration: does what the conductor says, and measures.
+    """`Reports` of the scratch migration: follows the conductor, and measures.
 
     `places`: by alias, a cluster and the names of the scratch topics there. `mirrors`: those that were started so far.
     """
@@ -121,7 +121,7 @@ class _Actor:
 def rehearse(files: MigrationFiles, reports: Reports, wave: str | None = None, options: Options = Options()) -> RehearsalReport:  # noqa: B008
     """Perform every step of a wave (default: the next one) in scratch, and delete all of it.
 
-    Raises ConfigError with what is in the way of the real wave, or of the rehearsal.
+    Raises ConfigError with the obstacles of the real wave, or of the rehearsal.
     """
     state = read_state(files)
     if state.under_way is not None:

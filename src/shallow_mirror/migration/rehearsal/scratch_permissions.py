@@ -56,7 +56,7 @@ def _of_way_back(reverse: MirrorConfig, scratch: Scratch) -> Iterator[str]:
 
 
 def _of_denies(mirror: MirrorConfig, reverse: MirrorConfig) -> Iterator[str]:
-    """Yield what keeps a rollback from denying the writers where the move went to, and from admitting them where they were."""
+    """Yield missing permissions of a rollback to deny the writers at the other cluster, and to admit them at the former one."""
     if not AclClient(reverse.source.client, reverse.source_cluster_name).has_authorizer():
         yield f"{reverse.source_cluster_name} has no authorizer: a rehearsal rolls back as well, which denies the writers there"
         return

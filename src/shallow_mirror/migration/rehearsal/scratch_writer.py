@@ -27,7 +27,7 @@ Sample = Mapping[TopicPartition, Sequence[FetchedBatch]]
 
 
 def read_sample(cluster: ClusterSettings, ends: LogEnds, starts: Mapping[TopicPartition, int]) -> Sample:
-    """Return the last batches of each partition. `starts`: where logs begin. Raises RetriableError, DataLossError."""
+    """Return the last batches of each partition. `starts`: of the logs. Raises RetriableError, DataLossError."""
     from_offsets = {name: max(starts.get(name, 0), log.stable - SAMPLE_OFFSETS) for name, log in ends.items()}
     wanted = {name: offset for name, offset in from_offsets.items() if offset < ends[name].stable}
     sample: defaultdict[TopicPartition, list[FetchedBatch]] = defaultdict(list)
@@ -85,7 +85,7 @@ class ScratchWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; raise what ended it before."""
+        """Stop the thread; raise the error that ended it before."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

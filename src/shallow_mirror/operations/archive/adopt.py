@@ -25,8 +25,8 @@ _VISIBLE = Comparison("state", "=", SegmentState.COPY_SEGMENT_FINISHED.value)
 def adopt(config: ArchiveConfig, spark: Any = None, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> str:
     """Record the table as the owner, and copy its rows that have no copy. Return a sentence.
 
-    A run with the table that was the owner ends with FencedError. Raise ConfigError where the objects have more than the table:
-    it was rebuilt before they were written or deleted. Raise FencedError where a run takes over at the same time.
+    A run with the table that was the owner ends with FencedError. Raise ConfigError if the objects have more than the table:
+    it was rebuilt before they were written or deleted. Raise FencedError if a run takes over at the same time.
     """
     table = ArchiveTable.open(TableStorage(config.table_location, spark), archive=config.archive)
     store = ObjectStore.open(config.objects, config.storage_options)
@@ -61,7 +61,7 @@ def adopt(config: ArchiveConfig, spark: Any = None, *, now_ms: Callable[[], int]
 
 
 def _newer_objects(table: ArchiveTable, store: ObjectStore) -> list[str]:
-    """Return what the store has and the table has not: offsets in objects, and deletions."""
+    """Return the contents of the store that the table lacks: offsets in objects, and deletions."""
     names = [info.name for info in store.list(table.archive_id) if ObjectName.parse(info.name) is not None]
     problems: list[str] = []
     if fingerprint_of(names) != table.rebuilt_from:

@@ -55,7 +55,7 @@ def clean(
 ) -> Cleaned:
     """Remove orphans; `on_orphan` is called for each once it is gone. Safe beside a running archive, and to repeat.
 
-    Raises ConfigError (also where the objects belong to another table), OffsetMapConflictError, StoreUnreachableError (some may
+    Raises ConfigError (also if the objects belong to another table), OffsetMapConflictError, StoreUnreachableError (some may
     be removed).
     """
     table = ArchiveTable.open(TableStorage(config.table_location, spark), archive=config.archive)

@@ -38,7 +38,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`object_name` is empty for what concerns rows only."""
+    """`object_name` is empty for findings on rows only."""
 
     kind: FindingKind
     object_name: str

@@ -25,7 +25,7 @@ def read_footer(store: ObjectStore, name: str) -> ObjectFooter:
 
 
 def check_object(store: ObjectStore, name: str, rows: Sequence[ArchiveRow], *, is_deep: bool) -> list[Finding]:
-    """Return what is wrong with an object, at most one finding for each of its rows and one for its footer.
+    """Return the damage of an object, at most one finding for each of its rows and one for its footer.
 
     `rows`: all that name it. Raises ConfigError, StoreUnreachableError: the store, and not the object.
     """
@@ -95,7 +95,7 @@ class _RowCheck:
         self._batches = self._records = 0
 
     def check_index(self, object_size: int) -> None:
-        """Check the row itself. Its bytes are not read where its index cannot be right."""
+        """Check the row itself. Its bytes are not read if its index cannot be right."""
         index = self.index
         if not index or sum(entry.size_bytes for entry in index) != self.segment.size_bytes:
             self.problem = f"its index has other bytes than the {self.segment.size_bytes:,} of the row"

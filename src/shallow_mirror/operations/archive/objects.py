@@ -66,10 +66,10 @@ class Orphan:
 
 
 def find_orphans(table: ArchiveTable, store: ObjectStore) -> Iterator[Orphan]:
-    """Yield what a run left: objects and unfinished files of decisions that are over, which no row of `table` names.
+    """Yield the leftovers of a run: objects and unfinished files of decisions that are over, which no row of `table` names.
 
     A decision is over when the table records its version, or a higher one: it cannot be committed any more. So this is safe
-    beside a running archive: what it writes now is for a decision above the recorded one. The objects have to be those of this
+    beside a running archive: its new objects are for a decision above the recorded one. The objects have to be those of this
     table: versions of another table say nothing.
     """
     recorded = table.recorded()
@@ -94,10 +94,10 @@ class OnlyCopies:
         self._spans: dict[tuple[SourcePartition, int], list[tuple[int, int]]] = {}
 
     def problem_of(self, store: ObjectStore, name: str) -> str | None:
-        """Return why an object may be the only copy of offsets; None where rows have all that is in it.
+        """Return why an object may be the only copy of offsets; None if rows have all that is in it.
 
         Rows of expired data count. Those of gaps and of offsets that had expired at the source do not: the object would have
-        them. Raises what the store raises. An object that is gone has no problem.
+        them. Raises as the store. An object that is gone has no problem.
         """
         try:
             rows = read_footer(store, name).rows

@@ -107,11 +107,12 @@ class Rebuilt:
 def rebuild(
     config: ArchiveConfig, tables: str, spark: Any = None, *, archive_id: str | None = None, accepts_holes: bool = False
 ) -> Rebuilt:
-    """Write a new table in `tables` (a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session), where none may be.
+    """Write a new table in `tables` (a folder, a URI, or `catalog:<catalog>.<schema>`, which needs a session). There must be
+    none yet.
 
-    The table that the archive file names is not read. Through Spark all rows are in memory at once. Raise ConfigError (there is
-    a table, objects of several archives, or a choice that is not certain, with the names), ArchiveFormatError (a description of
-    topics), and what the store raises.
+    The table that the archive file names is not read. Through Spark all rows are in memory at once. Raise ConfigError (there
+    is a table, objects of several archives, or a choice that is not certain, with the names), ArchiveFormatError (a
+    description of topics), and the errors of the store.
     """
     location = TableLocation(tables, config.storage_options)
     storage = TableStorage(location, spark)
@@ -179,7 +180,7 @@ def _summaries(
     copies: CopiesByObject,
     listed: set[str],
 ) -> Iterator[FooterSummary]:
-    """Yield what the choice needs of every object; note those whose footer cannot be read. Add all names to `listed`."""
+    """Yield the summary of every object for the choice; note those whose footer cannot be read. Add all names to `listed`."""
 
     def read(info: ObjectInfo) -> tuple[ObjectInfo, ObjectFooter | str]:
         try:
@@ -227,7 +228,7 @@ def _require_certain(choice: Choice, clusters: set[str], *, accepts_holes: bool)
 
 
 def _write_topics(storage: TableStorage, seen_topics: Sequence[SeenTopics], choice: Choice, rebuilt: Rebuilt) -> None:
-    """Write what the capture stored about topics. Decisions are counted again, so times say in front of which one it was seen."""
+    """Write the captured descriptions of topics. Decisions are counted anew, so times say before which one each was seen."""
     decided_at_ms = _decided_at_ms(choice)
     topics = ArchivedTopics.of(storage)
     described: set[str] = set()

@@ -51,7 +51,7 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class FooterSummary:
-    """What of a footer the choice needs, in 32 bytes for each row.
+    """The part of a footer that the choice needs, in 32 bytes for each row.
 
     `is_proven`: there are copies of its rows, so that it was committed, and has expired. It may be gone from the store.
     """
@@ -140,7 +140,7 @@ class _Try:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Offsets that no object has, in front of a row of `before`, or of a copied row where that is empty."""
+    """Offsets that no object has, in front of a row of `before`, or of a copied row if that is empty."""
 
     partition: PartitionLineage
     start: int
@@ -154,16 +154,17 @@ class Hole:
 
 @dataclass(slots=True)
 class Choice:
-    """`decisions`: chosen objects by version, rising. `copied`: rows without an object, each with the number of decisions in
-    front of it, rising. `ambiguous`: objects of which one was committed, and nothing says which. `unproven`: objects that count
-    as committed although another one of their decision was not: only an archive without copies of rows has such.
-    """
+    """Objects and rows for the rebuilt table."""
 
     decisions: list[tuple[FooterSummary, ...]] = field(default_factory=list)
+    """Chosen objects by version, rising."""
     copied: list[tuple[int, CopiedDecision]] = field(default_factory=list)
+    """Rows without an object, each with the number of decisions in front of it, rising."""
     uncommitted: list[str] = field(default_factory=list)
     unproven: list[str] = field(default_factory=list)
+    """Objects that count as committed although another one of their decision was not: only without copies of rows."""
     ambiguous: list[tuple[str, ...]] = field(default_factory=list)
+    """Objects of which one was committed, and nothing says which."""
     holes: list[Hole] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
 
@@ -203,7 +204,7 @@ class _Proven:
         return at > 0 and self._ends[partition][at - 1] > start
 
     def next_begin(self, partition: int, start: int) -> int | None:
-        """Return where the first row behind a start begins."""
+        """Return the begin of the first row behind a start."""
         starts = self._starts.get(partition, [])
         at = bisect_left(starts, start + 1)
         return starts[at] if at < len(starts) else None
@@ -217,8 +218,8 @@ def choose(
     0. A try of a slot of which an object is proven was committed, and with it the decision. A try that overlaps proven rows of
        others was not.
     1. A try of a slot that goes beyond the begin of a later decision in one of its partitions was not committed.
-    2. Where that holds for all tries of a slot, the whole decision was not committed, unless it is proven, or a later decision
-       begins exactly where another slot of it ends. Without copies (`has_copies`) the committed object of the slot may have
+    2. If that holds for all tries of a slot, the whole decision was not committed, unless it is proven, or a later decision
+       begins exactly at the end of another slot of it. Without copies (`has_copies`) the committed object of the slot may have
        expired: the other tries of the decision count, and are named.
     3. Of several tries that are left, those count after which later decisions go on exactly.
     4. Of several tries with the same ranges and the same checksums either is right. Others are ambiguous.
@@ -298,7 +299,7 @@ class _Rules:
         )
 
     def _is_continued(self, attempt: _Try, *, everywhere: bool) -> bool:
-        """Return whether a later decision begins exactly where this try ends, in some or all partitions that have a later one."""
+        """Return whether a later decision begins exactly at the end of this try, in some or all partitions with a later one."""
         continues = []
         for partition, (start, end) in attempt.spans().items():
             later = [self._begins.get(partition), self._proven.next_begin(partition, start)]

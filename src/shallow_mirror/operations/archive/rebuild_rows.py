@@ -36,7 +36,7 @@ class RebuiltRows:
 
 
 class CopiesByObject:
-    """Copies of rows, by the objects that they name. False where there is none."""
+    """Copies of rows, by the objects that they name. False if there is none."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows

@@ -30,8 +30,8 @@ class BehindPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRetention:
-    """What the source says of a partition's log. `first_young`: the first offset whose record, by its timestamp, is younger than
-    NEAR of `retention_ms`; None where none is. A limit that is None does not apply."""
+    """The retention of a partition's log at the source. `first_young`: the first offset whose record, by its timestamp, is
+    younger than NEAR of `retention_ms`; None if none is. A limit that is None does not apply."""
 
     log_start: int
     retention_ms: int | None = None
@@ -41,7 +41,7 @@ class SourceRetention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionThreat:
-    """`is_lost`: the records are deleted already. `basis`: what the sentence was estimated from."""
+    """`is_lost`: the records are deleted already. `basis`: of the estimate in the sentence."""
 
     topic: str
     partition: int
@@ -77,7 +77,7 @@ def retention_threats(
 
 
 def threats_of(partition: BehindPartition, retention: SourceRetention) -> list[RetentionThreat]:
-    """Pure: return what threatens a partition, or has happened to it."""
+    """Pure: return the threats to a partition, and losses that have happened."""
 
     def threat(detail: str, basis: str, *, is_lost: bool = False) -> RetentionThreat:
         topic, number = partition.source.topic_partition

@@ -55,16 +55,13 @@ class FormerLineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedPartition:
-    """`position`: everything below it is accounted for. `first_offset` to `last_offset`: what can be restored now, None: nothing.
-
-    Sizes and timestamps are those of visible rows, of all lineages. `lag_offsets`: behind the last stable offset of the source;
-    None where it is not known. `lineage`: the one that is captured, to which position and offsets belong. `former_lineages`: what
-    the source has lost of former ones and can be restored.
-    """
+    """The archived records of a partition. Sizes and timestamps are those of visible rows, of all lineages."""
 
     partition: int
     position: int
+    """Everything below it is accounted for."""
     first_offset: int | None
+    """Of the records that can be restored now, as `last_offset`. None: none."""
     last_offset: int | None
     size_bytes: int
     batch_count: int
@@ -72,8 +69,11 @@ class ArchivedPartition:
     oldest_timestamp_ms: int | None
     newest_timestamp_ms: int | None
     lag_offsets: int | None
+    """Behind the last stable offset of the source. None if it is not known."""
     lineage: int = 0
+    """The one that is captured, to which position and offsets belong."""
     former_lineages: tuple[FormerLineage, ...] = ()
+    """Records of former ones that the source has lost and that can be restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +125,7 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveStatus:
-    """`source_problem`: why lags are missing. `deleting_bytes`: of rows whose deletion began and is not recorded as finished.
-
-    `retention_threats`: what the source may delete before it is archived; `retention_problem`: why that is not known.
-    """
+    """State of an archive, by its table and the source."""
 
     archive: str
     archive_id: str
@@ -139,11 +136,15 @@ class ArchiveStatus:
     topics: tuple[ArchivedTopic, ...]
     deleted_topics: tuple[DeletedTopic, ...]
     deleting_bytes: int
+    """Of rows whose deletion began and is not recorded as finished."""
     source_problem: str | None
+    """Why lags are missing."""
     waiting_for: str | None
     left_out: tuple[LeftOutPartition, ...]
     retention_threats: tuple[RetentionThreat, ...] = ()
+    """Records that the source may delete before they are archived."""
     retention_problem: str | None = None
+    """Why the threats are not known."""
 
     def document(self) -> dict[str, Any]:
         totals = ("size_bytes", "record_count", "lag_offsets", "oldest_timestamp_ms", "newest_timestamp_ms")
@@ -242,7 +243,7 @@ def _ends_of_source(config: ArchiveConfig, cluster: Cluster) -> tuple[Mapping[So
 def _threats(
     config: ArchiveConfig, cluster: Cluster, topics: Sequence[ArchivedTopic], ends: Mapping[SourcePartition, int], now_ms: int
 ) -> tuple[tuple[RetentionThreat, ...], str | None]:
-    """Return what retention threatens of the partitions that are behind, or why that is not known."""
+    """Return the threats of retention to partitions that are behind, or why they are not known."""
     behind = [
         BehindPartition(
             source=source,

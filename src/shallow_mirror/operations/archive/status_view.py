@@ -87,7 +87,7 @@ def _retention_lines(status: ArchiveStatus) -> list[str]:
 
 
 def _lineage_lines(status: ArchiveStatus) -> list[str]:
-    """Return what the source has lost and the archive has, by partition."""
+    """Return the records that the source has lost and the archive has, by partition."""
     lines = [
         f"{topic.topic}-{partition.partition}: the source's log was truncated, lineage {partition.lineage} is captured; "
         f"offsets {former.start} to {former.end - 1} of lineage {former.lineage} are in the archive only (until.lineage)"

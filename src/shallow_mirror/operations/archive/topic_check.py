@@ -13,9 +13,9 @@ _STORED_AGAIN = "the next `shallow-mirror archive run` stores it again"
 
 
 def check_topics(objects: TopicObjects, table: ArchivedTopics) -> Iterator[Finding]:
-    """Yield what is damaged, and what a rebuild of the tables would lack.
+    """Yield damaged descriptions, and those that a rebuild of the tables would lack.
 
-    Raises ConfigError for an object that a newer release wrote, and what the store and the tables raise.
+    Raises ConfigError for an object that a newer release wrote, and the errors of the store and the tables.
     """
     history = table.seen()  # at first: a running archive stores an object before it appends the rows
     found = objects.find()

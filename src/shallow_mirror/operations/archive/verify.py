@@ -205,7 +205,7 @@ def _still_true(newest: ArchiveTable, rows: Sequence[ArchiveRow], findings: Sequ
 
 
 def _require_objects_of(config: ArchiveConfig, table: ArchiveTable, store: ObjectStore) -> None:
-    """Raise ConfigError where the store holds objects of other archives and none of this one."""
+    """Raise ConfigError if the store holds objects of other archives and none of this one."""
     if next(store.list(table.archive_id), None) is not None:
         return
     others = sorted({name.archive_id for info in store.list() if (name := ObjectName.parse(info.name)) is not None})

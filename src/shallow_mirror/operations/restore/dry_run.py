@@ -57,9 +57,9 @@ class CutBatch:
 
 @dataclass(slots=True)
 class PartitionToRestore:
-    """`position`: up to which a former start has restored it. Bytes and records are of whole rows of the archive, so that where
-    a range ends inside a row, or the next lineage begins there, they are an upper bound (`is_exact` False). Records count
-    aborted ones too. `fillers`: None where offsets are translated.
+    """`position`: up to which a former start has restored it. Bytes and records are of whole rows of the archive, so that if a
+    range ends inside a row, or the next lineage begins there, they are an upper bound (`is_exact` False). Records count
+    aborted ones too. `fillers`: None if offsets are translated.
     """
 
     topic: str
@@ -160,7 +160,7 @@ class RestoreDryRun:
 
 
 def dry_run(config: RestoreConfig, spark: Any = None) -> RestoreDryRun:
-    """Report what `restore` would do, with the cut that it would have now. `spark`: for tables in a catalog.
+    """Report the plan of a restore, with the cut that it would have now. `spark`: for tables in a catalog.
 
     Raises ConfigError (every problem of the cut, holes of the archive), RetriableError, StoreUnreachableError.
     """

@@ -15,7 +15,7 @@ from shallow_mirror.wire.records import FILLER_KEY, filler_record
 @dataclass(slots=True, kw_only=True)
 class FillerCount:
     """Of one partition. `leading`: below its first offset, deleted when its first records are there. `least` and `most`: of all
-    others. They differ where a row is restored in part, or has aborted records, which rows do not count.
+    others. They differ if a row is restored in part, or has aborted records, which rows do not count.
     """
 
     is_compacted: bool

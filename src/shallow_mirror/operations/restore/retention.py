@@ -76,9 +76,9 @@ class RetentionLift:
 
 
 def lift_retention(config: RestoreConfig, spark: Any = None, *, is_applied: bool) -> RetentionLift:
-    """Give the topics that the restore created their archived retention, and report what brokers delete then.
+    """Give the topics that the restore created their archived retention, and report the records that brokers delete then.
 
-    Only settings that still have the paused value are changed. `spark`: for tables in a catalog. Raises ConfigError where the
+    Only settings that still have the paused value are changed. `spark`: for tables in a catalog. Raises ConfigError if the
     restore is not complete, RetriableError.
     """
     storage = TableStorage(config.table_location, spark)
@@ -122,11 +122,10 @@ def lift_retention(config: RestoreConfig, spark: Any = None, *, is_applied: bool
         refused: Mapping[str, str] = {}
         if is_applied and changes:
             refused = set_topic_configs(cluster, changes, deadline)
-    return RetentionLift(
-        restore=config.restore,
-        is_applied=is_applied,
-        topics=tuple(_with_problem(topic, refused.get(topic.target)) for topic in topics),
-    )
+    topics = [
+        replace(topic, problem=f"not set: {refused[topic.target]}") if topic.target in refused else topic for topic in topics
+    ]
+    return RetentionLift(restore=config.restore, is_applied=is_applied, topics=tuple(topics))
 
 
 def _lifted(
@@ -147,12 +146,6 @@ def _lifted(
         deletes=tuple(deletions(after, amount, int(time.time() * 1000))),
         problem=None,
     )
-
-
-def _with_problem(topic: LiftedTopic, refusal: str | None) -> LiftedTopic:
-    if refusal is None:
-        return topic
-    return replace(topic, problem=f"not set: {refusal}")
 
 
 def _value(value: str | None) -> str:

@@ -27,7 +27,7 @@ _ANSWER_MS = 30_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicToRestore:
-    """`offsets`: translated or preserved. `created_with`: the settings of the topic that will be created; None where it exists,
+    """`offsets`: translated or preserved. `created_with`: the settings of the topic that will be created; None if it exists,
     or is not created.
     """
 
@@ -45,7 +45,7 @@ class TopicToRestore:
 
 
 class TargetCheck:
-    """Compares what is restored with the target cluster. `positions`: of a restore that has begun. `amounts`: by topic."""
+    """Compares the restored topics with the target cluster. `positions`: of a restore that has begun. `amounts`: by topic."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ _KIND_OF_VERDICT = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why batch `index` is refused, and the remedy; or why it has to be rebuilt, and what would avoid that (empty: nothing)."""
+    """Why batch `index` is refused, and the remedy; or why it has to be rebuilt, and how to avoid that (empty: not possible)."""
 
     index: int
     base_offset: int
@@ -83,7 +83,7 @@ class Admission:
         return self._with_verdicts(batches, Verdict.DROP_ABORTED) if batches else self
 
     def with_verdicts_of(self, other: Admission, batches: Collection[int]) -> Admission:
-        """Return the same with what `other` says of these batches. Only `other` may refuse or rebuild them."""
+        """Return the same with the verdicts of `other` on these batches. Only `other` may refuse or rebuild them."""
         if not batches:
             return self
         verdicts = self.verdicts.copy()
@@ -119,7 +119,7 @@ def admit(
     `is_cut`: a batch that straddles `range_end` loses its records from there on. Otherwise it is sent whole.
 
     `aborted` is the response's list of (producer id, first offset); the walk over it begins at the first batch, also
-    where that lies below `position`. Raises nothing: what cannot be copied is in `refusals`.
+    if that lies below `position`. Raises nothing: batches that cannot be copied are in `refusals`.
     """
     headers, count = index.headers, len(index)
     base = headers["base_offset"]

@@ -70,7 +70,7 @@ class BatchIndex:
 
 
 def index_batches(records: memoryview) -> BatchIndex:
-    """Index the whole batches of `records`. Never raises on hostile bytes: `stop` says where and why it stopped."""
+    """Index the whole batches of `records`. Never raises on hostile bytes: `stop` says at which position it stopped, and why."""
     size = len(records)
     starts: list[int] = []
     pos, stop = 0, None
@@ -94,7 +94,7 @@ def index_batches(records: memoryview) -> BatchIndex:
 
 
 def headers_anywhere(records: memoryview) -> npt.NDArray[np.void]:
-    """Return the header bytes at every position of `records` that has room: a view, writable where `records` is."""
+    """Return the header bytes at every position of `records` that has room: a view, writable if `records` is."""
     return np.ndarray(max(len(records) - BATCH_HEADER_BYTES + 1, 0), _HEADER_BYTES, records, strides=(1,))
 
 
@@ -112,7 +112,7 @@ def has_an_end(header: Any) -> bool:
 def can_be_quarantined(index: BatchIndex, i: int, batch: memoryview) -> bool:
     """Return whether batch `i` of `index` may be quarantined.
 
-    `batch`: all its bytes, before or after it was restamped: a patched checksum fails where the one before did.
+    `batch`: all its bytes, before or after it was restamped: a patched checksum fails if the one before did.
     """
     header = index.headers[i]
     delta = int(header["last_offset_delta"])

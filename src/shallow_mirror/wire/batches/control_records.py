@@ -17,7 +17,7 @@ class MarkerType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The record of a control batch. `coordinator_epoch` is None where it is no transaction marker."""
+    """The record of a control batch. `coordinator_epoch` is None if it is no transaction marker."""
 
     type: MarkerType
     coordinator_epoch: int | None

@@ -51,7 +51,7 @@ NATIVE_HEADER = HEADER.newbyteorder("=")
 
 
 def covered_bytes(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
-    """Return bytes [21, 61) of each header as on the wire, uint8[n, 40]: what the CRC covers of it."""
+    """Return bytes [21, 61) of each header as on the wire, uint8[n, 40]: the part that the CRC covers."""
     return headers.astype(HEADER).view(np.uint8).reshape(-1, BATCH_HEADER_BYTES)[:, CRC_START:]
 
 

@@ -46,7 +46,7 @@ class Stamped(ChosenBatches):
 
 
 def restamp_all(parts: Sequence[Stamped], *, producer_id: int, producer_epoch: int, transactional: bool = True) -> list[int]:
-    """Rewrite the headers of `parts` where they lie; return the next sequence of each.
+    """Rewrite the headers of `parts` in place; return the next sequence of each.
 
     Base offset 0, leader epoch -1, attributes reduced to the codec (and the transactional bit), consecutive sequences.
     The indices keep the source's headers.
@@ -85,7 +85,7 @@ class StampedInPlace(ChosenBatches):
 
 
 def restamp_at_offsets(parts: Sequence[StampedInPlace]) -> None:
-    """Rewrite the headers of `parts` where they lie. The indices keep the headers of before.
+    """Rewrite the headers of `parts` in place. The indices keep the former headers.
 
     The sequence of a batch is its offset modulo 2^31, so that a broker appends it at that offset or not at all.
     """

@@ -38,7 +38,7 @@ NO_SESSION = 0
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """What to fetch of one partition.
+    """A partition of a Fetch request.
 
     `leader_epoch` and `last_fetched_epoch` may be -1: not checked by the broker. `topic_id`: as Kafka prints it, or "".
     """
@@ -53,12 +53,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What was fetched of one partition.
-
-    `records` is a view of the frame: whole batches and perhaps a partial last one. `aborted`: (producer id, first offset).
-    `diverging`: (leader epoch, its end offset) where the log was truncated. `preferred_replica`: the node that the leader names
-    to be read instead (KIP-392), NO_REPLICA where it answers itself.
-    """
+    """A partition of a Fetch response."""
 
     topic_partition: TopicPartition
     error_code: int
@@ -66,9 +61,13 @@ class FetchedPartition:
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[tuple[int, int], ...]
+    """(producer id, first offset) of each aborted transaction."""
     diverging: tuple[int, int] | None
+    """(leader epoch, its end offset) if the log was truncated."""
     records: memoryview
+    """A view of the frame: whole batches and perhaps a partial last one."""
     preferred_replica: int = NO_REPLICA
+    """The node that the leader names to be read instead (KIP-392), NO_REPLICA if it answers itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ TopicNames = Mapping[bytes, str]
 
 
 def topic_names(partitions: Sequence[FetchPartition]) -> TopicNames | None:
-    """Return names by topic id for a request by ids; None where an id is not known: the request has to go by names."""
+    """Return names by topic id for a request by ids; None if an id is not known: the request has to go by names."""
     names = {_raw_id(partition.topic_id): partition.topic_partition.topic for partition in partitions}
     return None if NO_TOPIC_ID in names else names
 

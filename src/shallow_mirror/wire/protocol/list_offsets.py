@@ -30,7 +30,7 @@ _RESPONSE_ENTRY = np.dtype(
 
 
 def build_latest_body(partitions_by_topic: Mapping[str, Sequence[int]], isolation: IsolationLevel) -> bytes:
-    """Build what follows the header of a request for the latest offset of each partition."""
+    """Build the body of a request for the latest offset of each partition."""
     parts = [_BODY.pack(_CONSUMER, isolation is IsolationLevel.READ_COMMITTED), uvarint(len(partitions_by_topic) + 1)]
     for topic, partitions in partitions_by_topic.items():
         entries = np.zeros(len(partitions), _REQUEST_ENTRY)
@@ -44,7 +44,7 @@ def build_header(correlation_id: int, client_id: str) -> bytes:
 
 
 def parse_offsets(frame: memoryview) -> list[tuple[str, NDArray[np.void]]] | None:
-    """Parse topics and their entries (`partition`, `offset`); None where one holds an error or tags. Raises WireError."""
+    """Parse topics and their entries (`partition`, `offset`); None if one holds an error or tags. Raises WireError."""
     reader = Reader(frame)
     reader.int32()  # the correlation id
     reader.tags()

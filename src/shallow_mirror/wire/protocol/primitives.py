@@ -80,7 +80,7 @@ class Reader:
                 raise WireError(f"varint of more than five bytes at byte {self.pos}")
 
     def length(self, smallest_entry_bytes: int) -> int:
-        """Read the count of a compact array, 0 for null. Raises WireError where it cannot fit into the rest of the frame."""
+        """Read the count of a compact array, 0 for null. Raises WireError if it cannot fit into the rest of the frame."""
         return self._checked_count(self.uvarint() - 1, smallest_entry_bytes)
 
     def fixed_length(self, smallest_entry_bytes: int) -> int:

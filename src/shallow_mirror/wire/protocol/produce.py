@@ -38,7 +38,7 @@ _END = bytes(4) + NO_TAGS
 
 @dataclass(frozen=True, slots=True)
 class SplitBatch:
-    """A whole batch whose header was rewritten elsewhere, while its payload stays where it was received."""
+    """A whole batch with a header that was rewritten elsewhere, and the payload in the receive buffer."""
 
     header: memoryview
     payload: memoryview
@@ -54,7 +54,7 @@ RawBatch = memoryview | SplitBatch
 class ProducedPartition:
     """The result for one partition.
 
-    `base_offset` is -1 on an error. `log_append_time_ms` is -1 where the batch kept its times (CreateTime).
+    `base_offset` is -1 on an error. `log_append_time_ms` is -1 if the batch kept its times (CreateTime).
     `record_errors`: (index of the record in its batch, message).
     """
 
@@ -95,7 +95,7 @@ class AppendedColumns(NamedTuple):
 class ProduceFrames:
     """Frames of Produce requests for the same partitions, which differ in batches and correlation ids only.
 
-    Raises ValueError where a partition is given twice: brokers lose one of its batches.
+    Raises ValueError if a partition is given twice: brokers lose one of its batches.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class _SuccessParser:
         return None if self._layout is None else self._layout.parse_all(frames)
 
     def _positions(self, frame: memoryview) -> list[int] | None:
-        """Return the position of the base offset of each batch in the frame; None where the frame contains anything else."""
+        """Return the position of the base offset of each batch in the frame; None if the frame contains anything else."""
         if frame[-len(_END) :] != _END:
             return None
         pos = _CORRELATION_BYTES + len(self._start)

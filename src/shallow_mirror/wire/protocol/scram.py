@@ -49,7 +49,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Check the server's signature. Raises ScramError where it refused, or does not know the password itself."""
+        """Check the server's signature. Raises ScramError if it refused, or does not know the password itself."""
         fields = _fields(server_final)
         if "e" in fields:
             raise ScramError(f"the server refused: {fields['e']}")

@@ -63,21 +63,17 @@ class BlockTooLargeError(ValueError):
 
 
 def decompress(block: memoryview, codec: Codec, max_bytes: int) -> memoryview:
-    """Decompress a block. Raises CorruptBlockError, BlockTooLargeError, ConfigError where the codec's library is missing."""
+    """Decompress a block. Raises CorruptBlockError, BlockTooLargeError, ConfigError if the codec's library is missing."""
     if codec is Codec.NONE:
-        return _bounded(block, max_bytes)
+        if len(block) > max_bytes:
+            raise BlockTooLargeError
+        return block
     return memoryview(_DECOMPRESSORS[codec](block, max_bytes))
 
 
 def compress(block: memoryview, codec: Codec) -> bytes | memoryview:
     """Compress to one block in the framing of Java's producer. Raises ConfigError without the codec's library."""
     return block if codec is Codec.NONE else _COMPRESSORS[codec](block)
-
-
-def _bounded(block: memoryview, max_bytes: int) -> memoryview:
-    if len(block) > max_bytes:
-        raise BlockTooLargeError
-    return block
 
 
 def _decompress_gzip(block: memoryview, max_bytes: int) -> bytes:

@@ -43,7 +43,7 @@ _NO_HEADERS = b"\x00"
 class Converted:
     """A converted response part.
 
-    `records`, writable, begin with whole batches of magic 2. Behind them is what was no whole message; `failure`: why
+    `records`, writable, begin with whole batches of magic 2. The bytes behind them were no whole message; `failure`: why
     conversion stopped.
     """
 
@@ -77,7 +77,7 @@ class _Batch:
     block: bytearray = field(default_factory=bytearray)
 
     def add(self, message: _Message, offset: int) -> None:
-        """Append a record. Raises ValueError where offsets do not rise, or are too far apart for one batch."""
+        """Append a record. Raises ValueError if offsets do not rise, or are too far apart for one batch."""
         if not self.count:
             self.base_offset, self.base_timestamp, self.max_timestamp = offset, message.timestamp_ms, message.timestamp_ms
         elif offset <= self.last_offset:
@@ -227,7 +227,7 @@ def _decompress_wrapper(wrapper: _Message, max_opened_bytes: int) -> memoryview:
 
 
 def _base_offset(wrapper: _Message, last: int) -> int:
-    """Return what the offsets of inner messages are relative to (KIP-31). Raises ValueError."""
+    """Return the offset that those of inner messages are relative to (KIP-31). Raises ValueError."""
     # A wrapper of magic 1 has the offset of its last message; old clients left 0 there, with absolute inner offsets.
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0

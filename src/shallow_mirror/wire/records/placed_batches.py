@@ -28,9 +28,9 @@ _NO_TIME_MS = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """What becomes of one part. `queue`: what is sent, once `stamped` was restamped; `log_end`: where the target's log ends then.
+    """The plan for one part. `queue`: batches to send, once `stamped` was restamped; `log_end`: the end of the target's log then.
 
-    `rewritten`, by fetched batch, and `base_offsets` are what `SegmentBuilder.add` takes, once everything is on the target:
+    `rewritten`, by fetched batch, and `base_offsets` are the arguments of `SegmentBuilder.add`, once everything is on the target:
     the n-th of the sent batches that it knows lies at the n-th base offset, and is of the fetched batch `fetched[n]`.
     """
 
@@ -65,11 +65,10 @@ def place(
     producer: SharedProducer,
     max_opened_bytes: int,
 ) -> Placement:
-    """Return what is to be sent so that the target's log, which ends at `log_end`, holds all below `admission.next_position`.
+    """Return the batches to send so that the target's log, which ends at `log_end`, holds all below `admission.next_position`.
 
-    `position`: up to where the source was accounted for before. Batches that are sent are restamped where they lie, by the
-    caller, for all partitions at once; what lies below `log_end` is on the target, and is recorded, not sent. Raises what
-    `rebuild_in_place` raises.
+    `position`: up to which the source was accounted for before. The caller restamps batches in place, for all partitions at
+    once. Those below `log_end` are on the target, and are recorded, not sent. Raises as `rebuild_in_place`.
     """
 
     def rebuilt(i: int, first_offset: int) -> list[PlacedBatch]:
@@ -87,7 +86,8 @@ def place(
     builder = QueueBuilder(fillers, producer, log_end)
     part = _PlacedPart(index, admission, log_end, builder, rebuilt)
     part.add_all(position)
-    builder.fill_up_to(admission.next_position, _last_time(index))
+    last_time_ms = int(index.headers["max_timestamp"][-1]) if len(index) else _NO_TIME_MS
+    builder.fill_up_to(admission.next_position, last_time_ms)
     queue, stamped = builder.build(records, index, part.raw_above_log_end())
     return Placement(queue, stamped, builder.log_end, part.rewritten, part.base_offsets, part.fetched)
 
@@ -165,7 +165,3 @@ def _in_place(offsets: Longs, base_offsets: list[int]) -> Rewritten:
     parts = [SentPart(len(base_offsets) + k, 0, count) for k, count in enumerate(counts)]
     base_offsets += offsets[firsts].tolist()
     return Rewritten(offsets, parts)
-
-
-def _last_time(index: BatchIndex) -> int:
-    return int(index.headers["max_timestamp"][-1]) if len(index) else _NO_TIME_MS

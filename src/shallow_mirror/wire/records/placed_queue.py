@@ -85,7 +85,7 @@ class PlacedQueue(Sequence[RawBatch]):
         return self.runs[0].batches if len(self.runs) == 1 and isinstance(self.runs[0], _Run) else self
 
     def offset(self, i: int) -> int:
-        """Return where the i-th batch has to be appended."""
+        """Return the offset of the i-th batch on the target."""
         run, k = self._find(i)
         return run.offset(k)
 
@@ -127,7 +127,7 @@ class _Piece(NamedTuple):
 
 
 class QueueBuilder:
-    """Collects what is sent, in the order of offsets, with holes between. `log_end`: where the log ends behind it.
+    """Collects batches to send, in the order of offsets, with holes between. `log_end`: the end of the log behind them.
 
     Rebuilt batches and short fillers are written one behind the other, so that all of them are restamped at once.
     """
@@ -170,7 +170,7 @@ class QueueBuilder:
     def build(
         self, records: memoryview, index: BatchIndex, raw: npt.NDArray[np.int64]
     ) -> tuple[PlacedQueue, Sequence[StampedInPlace]]:
-        """Return the queue, and what of it is to be restamped. `raw`: which batches of `index`, in `records`, were added."""
+        """Return the queue, and its batches to restamp. `raw`: which batches of `index`, in `records`, were added."""
         stamped = [StampedInPlace(records, index, raw, self._producer)]
         if self._made:
             view = memoryview(self._made)

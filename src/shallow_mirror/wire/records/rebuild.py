@@ -33,7 +33,7 @@ _FARTHEST_TIME = 1 << 61
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """What one source batch, or a run of them, became: `batches` in order, perhaps none, and `counts`, the records of each.
+    """The result for one source batch, or a run of them: `batches` in order, perhaps none, and `counts`, the records of each.
 
     `offsets`: the source offset of every record, int64.
     """
@@ -56,7 +56,7 @@ def rebuild(
 
     `cut`: only those below this offset.
 
-    Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for what no rebuild can save, ConfigError.
+    Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for a batch that no rebuild can save, ConfigError.
     """
     if not verify_crc(batch):
         base_offset = int.from_bytes(batch[:8], "big", signed=True)
@@ -95,7 +95,7 @@ def rebuild_together(
 ) -> list[Rebuilt | None]:
     """Rebuild whole batches with those opened blocks. The next `run_lengths[k]` of them, of one codec, become one.
 
-    None for each run that `rebuild` would refuse; for all of them where records of some batch cannot be read, or the times of
+    None for each run that `rebuild` would refuse; for all of them if records of some batch cannot be read, or the times of
     coalesced batches are too far apart.
     """
     joined = find_joined_spans(headers, blocks)
@@ -213,7 +213,7 @@ class _Writer:
             )
 
     def _cut(self, whole: _Part, parts: int) -> list[_Part]:
-        """Cut into about `parts` parts of similar size: at least two where `parts` is, and there are two records."""
+        """Cut into about `parts` parts of similar size: at least two if `parts` is, and there are two records."""
         if parts <= 1:
             return [whole]
         spans, count = self._spans.part(whole.first, whole.behind_last), whole.behind_last - whole.first

@@ -57,7 +57,7 @@ def rebuild_in_place(
     `cut`: only those below this offset. Each batch begins and ends with a record of the source; offsets between two batches
     hold none.
 
-    Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for what no rebuild can save, ConfigError.
+    Raises CorruptBatchError (also for a wrong checksum), BatchRefusedError for a batch that no rebuild can save, ConfigError.
     """
     header = index_batches(batch).headers[0]
     if int(header["records_count"]) != int(header["last_offset_delta"]) + 1:
@@ -111,7 +111,7 @@ _MOST_GROWTH = 15
 
 
 def _end_of_batch(spans: RecordSpans, first: int, filler_bytes: int, max_bytes: int) -> int:
-    """Return behind which record a batch that begins with record `first` ends: in front of a long hole, or where it is full."""
+    """Return behind which record a batch that begins with record `first` ends: in front of a long hole, or when it is full."""
     steps = np.diff(spans.offset_delta[first:], prepend=spans.offset_delta[first] - 1)
     long_holes = np.flatnonzero(steps > _LONGEST_HOLE)
     sizes = np.cumsum(spans.end[first:] - spans.start[first:] + _MOST_GROWTH + (steps - 1) * filler_bytes)

@@ -29,7 +29,7 @@ _MAX_PENDING_BYTES, _MAX_PENDING_RECORDS = 2 << 20, 1 << 15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RebuiltRun:
-    """Batches of the index, and what they became: one batch, or several where the target's size limit needs that."""
+    """Batches of the index, and their result: one batch, or several if the target's size limit needs that."""
 
     members: tuple[int, ...]
     rebuilt: Rebuilt
@@ -100,7 +100,7 @@ class RebuildPipeline:
         return len(self._to_open) > 0
 
     def run(self) -> None:
-        """Rebuild everything. Raises ConfigError; BatchRefusedError and CorruptBatchError unless it keeps what is refused."""
+        """Rebuild everything. Raises ConfigError; BatchRefusedError and CorruptBatchError unless it keeps refused batches."""
         to_open, headers = self._to_open, self._index.headers[self._to_open]
         is_whole = (headers["base_offset"] >= self._position) & (headers["records_count"] <= MOST_RECORDS)
         if self._cut is not None:
@@ -113,12 +113,15 @@ class RebuildPipeline:
             headers["records_count"],
             is_whole & verify_crcs(self._records, self._index.pos[to_open], headers),
         )
-        for number, rank, is_small, codec, records, can_be_opened in zip(*(opened.tolist() for opened in columns), strict=True):
+        for number, rank, is_small, codec, records, can_be_opened in zip(*(column.tolist() for column in columns), strict=True):
             block = self._open(number, Codec(codec)) if can_be_opened else None
             if block is None:
                 self._rebuild_alone(number)
-            else:
-                self._add(_Opened(number, rank, is_small, codec, records, block))
+                continue
+            opened = _Opened(number, rank, is_small, codec, records, block)
+            if not self._run.takes(opened, most_bytes(self._limits)):
+                self._end_run()
+            self._run.add(opened)
         self._end_run()
         self._rewrite()
 
@@ -128,11 +131,6 @@ class RebuildPipeline:
             return decompress(self._records[start + BATCH_HEADER_BYTES : start + size], codec, self._max_opened_bytes)
         except (CorruptBlockError, BlockTooLargeError):
             return None
-
-    def _add(self, opened: _Opened) -> None:
-        if not self._run.takes(opened, most_bytes(self._limits)):
-            self._end_run()
-        self._run.add(opened)
 
     def _end_run(self) -> None:
         run, self._run = self._run, _Run()

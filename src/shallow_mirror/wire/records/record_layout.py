@@ -34,8 +34,8 @@ _STEPS = [1 + (byte >> 1) if byte < 0x80 else 2 + ((byte & 0x7F) >> 1) for byte 
 class RecordSpans:
     """Neighbouring records of one block, int64[n] each. A record is the bytes [start, end), without a gap to the next one.
 
-    [start, attributes) is its length, [time, number) and [number, tail) its timestamp and offset deltas. Behind them comes
-    what no rewrite changes: [tail, end).
+    [start, attributes) is its length, [time, number) and [number, tail) its timestamp and offset deltas. No rewrite changes
+    the rest: [tail, end).
     """
 
     start: Longs
@@ -76,7 +76,7 @@ def find_spans(batch: UnpackedBatch) -> Iterator[RecordSpans]:
 def find_joined_spans(headers: npt.NDArray[np.void], blocks: Sequence[memoryview]) -> tuple[bytes, RecordSpans] | None:
     """Return the blocks of whole batches as one, and all their records: of batch `i` the next `records_count[i]`.
 
-    None where `find_spans` would raise of one of them, or where there are more than MOST_RECORDS.
+    None if `find_spans` would raise for one of them, or if there are more than MOST_RECORDS.
     """
     counts, sizes = headers["records_count"].astype(np.int64), np.array([len(block) for block in blocks], np.int64)
     if counts.min() < 1 or not sizes.all() or counts.sum() > MOST_RECORDS:
@@ -91,13 +91,13 @@ def find_joined_spans(headers: npt.NDArray[np.void], blocks: Sequence[memoryview
 
 
 def _as_bytes(block: memoryview) -> bytes:
-    """Return a block as bytes, not copied where it is the whole of a bytes object."""
+    """Return a block as bytes, not copied if it is the whole of a bytes object."""
     whole = block.obj
     return whole if isinstance(whole, bytes) and len(whole) == len(block) else bytes(block)
 
 
 class _Bounds(NamedTuple):
-    """What the headers allow, for each batch: its first record, its last offset delta, its least and most timestamp delta."""
+    """The bounds of the headers, for each batch: its first record, its last offset delta, its least and most timestamp delta."""
 
     first: Longs
     last_offset_delta: Longs
@@ -122,7 +122,7 @@ def _error_of(batch: UnpackedBatch) -> Exception:
 
 
 def _starts(block: bytes, pos: int) -> tuple[Longs, int]:
-    """Return where records begin, from `pos` on, and where the last of them claims to end, at most just behind the block."""
+    """Return the begin of each record, from `pos` on, and the claimed end of the last one, at most just behind the block."""
     starts = np.fromiter(_each_start(block, pos), np.int64)
     try:
         length, pos = read_varint(block, int(starts[-1]))
@@ -150,7 +150,7 @@ def _each_start(block: bytes, pos: int) -> Iterator[int]:
 
 
 def _spans(reader: VarintReader, start: Longs, behind_last: int, bounds: _Bounds, before: int) -> RecordSpans | None:
-    """Return the layout; None where any rule does not hold."""
+    """Return the layout; None if any rule does not hold."""
     # What was read is checked before it is used as a position: reading stays within the block.
     end = np.append(start[1:], behind_last)
     if behind_last > reader.size:
@@ -179,7 +179,7 @@ def _have_possible_deltas(spans: RecordSpans, bounds: _Bounds, before: int) -> b
 
 
 def _have_whole_fields(reader: VarintReader, spans: RecordSpans) -> bool:
-    """Return whether key, value and headers of each record end where it does."""
+    """Return whether key, value and headers of each record end with it."""
     pos: Longs | None = spans.tail
     for _ in ("key", "value"):
         pos = None if pos is None else _field_ends(reader, pos, spans.end, -1)
@@ -193,7 +193,7 @@ def _have_whole_fields(reader: VarintReader, spans: RecordSpans) -> bool:
 
 
 def _field_ends(reader: VarintReader, pos: Longs, end: Longs, least: int) -> Longs | None:
-    """Return where the field at each position ends; None where one is shorter than `least` or exceeds its record."""
+    """Return the end of the field at each position; None if one is shorter than `least` or exceeds its record."""
     lengths = reader.read(pos)
     if lengths is None or (lengths[0] < least).any():
         return None

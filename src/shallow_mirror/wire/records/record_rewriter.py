@@ -20,7 +20,7 @@ _OFFSETS, _BYTES = 1, 2
 def rewritten(
     block: memoryview | bytes, spans: RecordSpans, *, timestamp_delta: Longs, offset_delta: Longs
 ) -> tuple[memoryview, Longs]:
-    """Return the records of `spans` with those deltas and attributes 0; and where each of them begins and the last one ends."""
+    """Return the records of `spans` with those deltas and attributes 0; and the begin of each, with the end of the last one."""
     heads, head_starts = _heads(spans, timestamp_delta, offset_delta)
     first, count = int(spans.start[0]), len(spans)
     old = np.frombuffer(block, np.uint8)[first : int(spans.end[-1])]
@@ -39,7 +39,7 @@ def rewritten(
 
 
 def _heads(spans: RecordSpans, timestamp_delta: Longs, offset_delta: Longs) -> tuple[Octets, Longs]:
-    """Return length, attributes and deltas of all records, one behind the other, and where each begins."""
+    """Return length, attributes and deltas of all records, one behind the other, and the begin of each."""
     time_sizes, number_sizes = varint_sizes(timestamp_delta), varint_sizes(offset_delta)
     lengths = _ATTRIBUTES_BYTES + time_sizes + number_sizes + spans.end - spans.tail
     length_sizes = varint_sizes(lengths)

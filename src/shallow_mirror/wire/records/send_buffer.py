@@ -25,7 +25,7 @@ class SentPart(NamedTuple):
 
 
 class Rewritten(NamedTuple):
-    """Where the records of an opened batch went. `offsets`: the source offset of each, perhaps none."""
+    """The place of the records of an opened batch. `offsets`: the source offset of each, perhaps none."""
 
     offsets: Longs
     parts: Sequence[SentPart]
@@ -33,20 +33,19 @@ class Rewritten(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outgoing:
-    """Batches `chosen` of `index`, which lie in `records`, are to be restamped and sent in this order.
-
-    `firsts` and `lasts`: for each of them the first and the last fetched batch whose records it has. `rewritten`, by fetched
-    batch, has those that are not sent as they are. `refused`, by fetched batch: why those could not be rebuilt of which nothing
-    is sent.
-    """
+    """Batches `chosen` of `index`, which lie in `records`, are to be restamped and sent in this order."""
 
     index: BatchIndex
     records: memoryview
     chosen: Longs
     firsts: Longs
+    """For each of them the first fetched batch whose records it has."""
     lasts: Longs
+    """The last one."""
     rewritten: Mapping[int, Rewritten] = field(default_factory=dict)
+    """By fetched batch, those that are not sent as they are."""
     refused: Mapping[int, BatchRefusedError | CorruptBatchError] = field(default_factory=dict)
+    """By fetched batch, why those could not be rebuilt of which nothing is sent."""
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -67,9 +66,9 @@ def make_outgoing(
     max_opened_bytes: int,
     keeps_refused: bool = False,
 ) -> Outgoing:
-    """Return what is to be sent. `admission`: of `index` at `position`.
+    """Return the batches to send. `admission`: of `index` at `position`.
 
-    Raises what `rebuild` raises; with `keeps_refused` only its ConfigErrors.
+    Raises as `rebuild`; with `keeps_refused` only its ConfigErrors.
     """
     sent_batches = np.flatnonzero(np.isin(admission.verdicts, SENT))
     pipeline = RebuildPipeline(
@@ -115,7 +114,7 @@ def make_outgoing(
 
 
 def _sent_parts(run: RebuiltRun, index: BatchIndex, sent: int) -> Iterator[tuple[int, Rewritten]]:
-    """Yield where the records of each member of a run went. `sent`: how many batches are sent in front of the run."""
+    """Yield the place of the records of each member of a run. `sent`: number of batches that are sent in front of the run."""
     rebuilt, members = run.rebuilt, run.members
     # A batch that is rebuilt alone may lose records in front of the position; members of a run are whole.
     counts = index.headers["records_count"][list(members)].tolist() if len(members) > 1 else [len(rebuilt.offsets)]

@@ -63,12 +63,12 @@ class UnpackedBatch:
         return CorruptBatchError(self.topic_partition, self.header["base_offset"], pos, reason)
 
     def records(self) -> Iterator[Record]:
-        """Yield records. Raises CorruptBatchError where their count is another than the header's.
+        """Yield records. Raises CorruptBatchError if their count is another than the header's.
 
-        Raises OffsetDeltasError where offsets do not rise within the header's.
+        Raises OffsetDeltasError if offsets do not rise within the header's.
 
-        Fillers (`fillers.py`) are passed over, as consumers do.
-        A record of a LogAppendTime batch has the batch's time, as consumers see it.
+        Fillers (`fillers.py`) are passed over, as consumers do. A record of a LogAppendTime batch has the batch's time, as
+        consumers see it.
         """
         base_offset, base_timestamp, append_time = self.header["base_offset"], self.header["base_timestamp"], self.append_time_ms
         count, last_delta = self.header["records_count"], self.header["last_offset_delta"]
@@ -96,14 +96,14 @@ class UnpackedBatch:
 
 
 def open_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes: int) -> Iterator[Record]:
-    """Yield the records of a whole batch of magic 2. Raises what `unpack_batch` and `UnpackedBatch.records` raise."""
+    """Yield the records of a whole batch of magic 2. Raises as `unpack_batch` and `UnpackedBatch.records`."""
     return unpack_batch(batch, topic_partition, max_bytes=max_bytes).records()
 
 
 def unpack_batch(batch: memoryview, topic_partition: TopicPartition, *, max_bytes: int) -> UnpackedBatch:
-    """Decompress a whole batch of magic 2; its checksum is not verified. `max_bytes` bounds what comes out.
+    """Decompress a whole batch of magic 2; its checksum is not verified. `max_bytes` bounds the result.
 
-    Raises CorruptBatchError, BatchRefusedError above the bound, ConfigError where the codec's library is not installed.
+    Raises CorruptBatchError, BatchRefusedError above the bound, ConfigError if the codec's library is not installed.
     """
     header = _header(batch, topic_partition)
     codec = header["attributes"] & CODEC_MASK
@@ -169,7 +169,7 @@ def _field(block: memoryview, pos: int, end: int) -> tuple[memoryview | None, in
 
 
 def read_varint(block: memoryview | bytes, pos: int) -> tuple[int, int]:
-    """Return the zig-zag number at `pos`, and where it ends. Raises IndexError, ValueError."""
+    """Return the zig-zag number at `pos`, and its end. Raises IndexError, ValueError."""
     byte = block[pos]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), pos + 1

@@ -34,7 +34,7 @@ class VarintReader:
         self._words: Words = np.ndarray(self._whole_words, "<u4", buffer=block, strides=(1,))
 
     def read(self, pos: Longs) -> tuple[Longs, Longs] | None:
-        """Return the number at each position and where it ends; None where any has more than 64 bits or leaves the block.
+        """Return the number at each position and its end; None if any has more than 64 bits or leaves the block.
 
         `pos` is not empty.
         """

@@ -26,7 +26,7 @@ from shallow_mirror.sinks import SlotResult, observe_nothing
 from shallow_mirror.sinks.base import SlotRound
 from shallow_mirror.sinks.kafka import KafkaSink, RunGuard
 from shallow_mirror.sinks.kafka.protocol import TxnPerformer, recover
-from shallow_mirror.types import TargetPartition
+from shallow_mirror.types import SourcePartition, TargetPartition
 
 pytestmark = pytest.mark.thorough
 
@@ -184,6 +184,40 @@ def test_tables_whose_last_decision_was_never_committed_are_refused_where_a_copy
     with pytest.raises(OlderTablesError, match=r"decision 2 of run epoch 2 .*of run with the copy"):
         mirror.start(mirror.tables, "with the tables of the killed run")
     assert mirror.copied() == [3, 4]
+
+
+def _diverge(mirror: CopiedMirror) -> None:
+    """Let runs with the first tables reach higher run epochs and a decision without receipt, and one with the copy commit."""
+    for run_id in ("second", "third"):
+        last = mirror.start(mirror.tables, run_id)
+    last.owner.next_decision()
+    target = TargetPartition("copy", mirror.clusters.job({}).routes["orders"].target_topic_id, 0)
+    first = first_rows_at({SourcePartition(A.topic, A.topic_id, 1): 0}, lambda _: target)
+    last.owner.decide([DecidedSegment(row.segment, None) for row in first], highest_slot=-1)
+    last.owner.settle()
+    mirror.start(mirror.older, "with the copy").copy(7)
+
+
+def test_tables_with_higher_run_epochs_are_refused_where_a_copy_of_them_has_committed_what_they_do_not_have(
+    mirror: CopiedMirror,
+) -> None:
+    _diverge(mirror)
+    for attempt in range(2):
+        with pytest.raises(OlderTablesError, match=r"decision 2 of run epoch 3 .* decision 2 of run epoch 2 .*of run with the c"):
+            mirror.start(mirror.tables, f"with the first tables {attempt}")
+    mirror.start(mirror.older, "with the copy again").copy(9)
+    assert mirror.copied() == [3, 4, 2]
+
+
+def test_the_operator_may_continue_from_tables_with_higher_run_epochs(mirror: CopiedMirror) -> None:
+    _diverge(mirror)
+    with pytest.raises(OlderTablesError) as raised:
+        mirror.start(mirror.tables, "refused")
+    mirror.start(mirror.tables, "accepting", accepted_version=raised.value.version)
+    mirror.start(mirror.tables, "continuing")
+    mirror.start(mirror.tables, "continuing again").copy(9)
+    mirror.start(mirror.tables, "and again")
+    assert mirror.copied() == [3, 4, 4, 2]
 
 
 def test_tables_of_an_earlier_release_count_as_they_were_before_the_first_take_over(mirror: CopiedMirror) -> None:

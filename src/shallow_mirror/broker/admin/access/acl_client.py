@@ -61,7 +61,7 @@ _OPERATIONS_BY_CODE = {code: operation for operation, code in _OPERATIONS.items(
 
 
 class AclClient:
-    """Connect at the first request. Raises RetriableError where the cluster does not answer, ConfigError where it refuses."""
+    """Connect at the first request. Raises RetriableError if the cluster does not answer, ConfigError if it refuses."""
 
     def __init__(self, client: ClientConfig, where: str, *, timeout_s: float = math.inf) -> None:
         """Take `where` as the name of the cluster in errors. `timeout_s`: of each request, if less than the client's."""
@@ -137,7 +137,7 @@ class AclClient:
         return self._change("DeleteAcls", "deleting ACLs", acls, _filters, _answers_to_filters)
 
     def _change(self, api: str, what: str, acls: Sequence[Acl], fields: Any, parse: Any) -> dict[Acl, str]:
-        """Return why the cluster refused single ACLs. Raises where it refuses all of them, or does not answer."""
+        """Return why the cluster refused single ACLs. Raises if it refuses all of them, or does not answer."""
         refusals: dict[Acl, str] = {}
         wanted = list(dict.fromkeys(acls))
         with closing(Cluster(self._client)) as cluster:

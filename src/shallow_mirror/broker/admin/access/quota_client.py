@@ -21,7 +21,7 @@ ENTITIES_PER_REQUEST = 200
 
 
 class QuotaClient:
-    """Connect at the first request. Raises RetriableError where the cluster does not answer, ConfigError where it refuses."""
+    """Connect at the first request. Raises RetriableError if the cluster does not answer, ConfigError if it refuses."""
 
     def __init__(self, client: ClientConfig, where: str, *, timeout_s: float = math.inf) -> None:
         """Take `where` as the name of the cluster in errors. `timeout_s`: of each call, if less than the client's."""

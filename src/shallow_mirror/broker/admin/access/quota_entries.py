@@ -17,7 +17,7 @@ _NAMED, _DEFAULT, _ANY = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class QuotaEntity:
-    """What a quota is for: entity types with their names, in order of the types. None as a name: the default of its type."""
+    """The entity of a quota: entity types with their names, in order of the types. None as a name: the default of its type."""
 
     parts: tuple[tuple[str, str | None], ...]
 

@@ -104,7 +104,7 @@ def _sign(config: ClientConfig, algorithm: str, message: bytes) -> bytes:
 
 
 def _private_key(config: ClientConfig) -> tuple[str, bytes]:
-    """Return where the key is from, and its PEM."""
+    """Return the origin of the key, and its PEM."""
     pem = config.value(KEY_PEM)
     if pem:
         return KEY_PEM, pem_text(pem).encode()

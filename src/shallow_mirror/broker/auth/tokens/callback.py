@@ -13,6 +13,8 @@ from shallow_mirror.broker.auth.tokens.refusals import may_pass
 from shallow_mirror.broker.auth.tokens.token import Token
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
+CALLBACK_FAILED = "OAUTH_CB_FAILED"
+
 _EXPECTED = "(token, seconds since the epoch when it expires)"
 
 
@@ -59,9 +61,9 @@ def _callable_error(name: str, error: OSError) -> MirrorError:
     status = _status_of(error)
     problem = f"oauth_cb: {name} raised {type(error).__name__}"
     if status is None:
-        return RetriableError("OAUTH_CB_FAILED", problem)
+        return RetriableError(CALLBACK_FAILED, problem)
     if may_pass(status):
-        return RetriableError("OAUTH_CB_FAILED", f"{problem} ({status})")
+        return RetriableError(CALLBACK_FAILED, f"{problem} ({status})")
     return ConfigError(f"{problem} ({status}): correct the callable, or sasl.oauthbearer.config")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from shallow_mirror.broker.auth.oauth_properties import METHOD
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
+PROVIDER_UNREACHABLE = "TOKEN_PROVIDER_UNREACHABLE"
+
 
 class CredentialsMissingError(ConfigError):
     """No credentials were found on this machine. Nothing was refused."""
@@ -29,4 +31,4 @@ def refused(method: str, reason: str, remedy: str) -> MirrorError:
 
 def unreachable(method: str, reason: str) -> MirrorError:
     """Return the error of a provider that may answer later."""
-    return RetriableError("TOKEN_PROVIDER_UNREACHABLE", f"{METHOD}: {method}: {reason}")
+    return RetriableError(PROVIDER_UNREACHABLE, f"{METHOD}: {method}: {reason}")

@@ -13,6 +13,10 @@ PUBLIC_ERROR = re.compile(r"[a-z_]{1,40}")
 """The form of OAuth's error codes. Other text in a response may hold a secret, and is not shown."""
 
 
+TOKEN_TIMEOUT_S = 10.0
+"""Of a request to a token endpoint, and of a connection that waits for a token, unless its deadline is earlier."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A bearer token. `expires_at_s`: since the epoch."""

@@ -28,19 +28,18 @@ from shallow_mirror.broker.auth.oauth_properties import (
 from shallow_mirror.broker.auth.tls_settings import ca_context
 from shallow_mirror.broker.auth.tokens.assertion import assertion_of
 from shallow_mirror.broker.auth.tokens.refusals import may_pass
-from shallow_mirror.broker.auth.tokens.token import PUBLIC_ERROR, Token, claims_of, is_sendable
+from shallow_mirror.broker.auth.tokens.token import PUBLIC_ERROR, TOKEN_TIMEOUT_S, Token, claims_of, is_sendable
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
 
-ENDPOINT_TIMEOUT_S = 10.0
-"""For one request, or until the deadline of the connection if that is earlier."""
+IMDS_URL = "http://169.254.169.254/metadata/identity/oauth2/token"
 
+_UNREACHABLE = "TOKEN_ENDPOINT_UNREACHABLE"
 _MAX_RESPONSE_BYTES = 1 << 20
-_IMDS_URL = "http://169.254.169.254/metadata/identity/oauth2/token"
 _ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
-def token_of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
+def token_of_endpoint(config: ClientConfig) -> Token:
     """Request a token with the grant of the properties. Raises ConfigError where it is refused, RetriableError."""
     url = _checked_url(config.value(URL))
     form, headers = _grant(config, url)
@@ -50,12 +49,12 @@ def token_of_endpoint(config: ClientConfig, deadline: Deadline) -> Token:
         headers={"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json", **headers},
     )
     opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=ca_context(config, "https")))
-    return _parse_token(url, _send(opener, request, _remedy(config), deadline))
+    return _parse_token(url, _send(opener, request, _remedy(config)))
 
 
-def token_of_azure_imds(config: ClientConfig, deadline: Deadline) -> Token:
+def token_of_azure_imds(config: ClientConfig) -> Token:
     """Request a token of a managed identity from the metadata service of an Azure machine, as librdkafka does."""
-    url = _checked_url(config.value(URL) or _IMDS_URL)
+    url = _checked_url(config.value(URL) or IMDS_URL)
     query = parse_options(config.value(CONFIG)).get("query", "")
     if query:
         url += ("&" if "?" in url else "?") + query
@@ -67,7 +66,7 @@ def token_of_azure_imds(config: ClientConfig, deadline: Deadline) -> Token:
         urllib.request.HTTPSHandler(context=ca_context(config, "https")),
     )
     remedy = f"correct resource and client_id in the query of {CONFIG}, and assign the managed identity to this machine"
-    return _parse_token(url, _send(opener, request, remedy, deadline))
+    return _parse_token(url, _send(opener, request, remedy))
 
 
 def _grant(config: ClientConfig, url: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -109,13 +108,12 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request, remedy: str, deadline: Deadline) -> bytes:
+def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request, remedy: str) -> bytes:
     url = request.full_url
-    attempt = deadline.sooner(ENDPOINT_TIMEOUT_S * 1000)
-    attempt.require(f"a token of {url}")
+    deadline = Deadline.after_ms(TOKEN_TIMEOUT_S * 1000, time.monotonic)
     try:
-        with opener.open(request, timeout=max(attempt.remaining_ms() / 1000, 0.001)) as response:
-            return _read(response, attempt)
+        with opener.open(request, timeout=TOKEN_TIMEOUT_S) as response:
+            return _read(response, deadline)
     except urllib.error.HTTPError as refused:
         with refused:
             raise _refusal(url, refused.code, refused.read(_MAX_RESPONSE_BYTES), remedy) from None
@@ -147,7 +145,7 @@ def _remedy(config: ClientConfig) -> str:
 
 def _refusal(url: str, status: int, body: bytes, remedy: str) -> MirrorError:
     if may_pass(status):
-        return RetriableError("TOKEN_ENDPOINT_UNREACHABLE", f"the token endpoint {url} answered {status}")
+        return RetriableError(_UNREACHABLE, f"the token endpoint {url} answered {status}")
     try:
         oauth_error = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
@@ -166,7 +164,12 @@ def _unreachable(url: str, reason: object) -> MirrorError:
     if isinstance(reason, ssl.SSLError) and reason.reason == "WRONG_VERSION_NUMBER":
         plain = "http" + url.removeprefix("https")
         return ConfigError(f"the token endpoint {url} does not use TLS: use {plain} ({URL}), or another port")
-    return RetriableError("TOKEN_ENDPOINT_UNREACHABLE", f"cannot reach the token endpoint {url}: {reason}")
+    return RetriableError(_UNREACHABLE, f"cannot reach the token endpoint {url}: {reason}")
+
+
+def no_answer(url: str) -> RetriableError:
+    """Return the error of an endpoint that a connection does not wait for any longer."""
+    return RetriableError(_UNREACHABLE, f"cannot reach the token endpoint {url}: timed out")
 
 
 def _parse_token(url: str, body: bytes) -> Token:

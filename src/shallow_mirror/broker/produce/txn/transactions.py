@@ -56,7 +56,7 @@ class EndTxnAnswer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """What batches are stamped with."""
+    """The producer's identity in the headers of batches."""
 
     producer_id: int
     producer_epoch: int
@@ -81,8 +81,8 @@ def init_producer_id(
 ) -> SlotTxn:
     """Return a fresh producer epoch. Success means that the previous transaction of this id is wholly over.
 
-    `begun`: the request was sent already (`begin_init_producer_id`); it counts as the first try.
-    Raises TransactionBlockedError where the previous transaction cannot complete, ConfigError, RetriableError.
+    `begun`: the request was sent already (`begin_init_producer_id`); it counts as the first try. Raises
+    TransactionBlockedError if the previous transaction cannot complete, ConfigError, RetriableError.
     """
     first = [begun]
     response = _retry_unless_blocked(
@@ -122,7 +122,7 @@ def begin_init_producer_id(
 
 
 def finish_init_producer_id(begun: BegunRequest, deadline: Deadline) -> SlotTxn | None:
-    """Return the fresh producer epoch; None where the coordinator gave none now, which `init_producer_id` finds out about."""
+    """Return the fresh producer epoch; None if the coordinator gave none now, and `init_producer_id` finds out why."""
     try:
         response = begun.receive(deadline)
     except RetriableError as error:
@@ -167,7 +167,7 @@ def new_producer_id(cluster: Cluster, deadline: Deadline) -> ProducerIdentity:
 
 
 def begin_end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline) -> BegunRequest:
-    """Send the request that ends a transaction. `end_txn` says what became of it."""
+    """Send the request that ends a transaction. `end_txn` tells the outcome."""
     return BegunRequest(cluster, CoordinatorKind.TXN, txn.transactional_id, "EndTxn", _ended(txn, commit), deadline)
 
 
@@ -181,7 +181,7 @@ def _ended(txn: SlotTxn, commit: bool) -> dict[str, Any]:
 
 
 def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline, begun: BegunRequest | None = None) -> EndTxnAnswer:
-    """End the transaction. Raises OutcomeUnknownError where no definite answer came: the transaction may have ended.
+    """End the transaction. Raises OutcomeUnknownError if no definite answer came: the transaction may have ended.
 
     `begun`: the request was sent already (`begin_end_txn`); it counts as the first try.
     """
@@ -214,7 +214,7 @@ def end_txn(cluster: Cluster, txn: SlotTxn, commit: bool, deadline: Deadline, be
 
 
 def begin_describe_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> BegunRequest:
-    """Send the request of `describe_txn`, which raises what speaks against it."""
+    """Send the request of `describe_txn`, which raises the failure, if any."""
     fields = {"transactional_ids": [transactional_id]}
     return BegunRequest(cluster, CoordinatorKind.TXN, transactional_id, "DescribeTransactions", fields, deadline)
 
@@ -255,7 +255,7 @@ def _is_committing(blocked: TransactionBlockedError, txn: SlotTxn) -> bool:
 def blocked_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> TransactionBlockedError | None:
     """Return what blocks a transactional id: an ended transaction whose markers are not written everywhere.
 
-    None where there is no such transaction, and where brokers do not report it (Kafka before 3.0). Raises RetriableError.
+    None if there is no such transaction, and if brokers do not report it (Kafka before 3.0). Raises RetriableError.
     """
     try:
         state = describe_txn(cluster, transactional_id, deadline)
@@ -269,7 +269,7 @@ def blocked_txn(cluster: Cluster, transactional_id: str, deadline: Deadline) -> 
 def _retry_unless_blocked(cluster: Cluster, transactional_id: str, ask: Callable[[Deadline], Any], deadline: Deadline) -> Any:
     """Repeat `ask` until it answers or the deadline is over. Raises TransactionBlockedError, RetriableError.
 
-    CONCURRENT_TRANSACTIONS passes in milliseconds as a rule. It lasts where a partition does not accept its marker, which may
+    CONCURRENT_TRANSACTIONS passes in milliseconds as a rule. It lasts if a partition does not accept its marker, which may
     take until a broker is repaired.
     """
     while True:

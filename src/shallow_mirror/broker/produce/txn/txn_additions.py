@@ -97,7 +97,7 @@ def add_partitions_and_offsets(
 def add_partitions(cluster: Cluster, txn: SlotTxn, topic_partitions: Sequence[TopicPartition], deadline: Deadline) -> None:
     """Add partitions to the transaction, all or none, before the first Produce to them.
 
-    Raises TopicAccessError, and RetriableError soon where the target has no such topic.
+    Raises TopicAccessError, and RetriableError soon if the target has no such topic.
     """
     response = ask_coordinator(
         cluster,

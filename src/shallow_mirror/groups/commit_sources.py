@@ -1,0 +1,222 @@
+"""Driver: where a running mirror learns of the offsets that the source's groups commit.
+
+Either from the log in which the coordinators write them, `__consumer_offsets`, which is read as any topic: within a moment. Or by
+requesting the offsets of every group, once per `groups.sync`.
+
+The log is followed from its last stable offsets on, so that every transaction that is open then is read from its beginning.
+The offsets of before are requested from the coordinators once, after these ends were listed: what was committed in between is
+read as well, and the log is newer wherever both say something. Offsets are handed out only when the log is read to its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from shallow_mirror.broker import TopicMetadata
+from shallow_mirror.broker.clients import BatchConsumer, FetchedBatch, IsolationLevel
+from shallow_mirror.config import MirrorConfig
+from shallow_mirror.deadline import Deadline
+from shallow_mirror.errors import ConfigError, MirrorError, RetriableError
+from shallow_mirror.groups.commit_table import CommitTable, GroupPartitionCommits, ReadPartition
+from shallow_mirror.groups.group_client import GROUP_LOG
+from shallow_mirror.groups.sync_plan import Committed, GroupOffsets, is_of_mirror
+from shallow_mirror.types import TopicPartition
+from shallow_mirror.wire import MarkerType, parse_marker
+from shallow_mirror.wire.group_log import CommitKey, logged_records
+from shallow_mirror.wire.protocol import WireError
+
+FETCH_BYTES = 4 << 20
+_MOST_OPENED_BYTES = 64 << 20
+_CATCH_UP_S = 30.0
+_POLL_MS = 20.0
+"""The response to the Fetch that a poll sends comes within that, if there is anything to read."""
+_MOST_POLLS = 6
+"""In one turn; what comes faster is read in the next one."""
+
+
+class NotFollowedError(MirrorError):
+    """The log of the source's groups cannot be followed. The message says why, and what to do."""
+
+
+class CommitSource(Protocol):
+    """Raises RetriableError (try again), ConfigError; NotFollowedError where it cannot go on."""
+
+    def newest(self) -> list[Committed]:
+        """Return the newest offsets of all groups that the mirror file includes, without those of mirrors."""
+        ...
+
+    def waiting(self) -> list[GroupPartitionCommits] | None:
+        """Return what was committed and is not at the target yet; None where only `newest` is known."""
+        ...
+
+    def commit_count(self) -> int:
+        """Return how many commits were read from the log since it is followed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PolledCommits:
+    """Requests the offsets of all groups, every time."""
+
+    def __init__(self, groups: GroupOffsets) -> None:
+        self._groups = groups
+
+    def newest(self) -> list[Committed]:
+        return self._groups.committed(lambda _: True)
+
+    def waiting(self) -> None:
+        return None
+
+    def commit_count(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Do nothing: the clients are those of `groups`."""
+
+
+class FollowedCommits:
+    """Follows the log of the groups. Not thread-safe."""
+
+    def __init__(self, config: MirrorConfig, groups: GroupOffsets, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read to the end of the log. Raises NotFollowedError, and RetriableError where the source does not answer in time."""
+        self._config, self._groups, self._clock = config, groups, clock
+        self._is_included: dict[str, bool] = {}
+        self._of_mirrors: set[str] = set()
+        self._table = CommitTable(self._is_wanted)
+        self._consumer = BatchConsumer(config.source.client, isolation=IsolationLevel.READ_UNCOMMITTED)
+        try:
+            self._begin()
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def _is_wanted(self, key: CommitKey) -> bool:
+        for name, settings in ((f"group {key.group}", self._config.groups), (f"topic {key.topic}", self._config.topics)):
+            if name not in self._is_included:
+                self._is_included[name] = settings.is_included(name.partition(" ")[2])
+            if not self._is_included[name]:
+                return False
+        return True
+
+    def _begin(self) -> None:
+        groups = self._groups
+        try:
+            self._log = _identity(groups.source.group_log())
+            stable, ends = groups.source.group_log_ends()
+        except ConfigError as error:
+            raise NotFollowedError(_refused(str(error))) from error
+        at_ms = int(time.time() * 1000)
+        seeds = groups.committed(lambda _: True, waits_for_txns=False)
+        self._table.seed(
+            (
+                (CommitKey(seed.group, seed.topic_partition.topic, seed.topic_partition.partition), seed.offset, seed.metadata)
+                for seed in seeds
+                if seed.offset is not None
+            ),
+            at_ms,
+        )
+        try:
+            self._consumer.assign(dict(stable))
+        except ConfigError as error:
+            raise NotFollowedError(_refused(str(error))) from error
+        deadline = Deadline.after_ms(_CATCH_UP_S * 1000, self._clock)
+        while any(self._consumer.position(log) < end for log, end in ends.items()):
+            self._poll(_POLL_MS)
+            if deadline.is_over():
+                raise RetriableError("REQUEST_TIMED_OUT", f"{GROUP_LOG} was not read to its end within {_CATCH_UP_S:.0f} s")
+
+    def newest(self) -> list[Committed]:
+        """As `CommitSource.newest`. Where the topic has other partitions or is another one by now, it is not followed."""
+        try:
+            log = _identity(self._groups.source.group_log())
+        except ConfigError as error:
+            raise NotFollowedError(_refused(str(error))) from error
+        if log != self._log:
+            raise NotFollowedError(f"{GROUP_LOG} of the source has other partitions than before, or was created again")
+        self.read()
+        committed = [
+            Committed(entry.group, entry.topic_partition, entry.newest.offset, _note(entry, self._of_mirrors))
+            for entry in self._table
+        ]
+        return [commit for commit in committed if commit.group not in self._of_mirrors]
+
+    def waiting(self) -> list[GroupPartitionCommits]:
+        self.read()
+        waiting = self._table.waiting()
+        for entry in waiting:
+            _note(entry, self._of_mirrors)
+        return [entry for entry in waiting if entry.group not in self._of_mirrors] if self._of_mirrors else waiting
+
+    def of(self, group: str, topic_partition: TopicPartition) -> GroupPartitionCommits | None:
+        return self._table.of(group, topic_partition)
+
+    def oldest_ms(self, but: Collection[ReadPartition]) -> int | None:
+        """Return the time of the oldest commit that is not at the target; None if all are. `but`: places that do not count."""
+        return min(
+            (
+                entry.unsynced[0].committed_at_ms
+                for entry in self._table.waiting()
+                if entry.read_partition not in but and entry.group not in self._of_mirrors
+            ),
+            default=None,
+        )
+
+    def commit_count(self) -> int:
+        return self._table.counts.commits
+
+    def read(self) -> None:
+        """Read what is in the log by now. Raises RetriableError, NotFollowedError."""
+        for _ in range(_MOST_POLLS):
+            if not self._poll(_POLL_MS):
+                break
+
+    def _poll(self, timeout_ms: float) -> int:
+        """Return how many batches were read."""
+        try:
+            batches = self._consumer.poll_batches(FETCH_BYTES, timeout_ms)
+            for batch in batches:
+                self._apply(batch)
+        except RetriableError as error:
+            detail = f"{self._config.source_cluster_name}: {GROUP_LOG}: {error.detail}"
+            raise RetriableError(error.error_name, detail) from error
+        except ConfigError as error:
+            raise NotFollowedError(_refused(str(error))) from error
+        except (WireError, ValueError) as error:
+            raise NotFollowedError(f"{GROUP_LOG} of the source has a record that cannot be read: {error}") from error
+        except MirrorError as error:
+            raise NotFollowedError(f"{GROUP_LOG} of the source cannot be read on: {error}") from error
+        return len(batches)
+
+    def _apply(self, batch: FetchedBatch) -> None:
+        partition = batch.topic_partition.partition
+        if batch.is_control:
+            marker = parse_marker(batch.view)
+            if marker.type is not MarkerType.OTHER:
+                self._table.end_transaction(partition, batch.producer_id, is_committed=marker.type is MarkerType.COMMIT)
+            return
+        records = logged_records(batch.view, batch.topic_partition, max_bytes=_MOST_OPENED_BYTES)
+        self._table.apply(partition, records, batch.producer_id if batch.is_transactional else None)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _note(entry: GroupPartitionCommits, of_mirrors: set[str]) -> str:
+    """Return the metadata of the newest offset, and add its group to those of mirrors if it is one."""
+    note = entry.newest.note()
+    if is_of_mirror(note):
+        of_mirrors.add(entry.group)
+    return note
+
+
+def _identity(log: TopicMetadata) -> tuple[str, frozenset[int]]:
+    return log.topic_id, frozenset(log.partitions)
+
+
+def _refused(why: str) -> str:
+    """Add what to grant, where the broker's answer does not say it: it may hide that there is such a topic."""
+    grant = f"grant Read on topic {GROUP_LOG}"
+    return why if grant in why else f"{why}: {grant} to the user of the mirror file, if the cluster has groups"

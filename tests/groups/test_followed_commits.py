@@ -1,0 +1,399 @@
+"""What groups commit at the source is at the target one step later, by the rules of the passes. On strict fakes."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fakes.changes import dropped_before, error
+from tests.fakes.coordinators import Committed
+from tests.fakes.partition_log import PartitionLog
+from tests.groups.followed_world import LOG, TOPIC, FollowedWorld
+from tests.support.group_log import commit_batch, commit_key, commit_value
+from tests.support.mirror_runs import wait_for
+
+from shallow_mirror.broker.produce import is_receipt
+from shallow_mirror.checkpoints.logs.runs import Problem
+from shallow_mirror.checkpoints.logs.topics import Controls
+from shallow_mirror.checkpoints.tables import TableStorage
+from shallow_mirror.errors import ConfigError, RetriableError
+from shallow_mirror.groups.report import GroupLag
+from shallow_mirror.groups.sync import GroupSync, GroupSyncer
+
+T0 = datetime(2026, 5, 1, 14, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FollowedWorld]:
+    with FollowedWorld(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def syncer(world: FollowedWorld) -> Iterator[GroupSyncer]:
+    opened = world.syncer()
+    yield opened
+    opened.close()
+
+
+def test_a_commit_is_at_the_target_one_step_later(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    world.commit(10)
+    done = syncer.run_pass(T0)
+    assert (done.is_followed, done.not_followed, done.committed_count, world.offset()) == (True, None, 1, 10)
+    world.commit(20)
+    world.commit(7, "other", 1)
+    assert world.step(syncer).age_s == 0.0
+    assert (world.offset(), world.offset("other", 1)) == (20, 7)
+    requests = [cluster.asked(api) for cluster in (world.source, world.target) for api in ("OffsetFetch", "OffsetCommit")]
+    world.step(syncer)
+    world.step(syncer)
+    assert requests == [
+        cluster.asked(api) for cluster in (world.source, world.target) for api in ("OffsetFetch", "OffsetCommit")
+    ], "nothing was committed, nothing is requested"
+    assert syncer.run_pass(T0 + timedelta(seconds=30)).followed_count == 2
+
+
+def test_of_a_group_that_is_ahead_of_the_map_the_newest_offset_that_it_covers_is_committed(
+    world: FollowedWorld, syncer: GroupSyncer
+) -> None:
+    syncer.run_pass(T0)
+    for offset in (40, 90, 100, 140, 190):
+        world.commit(offset)
+    age_s = world.step(syncer).age_s
+    assert world.offset() == 100
+    assert age_s is not None
+    assert age_s > 0.0
+    world.mirror(150)
+    world.step(syncer)
+    assert world.offset() == 140
+    world.commit(200)
+    world.mirror(300)
+    assert (world.step(syncer).age_s, world.offset()) == (0.0, 200)
+
+
+def test_what_waits_for_the_map_is_tried_again_only_when_the_map_has_changed(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    syncer.run_pass(T0)
+    world.commit(140)
+    world.step(syncer)
+    asked = world.target.asked("OffsetFetch")
+    world.commit(150)
+    world.step(syncer)
+    world.step(syncer)
+    assert (world.target.asked("OffsetFetch"), world.offset()) == (asked, None)
+    world.mirror(145)
+    world.step(syncer)
+    assert world.offset() == 140
+
+
+def test_nothing_goes_backwards(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    world.commit(50)
+    syncer.run_pass(T0)
+    world.commit(30)
+    assert world.step(syncer).age_s == 0.0
+    assert world.offset() == 50, "a reset at the source moves nothing"
+    world.reset(80)
+    world.commit(60)
+    world.step(syncer)
+    assert world.offset() == 80, "the application continued at the target"
+    world.commit(90)
+    world.step(syncer)
+    assert world.offset() == 90
+
+
+def test_offsets_of_a_transaction_are_committed_with_it(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    world.commit(10)
+    syncer.run_pass(T0)
+    world.commit(20, producer_id=44)
+    world.step(syncer)
+    assert world.offset() == 10
+    world.end_transaction(44, is_committed=True)
+    world.step(syncer)
+    assert world.offset() == 20
+    world.commit(30, producer_id=44)
+    world.end_transaction(44, is_committed=False)
+    world.step(syncer)
+    syncer.run_pass(T0 + timedelta(seconds=30))
+    assert world.offset() == 20
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_transaction_that_is_open_at_the_start_is_followed_from_its_beginning(
+    world: FollowedWorld, syncer: GroupSyncer, is_committed: bool
+) -> None:
+    world.commit(10)
+    world.commit(20, producer_id=44)
+    world.commit(30, "other")
+    syncer.run_pass(T0)
+    assert (world.offset(), world.offset("other")) == (10, 30)
+    world.end_transaction(44, is_committed=is_committed)
+    world.step(syncer)
+    assert world.offset() == (20 if is_committed else 10)
+
+
+def test_deleted_groups_and_records_of_other_types_move_nothing(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    syncer.run_pass(T0)
+    world.commit(10)
+    world.log([(commit_key("billing", TOPIC, 0), None), (struct.pack(">h", 2) + b"\x00\x07billing", None)])
+    world.log([(struct.pack(">h", 11) + b"share", b"state")])
+    world.log([(commit_key("billing", "left-out", 0), commit_value(5))])
+    world.step(syncer)
+    assert world.offset() is None
+
+
+def test_groups_of_mirrors_and_excluded_ones_are_left_out(tmp_path: Path) -> None:
+    receipt = json.dumps({"v": 1, "producer_id": 4, "producer_epoch": 0, "decision": 9, "map": "x", "run": "r"})
+    assert is_receipt(receipt)
+    with FollowedWorld(tmp_path, exclude=["console-consumer-.*"]) as world, closing(world.syncer()) as syncer:
+        syncer.run_pass(T0)
+        world.log([(commit_key("m-0", TOPIC, 0), commit_value(5, receipt))])
+        world.log([(commit_key("console-consumer-7", TOPIC, 0), commit_value(5))])
+        world.step(syncer)
+        syncer.run_pass(T0 + timedelta(seconds=30))
+        assert (world.offset("m-0"), world.offset("console-consumer-7")) == (None, None)
+
+
+def test_topics_that_a_migration_has_handed_over_are_left_alone(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    world.commit(10)
+    syncer.run_pass(T0)
+    controls = Controls.open(world.config.tables)
+    controls.add("hand-over", [TOPIC])
+    world.commit(20)
+    world.reset(5)
+    world.step(syncer)
+    world.step(syncer)
+    assert world.offset() == 5
+    controls.add("take-back", [TOPIC])
+    syncer.run_pass(T0 + timedelta(seconds=30))
+    assert world.offset() == 20
+
+
+def test_a_commit_that_was_refused_is_tried_again_in_a_while(world: FollowedWorld) -> None:
+    now_s = [1_000.0]
+    with closing(world.syncer(clock=lambda: now_s[0])) as syncer:
+        syncer.run_pass(T0)
+        world.target.change("OffsetCommit", error(25))
+        world.commit(10)
+        world.step(syncer)
+        world.step(syncer)
+        assert (world.offset(), world.target.asked("OffsetCommit")) == (None, 1)
+        now_s[0] += 60
+        world.step(syncer)
+        assert world.offset() == 10
+
+
+def refuse_log(world: FollowedWorld) -> None:
+    """As brokers answer without Read on the topic."""
+
+    def alter(body: Any) -> None:
+        for topic in body.topics:
+            if topic.name == LOG:
+                topic.error_code, topic.partitions = 29, []
+
+    world.source.alter_responses("Metadata", alter)
+
+
+def test_a_log_that_may_not_be_read_is_polled_and_the_reason_says_what_to_grant(
+    world: FollowedWorld, syncer: GroupSyncer
+) -> None:
+    refuse_log(world)
+    world.commit(10)
+    done = syncer.run_pass(T0)
+    assert (done.is_followed, done.committed_count, done.repeated_count) == (False, 1, None)
+    assert done.not_followed is not None
+    assert "TOPIC_AUTHORIZATION_FAILED" in done.not_followed
+    assert f"grant Read on topic {LOG} to the user of the mirror file" in done.not_followed
+    world.commit(40)
+    assert syncer.step() == GroupLag(None)
+    assert world.offset() == 10
+    done = syncer.run_pass(T0 + timedelta(seconds=30))
+    assert (done.repeated_count, world.offset()) == (30, 40)
+    world.source.alter_responses("Metadata", lambda _: None)
+    assert syncer.run_pass(T0 + timedelta(seconds=60)).is_followed, "granted meanwhile"
+
+
+def test_where_following_is_required_nothing_is_polled(tmp_path: Path) -> None:
+    with FollowedWorld(tmp_path, follow="required") as world:
+        refuse_log(world)
+        world.commit(10)
+        syncer = world.syncer()
+        with pytest.raises(ConfigError, match=r"groups\.follow is required, and .*grant Read on topic"):
+            syncer.run_pass(T0)
+        assert world.offset() is None
+        syncer.close()
+
+
+def test_where_following_is_off_the_log_is_not_looked_at(tmp_path: Path) -> None:
+    with FollowedWorld(tmp_path, follow="off") as world:
+        world.commit(10)
+        syncer = world.syncer()
+        done = syncer.run_pass(T0)
+        assert (done.is_followed, done.not_followed, done.committed_count) == (False, None, 1)
+        assert not any(LOG in str(body) for body in world.source.bodies("Metadata"))
+        syncer.close()
+
+
+def test_an_unknown_version_is_polled_instead(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    syncer.run_pass(T0)
+    with world.source.lock:
+        world.source.groups.commit_now("billing", (TOPIC, 0), Committed(20, ""))
+    world.log([(commit_key("billing", TOPIC, 0), struct.pack(">h", 5) + commit_value(20)[2:])])
+    wait_for("the record", lambda: syncer.step() and not syncer.is_following)
+    assert world.offset() is None
+    done = syncer.run_pass(T0 + timedelta(seconds=30))
+    assert world.offset() == 20
+    assert done.is_followed, "what is behind it may be read"
+
+
+def test_a_log_that_is_another_one_now_is_read_anew(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    for offset in (10, 20, 30):
+        world.commit(offset)
+    syncer.run_pass(T0)
+    world.source.delete_topic(LOG)
+    world.source.create_topic(LOG, 2)
+    world.commit(40)
+    wait_for("the other log", lambda: syncer.step() and not syncer.is_following)
+    assert world.offset() == 30
+    assert syncer.run_pass(T0 + timedelta(seconds=30)).is_followed
+    assert world.offset() == 40
+
+
+def test_a_log_with_more_partitions_is_followed_in_all_of_them(world: FollowedWorld, syncer: GroupSyncer) -> None:
+    world.commit(10)
+    syncer.run_pass(T0)
+    world.source.logs[LOG, 2] = PartitionLog(1, world.source.log(LOG).configs)
+    world.answer(20)
+    world.source.seed((LOG, 2), commit_batch(0, [(commit_key("billing", TOPIC, 0), commit_value(20))]))
+    assert syncer.run_pass(T0 + timedelta(seconds=30)).is_followed
+    assert world.offset() == 20
+    world.source.seed((LOG, 2), commit_batch(1, [(commit_key("billing", TOPIC, 0), commit_value(30))]))
+    wait_for("the commit at the target", lambda: bool(syncer.step()) and world.offset() == 30)
+
+
+def test_a_source_that_does_not_answer_is_an_error_of_the_step_and_nothing_is_lost(
+    world: FollowedWorld, syncer: GroupSyncer
+) -> None:
+    world.commit(10)
+    syncer.run_pass(T0)
+    world.source.stop_node(1)
+    with pytest.raises(RetriableError):
+        syncer.step()
+    world.source.start_node(1)
+    world.commit(20)
+    wait_for("the commit at the target", lambda: _is_there(world, syncer, 20))
+
+
+def _is_there(world: FollowedWorld, syncer: GroupSyncer, offset: int) -> bool:
+    with suppress(RetriableError):
+        syncer.step()
+    return world.offset() == offset
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 10))])
+def test_a_target_has_only_what_was_committed_in_order_whenever_a_sync_is_killed(tmp_path: Path, seed: int) -> None:
+    """A sync keeps nothing, so one that is left in the middle is one that was killed."""
+    chance, now = random.Random(seed), T0
+    with FollowedWorld(tmp_path) as world:
+        syncer = world.syncer()
+        syncer.run_pass(now)
+        valid: set[int | None] = {None}
+        newest, newest_at, pending, mirrored, before = 0, -1, dict[int, tuple[int, int]](), 100, -1
+        for _ in range(60):
+            action = chance.choice(["commit", "commit", "begin", "end", "step", "step", "pass", "mirror", "kill"])
+            offset = max(0, min(900, newest + chance.randrange(-10, 40)))
+            if action == "commit":
+                newest, newest_at = offset, world.commit(offset)
+                valid.add(offset)
+            elif action == "begin" and len(pending) < 2:
+                producer_id = 44 + len(pending)
+                pending[producer_id] = offset, world.commit(offset, producer_id=producer_id)
+            elif action == "end" and pending:
+                producer_id, (offset, logged_at) = pending.popitem()
+                is_committed = chance.random() < 0.5
+                if is_committed and logged_at > newest_at:
+                    newest, newest_at = offset, logged_at
+                    world.answer(offset)
+                    valid.add(offset)
+                world.end_transaction(producer_id, is_committed=is_committed)
+            elif action == "mirror":
+                mirrored += chance.randrange(1, 60)
+                world.mirror(mirrored)
+            elif action == "step":
+                world.step(syncer)
+            elif action == "pass":
+                now += timedelta(seconds=30)
+                syncer.run_pass(now)
+            elif action == "kill":
+                syncer.close()
+                syncer = world.syncer()
+                syncer.run_pass(now)
+            at_target = world.offset()
+            assert at_target in valid
+            assert (at_target or 0) <= mirrored
+            assert (-1 if at_target is None else at_target) >= before
+            before = -1 if at_target is None else at_target
+        for producer_id in pending:
+            world.end_transaction(producer_id, is_committed=False)
+        world.mirror(max(mirrored, newest) + 1)
+        world.step(syncer)
+        syncer.run_pass(now + timedelta(seconds=30))
+        assert world.offset() == (max(newest, before) if len(valid) > 1 else None)
+        syncer.close()
+
+
+def test_the_thread_does_steps_between_passes_and_serves_the_lag(world: FollowedWorld) -> None:
+    lags: list[GroupLag] = []
+    storage = TableStorage(world.config.tables)
+    with GroupSync(world.config, 3_600.0, storage, storage.best_effort_tables(), on_lag=lags.append) as sync:
+        wait_for("the first pass", lambda: lags)
+        for offset in (10, 20, 200):
+            world.commit(offset)
+            wait_for("the commit at the target", partial(world.is_at_target, min(offset, 20)))
+        sync.is_last_wanted = True
+    assert sum(lag.new_count for lag in lags) == 3
+    assert lags[-1].age_s is not None
+    assert lags[-1].age_s > 0.0, "200 is not mirrored yet"
+
+
+def test_a_step_that_fails_is_reported_and_the_next_pass_goes_on(world: FollowedWorld) -> None:
+    problems: list[str] = []
+    storage = TableStorage(world.config.tables)
+
+    def report(problem: Problem, _level: int) -> None:
+        problems.append(problem.text)
+
+    with GroupSync(world.config, 0.5, storage, storage.best_effort_tables(), report=report):
+        world.commit(10)
+        wait_for("the first pass", lambda: world.offset() == 10)
+        world.source.change("Fetch", *(dropped_before() for _ in range(3)))
+        world.target.change_always("OffsetFetch", error(30))
+        world.commit(20)
+        wait_for("a problem", lambda: problems)
+        world.target.change_always("OffsetFetch", None)
+        wait_for("the commit at the target", lambda: world.offset() == 20)
+
+
+def test_polling_is_reported_once_and_once_more_with_the_number_of_records(world: FollowedWorld) -> None:
+    refuse_log(world)
+    world.commit(10)
+    problems: list[Problem] = []
+    storage = TableStorage(world.config.tables)
+    with GroupSync(
+        world.config,
+        0.05,
+        storage,
+        storage.best_effort_tables(),
+        report=lambda problem, _level: problems.append(problem),
+    ):
+        wait_for("both", lambda: len(problems) >= 2)
+    assert [problem.error_name for problem in problems] == ["NotFollowedError"] * 2
+    assert "a fail-over without the source repeats the records that groups read between two" in problems[0].text
+    assert "a fail-over without the source repeats about 0 records" in problems[1].text
+    assert problems[0].remedy == f"give the mirror's user Read on topic {LOG} of the source, or set groups.follow to off"
