@@ -58,6 +58,8 @@ class _EndedLog:
     """The offset of the first batch of the mirror behind another producer's. Readers see its records, at other offsets."""
     further_ends: tuple[int, ...] = ()
     """Ends of the batches that follow `end` without a gap, of which the first is another producer's. Rising."""
+    others_from: int | None = None
+    """Where batches of other producers begin below `end`: only the source says whether they are copies. None: there are none."""
 
 
 class EndedPreservation:
@@ -174,14 +176,15 @@ class EndedPreservation:
         low, high = 0, len(log.further_ends)  # so many batches are equal at least, and at most
         while low < high:
             count = high if low == 0 and high == len(log.further_ends) else (low + high + 1) // 2
-            if self._is_equal(replace(log, end=log.further_ends[count - 1])):
+            if self._is_equal(replace(log, end=log.further_ends[count - 1], others_from=log.end)):
                 low = count
             else:
                 high = count - 1
         if not low:
             return log
         end = log.further_ends[low - 1]
-        return replace(log, end=end, displaced=None if log.displaced is None or log.displaced < end else log.displaced)
+        displaced = None if log.displaced is None or log.displaced < end else log.displaced
+        return replace(log, end=end, displaced=displaced, others_from=log.end)
 
     def _is_equal(self, log: _EndedLog) -> bool:
         try:
@@ -233,6 +236,11 @@ class EndedPreservation:
             raise ConfigError(
                 f"target partition {target_key} has offsets up to {log.end} of this mirror, source partition {source_key} ends "
                 f"at {view.log_end}: the source has lost records. {_INSTEAD}"
+            )
+        if log.others_from is not None and view.log_start > log.others_from:
+            raise ConfigError(
+                f"target partition {target_key} has records of another producer from offset {log.others_from} on, and source "
+                f"partition {source_key} begins at {view.log_start}: whether they are copies is not known. {_INSTEAD}"
             )
         compared = compare_logs(source, target, source_key, target_key, log.end, lambda _position: None, start=start)
         if compared.differences:

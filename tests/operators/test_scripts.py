@@ -153,6 +153,7 @@ def test_preservation_ends_behind_a_killed_run_with_another_isolation_level(
         DIVERGED_COPIES,
         OTHER_PRODUCER,
         SHORTER_TARGET,
+        (SetOffsets("preserved"), Run(59), Write(1, 1, 3), DeleteRecords(1, 2, 60), ForeignWrite(1, 1)),
     ],
 )
 def test_scripts_of_one_remedy_or_command(script: Sequence[Action], finding: Callable[..., str | None]) -> None:

@@ -163,6 +163,12 @@ def test_only_what_equals_the_source_counts_of_another_producer(log: EndedLog) -
     assert decided_ranges(log.rows(8)) == [(DATA, 8, 9, 8)]
 
 
+def test_what_the_source_no_longer_has_does_not_count_of_another_producer(log: EndedLog) -> None:
+    log.target.seed((ORDERS, 0), *PLACED, written(8, 1, producer_id=OTHER_SHARED, first="foreign "))
+    log.source.log(ORDERS, 0).log_start_offset = 9
+    assert decided_ranges(log.rows(8)) == []
+
+
 def test_a_log_that_does_not_hold_what_the_source_has_is_refused(log: EndedLog) -> None:
     log.target.seed((ORDERS, 0), *PLACED[:3], written(6, 2, first="another "))
     with pytest.raises(ConfigError, match=r"orders was preserved until now, .* from offset 3 on: .*another mirror id"):
