@@ -134,7 +134,7 @@ def _deleted_before_continued(rows: Sequence[Row], target: Mapping[LogKey, Targe
     first = min(rows, key=lambda row: row["source_start"], default=None)
     if first is None or first["kind"] not in _COPIED or first["target_start"] != first["source_start"]:
         return 0
-    is_continued = first["target_producer_id"] is not None and first["target_producer_epoch"] is None
+    is_continued = first.get("target_producer_id") is not None and first.get("target_producer_epoch") is None
     log = target.get(_target_of(first))
     return first["source_start"] if is_continued and log is not None and log.start >= first["source_start"] else 0
 
