@@ -23,11 +23,12 @@ _INNER = "released"
 
 @dataclass(frozen=True, slots=True)
 class GroupCommit:
-    """An offset that a mirror has committed for a group at the target, and the group's own at the source when it did."""
+    """An offset that a mirror has committed for a group at the target, and the group's position at the source when it did."""
 
     group: str
     source: LogKey
     source_offset: int
+    """Where the group reads on at the source: its offset, or the start of the log above it."""
     target: LogKey
     target_offset: int
     log_end: int
