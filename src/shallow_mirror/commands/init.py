@@ -22,7 +22,7 @@ def init(
 ) -> None:
     """Write a commented mirror file with its schema for editors, or other files to begin with.
 
-    prometheus: alerts; grafana: the dashboard; systemd and kubernetes: services.
+    prometheus: alerts; grafana: dashboards of mirrors, archives and migrations; systemd and kubernetes: services.
     """
     for path in write_starter_files(kinds or [StarterKind.MIRROR], folder, is_forced=is_forced):
         print(path)

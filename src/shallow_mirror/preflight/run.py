@@ -19,9 +19,11 @@ from shallow_mirror.checkpoints.tables import Comparison, TableStorage
 from shallow_mirror.config import MirrorConfig, exclude_own_targets
 from shallow_mirror.deadline import Deadline
 from shallow_mirror.errors import ConfigError
+from shallow_mirror.groups.group_client import GROUP_LOG
 from shallow_mirror.operations.status import run_status
 from shallow_mirror.preflight.clusters import (
     broker_problems,
+    group_log_problems,
     read_broker_settings,
     slot_problems,
     source_right_problems,
@@ -276,6 +278,9 @@ class _Preflight:
         of_source = request_permissions(self._source, sorted(partitions), self._deadline())
         of_target = request_permissions(self._target, sorted({plan.topic for plan in plans.values()}), self._deadline())
         self._findings += source_right_problems(of_source, plans)
+        if self._config.groups.is_followed:
+            of_log = request_permissions(self._source, [GROUP_LOG], self._deadline())
+            self._findings += group_log_problems(of_log, self._config.groups)
         self._findings += target_right_problems(of_target, plans)
         return plans, targets
 
