@@ -14,7 +14,7 @@ def init(
     kinds: Annotated[
         list[StarterKind] | None,
         typer.Argument(
-            metavar="KIND...", help="mirror, archive, restore, migration, failover, prometheus, grafana, systemd, kubernetes."
+            metavar="KIND", help="mirror, archive, restore, migration, failover, prometheus, grafana, systemd, kubernetes."
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="Folder of the files.")] = Path(),
